@@ -26,7 +26,7 @@ from probattn.tasks import Classification, RunError, run_task
 from probattn.tasks.held_out import network_digest
 from probattn.tasks.progress import tracked
 from probattn.tasks.run import package_versions
-from probattn.tasks.task import BASELINE, MODEL, RECIPE
+from probattn.tasks.task import BASELINE, RECIPE
 
 WORD_ATTACKS = ("textfooler", "textbugger")
 """Those that need counter-fitted vectors."""
@@ -150,7 +150,7 @@ def attack_run(
             f"{text}\0{data.pair(row)}\0{label}\0"
             for row, (text, label) in enumerate(zip(data.texts, data.labels or (), strict=True))
         ),
-        "network": _network_digest(run),
+        "network": network_digest(run),
     }
     attack = build_attack(options.attack, victim, options.queries, options.resources)
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
@@ -237,11 +237,6 @@ def _warn_of_training_texts(data: TextDataset, train: TextDataset) -> None:
             DataWarning,
             stacklevel=3,
         )
-
-
-def _network_digest(run: Path) -> str:
-    """Of the files of the trained network, which its manifest lists with their sums."""
-    return network_digest(run) or _weights_digest(run / MODEL)
 
 
 def _weights_digest(folder: Path) -> str:

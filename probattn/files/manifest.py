@@ -7,11 +7,12 @@ checked, so others may be added to a folder.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from probattn.checks import shown
 from probattn.files.durable import FileDigest, file_sha256, write_atomically
 from probattn.files.json_files import JSONError, read_json
 
@@ -41,10 +42,25 @@ def write_manifest(
     without: Collection[str] = (),
 ) -> None:
     """Writes the manifest of a folder, from digests that are known or by reading all its files ``without`` some."""
+    write_atomically(folder / MANIFEST, _content(folder, files, step=step, without=without))
+
+
+def manifest_content(folder: Path, *, without: Collection[str] = ()) -> bytes:
+    """The manifest of a folder; of a folder without one what :func:`write_manifest` would write."""
+    file = folder / MANIFEST
+    return file.read_bytes() if file.exists() else _content(folder, without=without)
+
+
+def _content(
+    folder: Path,
+    files: Mapping[str, FileDigest] | None = None,
+    *,
+    step: int | None = None,
+    without: Collection[str] = (),
+) -> bytes:
     digests = _digests(folder, {MANIFEST, *without}) if files is None else files
     manifest = Manifest(format=FORMAT, step=step, files=dict(digests))
-    content = manifest.model_dump_json(indent=1, exclude_none=True).encode()
-    write_atomically(folder / MANIFEST, content)
+    return manifest.model_dump_json(indent=1, exclude_none=True).encode()
 
 
 def verify_manifest(folder: Path) -> Manifest:
@@ -59,6 +75,8 @@ def verify_manifest(folder: Path) -> Manifest:
             f"{MANIFEST}: expected format {FORMAT}, got {manifest.format}; it is from another version of probattn"
         )
     for name, expected in manifest.files.items():
+        if not is_within(name):
+            raise DamagedFolderError(f"{MANIFEST}: expected names of files in its folder, got {shown(name)}")
         try:
             _compare(folder / name, name, expected)
         except (OSError, ValueError) as error:
@@ -70,6 +88,12 @@ def verify_folder(folder: Path) -> None:
     """As :func:`verify_manifest` for a folder that may have no manifest, as those of earlier versions."""
     if (folder / MANIFEST).exists():
         verify_manifest(folder)
+
+
+def is_within(name: str) -> bool:
+    """Whether a name with ``/`` is that of a file in a folder or below it, whatever the system."""
+    parts = PureWindowsPath(name)  # knows both separators, and drives
+    return bool(parts.parts) and not parts.anchor and ".." not in parts.parts and "\0" not in name
 
 
 def _digests(folder: Path, without: Collection[str]) -> dict[str, FileDigest]:

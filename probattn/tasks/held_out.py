@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue, TypeAdapter
+
+from probattn.checks import shown
 from probattn.data import TextDataset
-from probattn.files.durable import digest
-from probattn.files.json_files import write_json_lines
+from probattn.files.durable import digest, write_atomically
+from probattn.files.json_files import JSONError, parse_json
+from probattn.files.manifest import manifest_content
+from probattn.inference.report.record import Record
+from probattn.models.hosts.card import CARD
 from probattn.tasks.progress import note
 
 FOLDER = "held_out"
 """Folder, in that of a run, of its predictions of held-out data."""
-KEPT = ("label", "probabilities", "entropy", "mutual_information")
-"""What is kept of an answer, as :meth:`probattn.tasks.Task.answers` has it for programs."""
+ANSWERS = "answers"
+"""In the first line of such a file, the sum of the others."""
+NEAR_ONE = 1e-2
+"""How far from 1 the sum of probabilities in half precision may be."""
+
+
+class _Answer(Record):
+    """What is kept of an answer, as :meth:`probattn.tasks.Task.answers` has it for programs."""
+
+    label: str
+    probabilities: dict[str, float]
+    entropy: float
+    mutual_information: float
+
+
+KEPT = tuple(_Answer.model_fields)
+_ANSWER, _HEAD = TypeAdapter(_Answer), TypeAdapter(dict[str, JsonValue])
 
 
 @dataclass(frozen=True)
@@ -69,7 +91,8 @@ class HeldOut:
     def kept(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """Predictions that the run's folder holds; None where there are none of these data, made in this way.
 
-        They hold for the network and the recipe that the folder had when they were made.
+        They hold for the network and the recipe that the folder had when they were made. A damaged file is named, with
+        the line.
 
         Args:
             run: the run's folder.
@@ -78,25 +101,35 @@ class HeldOut:
         """
         file = run / FOLDER / f"{key}.jsonl"
         try:
-            first, *rest = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+            first, *lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            head = _parsed(first, 1, _HEAD)
+            written = head.pop(ANSWERS, None)
+            if head != self._head(run, drawing):
+                return None
+            answers = [_checked(line, number) for number, line in enumerate(lines, 2)]
+            if len(lines) != len(self.texts) or digest(lines) != written:
+                raise JSONError(": expected the lines that were written, got others")
         except FileNotFoundError:
             return None
-        except ValueError:
-            note(f"{file}: cannot be read; its data are predicted anew")
+        except UnicodeDecodeError:
+            note(f"{file}: expected UTF-8 text, got other bytes; its data are predicted anew")
             return None
-        size = len(self.texts)
-        whole = len(rest) == size and all(isinstance(each, dict) and set(KEPT) <= set(each) for each in rest)
-        return rest if first == self._head(run, drawing) and whole else None
+        except JSONError as error:
+            note(f"{file}{error}; its data are predicted anew")
+            return None
+        return answers
 
     def keep(
         self, run: Path, key: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`kept`."""
-        kept = [{name: each[name] for name in KEPT} for each in answers]
+        rows = [{name: each[name] for name in KEPT} for each in answers]
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        head = json.dumps({**self._head(run, drawing), ANSWERS: digest(lines)}, ensure_ascii=False)
         file = run / FOLDER / f"{key}.jsonl"
         file.parent.mkdir(exist_ok=True)
-        write_json_lines(file, [self._head(run, drawing), *kept])
-        return kept
+        write_atomically(file, "".join(f"{line}\n" for line in (head, *lines)).encode())
+        return rows
 
     @property
     def digest(self) -> str:
@@ -109,13 +142,10 @@ class HeldOut:
         return digest(f"{part}\0" for part in parts)
 
     def _head(self, run: Path, drawing: Mapping[str, Any]) -> dict[str, Any]:
-        """What predictions depend on: the data, the files of the run and the draws."""
-        files = [run / name for name in ("recipe.yaml", "model/manifest.json")]
-        return {
-            "data": self.digest,
-            "run": digest(file.read_bytes() for file in files if file.exists()),
-            **drawing,
-        }
+        """What predictions depend on: the data, the recipe and the network of the run, and the draws."""
+        recipe = run / "recipe.yaml"
+        parts = [recipe.read_bytes() if recipe.exists() else b"", _network(run)]
+        return {"data": self.digest, "run": digest(parts), **drawing}
 
     def doubts(self) -> Iterator[str]:
         """What is to be known of the inputs where a promise is tested on them, in sentences."""
@@ -133,19 +163,55 @@ class HeldOut:
             )
 
 
-def network_digest(run: Path, recipe: Any = None) -> str | None:
-    """A fingerprint of the network in a run's folder; None of an earlier version's, without sums of its files.
+def network_digest(run: Path, recipe: Any = None) -> str:
+    """A fingerprint of the network in a run's folder: of the sums of its files.
 
     With a recipe it is also one of how long inputs may be, which changes what the network makes of them.
     """
-    manifest = run / "model/manifest.json"
-    if not manifest.exists():
-        return None
     sections = {} if recipe is None else {name: getattr(recipe, name) for name in type(recipe).model_fields}
     lengths = [
         f"{name} {value.max_length}" for name, value in sections.items() if hasattr(value, "max_length")
     ]
-    return digest([manifest.read_bytes(), *(each.encode() for each in lengths)])
+    return digest([_network(run), *lengths])
+
+
+def _network(run: Path) -> bytes:
+    """What names the network of a run; without its manifest the sums of its files are made anew."""
+    return manifest_content(run / "model", without=(CARD,))
+
+
+def answer_problem(answer: Mapping[str, Any]) -> str | None:
+    """What is wrong with an answer for programs of one class, in words; None for one that is right.
+
+    Example:
+        >>> answer_problem({"label": "c", "probabilities": {"a": 0.75, "b": 0.25}})
+        "expected a label among its classes a, b, got 'c'"
+    """
+    by_name, label = answer["probabilities"], answer["label"]
+    if label not in by_name:
+        return f"expected a label among its classes {', '.join(map(str, list(by_name)[:12]))}, got {shown(label)}"
+    if not (all(value >= 0 for value in by_name.values()) and abs(sum(by_name.values()) - 1) < NEAR_ONE):
+        return f"expected probabilities >= 0 that sum to 1, got {list(by_name.values())[:6]}"
+    numbers = {name: answer[name] for name in ("entropy", "mutual_information") if name in answer}
+    wrong = next((name for name, value in numbers.items() if not math.isfinite(value)), None)
+    return None if wrong is None else f"expected a finite {wrong}, got {numbers[wrong]}"
+
+
+def _parsed(line: str, number: int, kind: TypeAdapter[Any]) -> Any:
+    """A line of a file of predictions; :class:`JSONError` says what is wrong with it, and where."""
+    try:
+        return parse_json(line, kind)
+    except JSONError as error:
+        raise JSONError(f" line {number}: {error}") from error
+
+
+def _checked(line: str, number: int) -> dict[str, Any]:
+    """An answer in a line of such a file."""
+    answer: dict[str, Any] = _parsed(line, number, _ANSWER).model_dump()
+    problem = answer_problem(answer)
+    if problem is not None:
+        raise JSONError(f" line {number}: {problem}")
+    return answer
 
 
 def _named(value: Any) -> Any:

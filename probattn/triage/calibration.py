@@ -28,6 +28,7 @@ from probattn.metrics.functional import (
     sequence_start,
 )
 from probattn.tasks.errors import RunError
+from probattn.tasks.held_out import NEAR_ONE
 from probattn.triage.policy import (
     Answer,
     Limit,
@@ -49,10 +50,6 @@ POINTS = 200
 """Points of a curve that is kept."""
 CONFUSIONS = 132
 """Most pairs of classes that are kept: all pairs of twelve classes."""
-
-
-NEAR_ONE = 1e-2
-"""How far from 1 the sum of probabilities in half precision may be."""
 
 
 @dataclass(frozen=True)

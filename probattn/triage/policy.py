@@ -6,17 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
+from probattn.checks import shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import first_problem
 from probattn.inference.moments import Uncertainty
 from probattn.inference.report.record import Count, Probability, Record
 from probattn.metrics.functional import ConformalScore, prediction_sets
 from probattn.tasks.errors import RunError
+from probattn.tasks.held_out import answer_problem
 from probattn.triage.shift import Seen
 
 POLICY = "policy.json"
@@ -25,6 +27,8 @@ POLICY = "policy.json"
 Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
 """What orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
 
+MOST = 10**8
+"""Most held-out inputs, by far; numpy draws no tables of ten times as many."""
 Share = Annotated[float, Field(gt=0, lt=1)]
 Answer = Mapping[str, Any]
 """An answer of :meth:`probattn.tasks.Task.predict` as an object for programs."""
@@ -48,6 +52,18 @@ class Limit(Record):
     answered: Count
     errors: Count
     bound: Probability | None
+
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        if not self.errors <= self.answered <= self.size:
+            raise ValueError(
+                f"expected errors <= answered <= size, got {self.errors}, {self.answered} and {self.size}"
+            )
+        if self.threshold is None and (self.answered or self.bound is not None):
+            raise ValueError(
+                f"expected no answers and no bound without a threshold, got {self.answered} answers"
+            )
+        return self
 
 
 class SetRule(Record):
@@ -104,17 +120,39 @@ class Policy(Record):
     cost: Annotated[float, Field(gt=0)] | None
     score: Score
     uncertainty: Uncertainty
-    num_samples: Annotated[int, Field(ge=1)]
+    num_samples: Annotated[int, Field(ge=1, le=MOST)]
     seed: Annotated[int, Field(ge=0)]
     limits: Annotated[tuple[Limit, ...], Field(min_length=1)]
     sets: SetRule | None
     novelty: NoveltyRule | None = None
     classes: tuple[str, ...]
     data: str
-    size: Count
+    size: Annotated[int, Field(ge=0, le=MOST)]
     held: Seen | None = None
     network: str | None = None
     inputs: str | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        """Classes, limits and held-out inputs belong together."""
+        labels = [limit.label for limit in self.limits]
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"classes: expected different names, got {shown(self.classes)}")
+        if labels != [None] and sorted(map(str, labels)) != sorted(self.classes):
+            raise ValueError(
+                f"limits: expected one for all inputs, or one for each of the classes {', '.join(self.classes[:12])}, "
+                f"got {shown(labels)}"
+            )
+        sizes = {"limits": sum(limit.size for limit in self.limits)}
+        if self.held is not None:
+            sizes["held"] = self.held.size
+            other = next((name for name in self.held.predicted if name not in self.classes), None)
+            if other is not None:
+                raise ValueError(f"held.predicted: expected the classes of the policy, got {shown(other)}")
+        part = next((name for name, size in sizes.items() if size != self.size), None)
+        if part is not None:
+            raise ValueError(f"{part}: expected as many inputs as size, {self.size}, got {sizes[part]}")
+        return self
 
     @property
     def by_class(self) -> bool:
@@ -136,7 +174,8 @@ class Policy(Record):
             Whether it is answered, the set of its classes, and how far from the training data it is.
 
         Raises:
-            RunError: the policy is one for other classes, or the distance is not there.
+            RunError: the policy is one for other classes, the label or the probabilities are none, or the distance is
+                not there.
         """
         answer = named(answer)
         by_name = answer["probabilities"]
@@ -145,6 +184,8 @@ class Policy(Record):
             raise RunError(
                 f"policy: expected answers of the classes {expected}, got {got}; make it for this run"
             )
+        if (problem := answer_problem(answer)) is not None:
+            raise RunError(f"policy: {problem}")
         limits = {each.label: each.threshold for each in self.limits}
         threshold = limits.get(None, limits.get(answer["label"]))
         novelty = self.novelty_of(answer)

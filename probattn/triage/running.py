@@ -339,7 +339,7 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
     policy = read_policy(place)
-    if policy.network != network_digest(run, task.recipe):
+    if policy.network is None or policy.network != network_digest(run, task.recipe):
         other = (
             "got one that names no network"
             if policy.network is None

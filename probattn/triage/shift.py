@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from probattn.inference.report.record import Count, Probability, Record
@@ -40,6 +42,16 @@ class Seen(Record):
     scores: tuple[float, ...]
     predicted: Mapping[str, Count]
     distances: tuple[float, ...] = ()
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Self:
+        expected = min(self.size, KEPT)
+        if len(self.scores) != expected or len(self.distances) not in (0, expected):
+            raise ValueError(
+                f"expected {expected} scores, and as many distances or none, of {self.size} inputs, got "
+                f"{len(self.scores)} and {len(self.distances)}"
+            )
+        return self
 
     @classmethod
     def of(
@@ -142,8 +154,8 @@ def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
 
 
 def _kept(values: Sequence[float] | Tensor) -> tuple[float, ...]:
-    """Values in rising order; of more than 1,000 as many quantiles."""
-    ordered = torch.as_tensor(values, dtype=torch.float64).sort().values
+    """Values in rising order, infinite ones as the largest number; of more than 1,000 as many quantiles."""
+    ordered = torch.as_tensor(values, dtype=torch.float64).sort().values.clamp(max=sys.float_info.max)
     if len(ordered) > KEPT:
         ordered = ordered[torch.linspace(0, len(ordered) - 1, KEPT).round().long()]
     return tuple(ordered.tolist())

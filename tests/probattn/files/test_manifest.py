@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from probattn.files.durable import FileDigest
 from probattn.files.manifest import DamagedFolderError, verify_folder, verify_manifest, write_manifest
 
 
@@ -86,3 +87,15 @@ def test_no_content_of_the_manifest_raises_anything_else(folder: Path, content: 
     (folder / "manifest.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DamagedFolderError):
         verify_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret", "/etc/passwd", "deep/../../secret", "..\\secret", "C:/secret", "C:secret", "", ".", "a\0b"],
+)
+def test_names_outside_the_folder_are_refused_unread(folder: Path, name: str) -> None:
+    (folder.parent / "secret").write_text("secret")
+    write_manifest(folder, {name: FileDigest(1, "0")})
+    with pytest.raises(DamagedFolderError, match="expected names of files in its folder") as problem:
+        verify_manifest(folder)
+    assert "bytes" not in str(problem.value)

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from probattn.data import TextDataset
 from probattn.inference import FeatureDistance
@@ -243,9 +244,111 @@ def test_a_policy_belongs_to_its_network(triaged, command, tmp_path):
     recipe = copy / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("max_length: null", "max_length: 4"))
     assert "got one for another, or" in command("predict", copy, "a film", "--policy", folder).output
-    (copy / "model" / "manifest.json").unlink()  # of an earlier version
-    write_policy(policy.model_copy(update={"network": None}), other)
-    assert command("predict", copy, "a film", "--policy", other).exit_code == 0
+
+
+def test_a_network_without_a_manifest_is_known_by_its_files(triaged, command, tmp_path):
+    """Deleting the manifest is the advice for a folder that was changed on purpose: it is another network then."""
+    folders = [shutil.copytree(triaged[0], tmp_path / name) for name in ("one", "other")]
+    for folder in folders:
+        (folder / "model" / "manifest.json").unlink()
+        assert command("predict", folder, "a film", "--policy", triaged[0]).exit_code == 0
+    one, other = folders
+    weights = load_file(other / "model" / "model.safetensors")
+    weights["classifier.weight"] *= -1
+    save_file(weights, other / "model" / "model.safetensors", metadata={"format": "pt"})
+    options = ("--error", "0.9", "--num-samples", "3", "--quiet")
+    assert command("triage", one, *options).exit_code == 0
+    assert command("predict", one, "a film", "--policy", one).exit_code == 0
+    for policy in (one / "policy.json", _without_network(one, tmp_path)):
+        done = command("predict", other, "a film", "--policy", policy)
+        assert done.exit_code == 2 and "expected a policy for the network in" in done.output
+    shutil.copytree(one / "held_out", other / "held_out", dirs_exist_ok=True)
+    assert command("triage", other, *options).exit_code == 0
+    names = ("test", "validation", "shifted", "out_of_domain")
+    contents = [(folder / "held_out" / f"{name}.jsonl").read_bytes() for folder in folders for name in names]
+    assert len(set(contents)) == 8
+
+
+def _without_network(folder, place):
+    return write_policy(read_policy(folder).model_copy(update={"network": None}), place / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "words"),
+    [
+        (0, '"data"', '"data', "line 1: expected JSON, got"),
+        (
+            3,
+            '"label": "',
+            '"label": "x',
+            "line 4: expected a label among its classes negative, positive, got 'x",
+        ),
+        (2, '"negative": 0.', '"negative": -0.', "line 3: expected probabilities >= 0 that sum to 1"),
+        (4, '"negative": 0.', '"negative": 1.', "line 5: expected probabilities >= 0 that sum to 1"),
+        (5, '"entropy": ', '"entropy": NaN, "x": ', "line 6: at entropy: Input should be a finite number"),
+        (6, "{", "[", "line 7: expected JSON, got"),
+        (7, '"entropy": 0.', '"entropy": 1.', "jsonl: expected the lines that were written, got others"),
+    ],
+)
+def test_damaged_predictions_are_named_and_made_anew(triaged, command, tmp_path, line, old, new, words):
+    folder = shutil.copytree(triaged[0], tmp_path / "run")
+    file = folder / "held_out" / "test.jsonl"
+    whole, policy = file.read_bytes(), read_policy(folder)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert old in lines[line]
+    lines[line] = lines[line].replace(old, new, 1)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = command("triage", folder, "--error", "0.9", "--sets", "lac", "--num-samples", "3")
+    assert done.exit_code == 0 and words in " ".join(done.stderr.split())
+    assert file.read_bytes() == whole and read_policy(folder) == policy
+
+
+def _limits(policy, *changes):
+    return policy["limits"].__setitem__(slice(None), [{**policy["limits"][0], **each} for each in changes])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda it: _limits(it, {"answered": 10**6}),
+            "limits.0: Value error, expected errors <= answered <= size",
+        ),
+        (lambda it: _limits(it, {"errors": it["size"] + 1}), "expected errors <= answered <= size"),
+        (lambda it: _limits(it, {"threshold": None}), "expected no answers and no bound without a threshold"),
+        (lambda it: _limits(it, {}, {"label": "negative"}), "expected one for all inputs, or one for each"),
+        (
+            lambda it: _limits(it, {"label": "negative"}, {"label": "negative"}),
+            "or one for each of the classes",
+        ),
+        (lambda it: _limits(it, {"label": "negative"}), "or one for each of the classes negative, positive"),
+        (lambda it: _limits(it, {"label": "nosuch"}), "or one for each of the classes negative, positive"),
+        (lambda it: _limits(it, {"size": it["size"] + 1}), "limits: expected as many inputs as size"),
+        (lambda it: it.update(classes=it["classes"] * 2), "classes: expected different names"),
+        (lambda it: it.update(size=10**9), "at size: Input should be less than or equal to 100000000"),
+        (lambda it: it.update(num_samples=10**9), "at num_samples: Input should be less than"),
+        (lambda it: it["held"].update(scores=[]), "at held: Value error, expected"),
+        (lambda it: it["held"].update(distances=[1.0]), "at held: Value error, expected"),
+        (lambda it: it["held"].update(predicted={"negative": 2**40}), "at held: Value error, expected"),
+        (
+            lambda it: it["held"].update(predicted={"x": it["size"]}),
+            "expected the classes of the policy, got 'x'",
+        ),
+    ],
+)
+def test_a_policy_is_read_as_a_whole(triaged, command, tmp_path, change, words):
+    """What does not belong together is refused before anything is written."""
+    folder, _ = triaged
+    content = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
+    change(content)
+    (tmp_path / "policy.json").write_text(json.dumps(content), encoding="utf-8")
+    (tmp_path / "in.csv").write_text("text\na film\n", encoding="utf-8")
+    output = tmp_path / "out.csv"
+    done = command(
+        "predict", folder, "--policy", tmp_path, "--input", tmp_path / "in.csv", "--output", output
+    )
+    assert done.exit_code == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.output
+    assert not output.exists()
 
 
 def test_two_policies_in_a_folder_have_pages_of_their_own(triaged, command, tmp_path):

@@ -147,6 +147,25 @@ def test_bad_input(tmp_path):
     policy = calibrate(held, None, TriageOptions())
     with pytest.raises(RunError, match="expected answers of the classes cold, mild, warm, got a, b"):
         policy.decide({"label": "a", "probabilities": {"a": 0.5, "b": 0.5}})
+    even = dict.fromkeys(NAMES, 1 / 3)
+    for answer, words in (
+        (
+            {"label": "hot", "probabilities": even},
+            "expected a label among its classes cold, mild, warm, got 'hot'",
+        ),
+        (
+            {"label": "cold", "probabilities": {"cold": 1.5, "mild": -0.5, "warm": 0.0}},
+            "expected probabilities >= 0",
+        ),
+        (
+            {"label": "cold", "probabilities": even | {"cold": 0.5}},
+            "expected probabilities >= 0 that sum to 1",
+        ),
+        ({"label": "cold", "probabilities": even | {"cold": math.nan}}, "expected probabilities >= 0"),
+        ({"label": "cold", "probabilities": even, "entropy": math.nan}, "expected a finite entropy, got nan"),
+    ):
+        with pytest.raises(RunError, match=words):
+            policy.decide(answer)
     others = judged_probabilities(torch.full((4, 2), 0.5), torch.zeros(4, dtype=int), ("hot", "icy"))
     with pytest.raises(RunError, match="expected predictions of the classes cold, mild, warm, got hot, icy"):
         calibrate(held, others, TriageOptions())
@@ -343,6 +362,12 @@ def seen(seed, size, mean=0.0, shares=(0.6, 0.3, 0.1)):
     scores = torch.randn(size, generator=generator) + mean
     classes = torch.multinomial(torch.tensor(shares), size, replacement=True, generator=generator)
     return scores.tolist(), [NAMES[each] for each in classes]
+
+
+def test_infinite_distances_are_compared_as_the_largest():
+    near, far = Seen.of([0.5] * 4, "abab", range(1, 5)), Seen.of([0.5] * 4, "abab", [1.0, 2.0, 3.0, math.inf])
+    assert dataset_shift(far, near).distance == 0.25
+    assert Seen.model_validate_json(far.model_dump_json()) == far
 
 
 def test_rounding_is_no_shift():
