@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from probattn.comparison.costs import measured_costs, passes_of
 from probattn.comparison.page import page
 from probattn.comparison.results import ComparisonResults, Interval, Row
 from probattn.comparison.ways import MEASURES, Ways, all_ways
+from probattn.comparison.workers import BUSY, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference.report import Comparison
@@ -133,7 +132,7 @@ def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tu
         _finish(job, options.error, f"run {number} of {len(jobs)}: ", quiet=quiet)
     waiting = [str(job.folder) for job in jobs if not job.is_done]
     if waiting:
-        raise RunError(f"{waiting[0]}: another process is at it; the same command compares when that is done")
+        raise RunError(f"{waiting[0]}: {BUSY}; the same command compares when that is done")
     results = _results(options, folder, jobs, tasks)
     write_atomically(folder / "comparison.json", (results.model_dump_json(indent=1) + "\n").encode())
     file = folder / "comparison.html"
@@ -166,34 +165,14 @@ def _spread(options: CompareOptions, folder: Path) -> None:
     device = current_device()
     if device.type == "cpu":
         command.append("--device=cpu")
-    started = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **_other_gpu(device, number)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for number in range(1, options.workers)
-    ]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for job in _jobs(options, folder):
-            _finish(job, options.error, "", quiet=True)
+        with workers(command, options.workers - 1, device, folder):
+            for job in _jobs(options, folder):
+                _finish(job, options.error, "", quiet=True)
     finally:
         torch.set_num_threads(threads)
-        for each in started:
-            each.wait()
-
-
-def _other_gpu(device: torch.device, number: int) -> dict[str, str]:
-    """The environment in which a process sees one GPU, the ``number``-th after the one of this process, in turn."""
-    if device.type != "cuda":
-        return {}
-    count, own = torch.cuda.device_count(), device.index or 0
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = given.split(",") if given else [str(each) for each in range(count)]
-    return {"CUDA_VISIBLE_DEVICES": names[(own + number) % count].strip()}
 
 
 def _finish(job: _Job, error: float, place: str, *, quiet: bool) -> None:
@@ -214,7 +193,7 @@ def _finish(job: _Job, error: float, place: str, *, quiet: bool) -> None:
             _measure(job, task, error)
             shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)  # three times the size of the network
     except Timeout:
-        note(f"{job.folder}: another process is at it")
+        note(f"{job.folder}: {BUSY}")
 
 
 def _recipe_digest(task: Classification) -> str:

@@ -1,7 +1,11 @@
 """Comparisons of tiny recipes: every way, pairs over seeds, what is kept, and what is refused."""
 
 import json
+import os
+import signal
 import statistics
+import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +19,10 @@ from probattn.comparison import ComparisonResults, Ways, costs, figures, running
 from probattn.comparison import page as comparison_page
 from probattn.comparison import ways as comparison_ways
 from probattn.comparison.page import headline
-from probattn.comparison.running import _gaps, _other_gpu
+from probattn.comparison.running import _gaps
+from probattn.comparison.workers import other_gpu, workers
 from probattn.inference.report import Comparison, Predictions
+from probattn.tasks.progress import shown
 
 PARTS = ("validation", "test", "out_of_domain")
 
@@ -141,6 +147,7 @@ def test_what_is_finished_is_not_done_again(compared, command):
     damaged.unlink()
     done = command("compare", *given, "--workers", "2")
     assert done.exit_code == 0, done.output
+    assert (folder / "out" / "worker-1.log").exists() and "ended with status" not in done.output
     assert json.loads(damaged.read_bytes()) == json.loads(kept)
 
 
@@ -349,8 +356,8 @@ def test_workers_take_the_other_gpus(monkeypatch, given, index, expected):
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     device = SimpleNamespace(type="cuda", index=index)
-    assert [_other_gpu(device, number)["CUDA_VISIBLE_DEVICES"] for number in (1, 2)] == expected
-    assert _other_gpu(torch.device("cpu"), 1) == {}
+    assert [other_gpu(device, number)["CUDA_VISIBLE_DEVICES"] for number in (1, 2)] == expected
+    assert other_gpu(torch.device("cpu"), 1) == {}
 
 
 def test_the_headline_names_what_is_reliably_better(compared):
@@ -367,3 +374,37 @@ def test_the_headline_names_what_is_reliably_better(compared):
     sizes = {**results.sizes, "test": 500}
     better = results.model_copy(update={"rows": rows, "sizes": sizes, "seeds": (0, 1, 2)})
     assert headline(better).startswith("latent, posterior draws, answers reliably more at 40% error: ")
+
+
+def test_workers_write_logs_and_the_last_lines_of_a_failed_one_are_shown(tmp_path, capsys):
+    script = (
+        "import os, sys; print('a line'); print('the reason', file=sys.stderr); sys.exit(int(sys.argv[1]))"
+    )
+    for status in ("0", "3"):
+        with shown(), workers([sys.executable, "-c", script, status], 2, torch.device("cpu"), tmp_path):
+            pass
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["worker-1.log", "worker-2.log"]
+        assert sorted((tmp_path / "worker-2.log").read_text().splitlines()) == ["a line", "the reason"]
+        told = capsys.readouterr().err
+        assert told.count("the reason") == (2 if status == "3" else 0)
+        assert ("ended with status 3" in told) == (status == "3")
+
+
+@pytest.mark.fork
+def test_a_signal_ends_the_workers(tmp_path):
+    """A worker that waits for ever ends with the process that began it."""
+    script = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+
+    def interrupted():
+        with workers([sys.executable, "-c", script], 1, torch.device("cpu"), tmp_path):
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt) as ended:
+        interrupted()
+    assert ended.value.number == signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
