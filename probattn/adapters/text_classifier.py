@@ -20,6 +20,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 
 from probattn.checks import check_choice
 from probattn.data import PadCollate, TextDataset, TokenizedTexts, word_tokenizer
+from probattn.data.rows import whole_text
 from probattn.inference import (
     Moments,
     OptimizerOptions,
@@ -74,7 +75,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
 
     Raises:
         ValueError: of ``fit``, fewer than two classes, or texts and labels of different number; of all methods, an
-            empty ``X``, or another number of dimensions than one.
+            empty ``X``, or another number of dimensions than one, or half of a surrogate pair in a text.
         TypeError: an element of ``X`` is no text.
 
     Example:
@@ -248,4 +249,4 @@ def _texts(X: Any) -> list[str]:
     wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
     if wrong:
         raise TypeError(f"X: expected texts, got {wrong[0]}; write a missing text as ''")
-    return [str(text) for text in texts]
+    return [whole_text(f"X[{place}]", str(text), "X") for place, text in enumerate(texts)]

@@ -107,13 +107,13 @@ def train(
     first = Processes(cpu=task.recipe.training.device == "cpu").is_first
     with says_how_to_resume(folder, device), devices.on(device):
         for line in task.notes() if first else ():
-            _echo(line)
+            echo(line)
         results = tasks.train(task, folder, resume=resume, quiet=quiet)
     if first:
         for line in training_lines(task, results):
-            _echo(line)
-        _echo(f"run: {folder}")
-        _echo(f"next: probattn report {shlex.quote(str(folder))}")
+            echo(line)
+        echo(f"run: {folder}")
+        echo(f"next: probattn report {shlex.quote(str(folder))}")
 
 
 @app.command()
@@ -139,7 +139,7 @@ def evaluate(
         return
     show(runs[0][1].table(results))
     _in_part(results)
-    _echo(f"results: {file}")
+    echo(f"results: {file}")
 
 
 def given_or_own(task: Any, **options: int | None) -> dict[str, Any]:
@@ -216,6 +216,13 @@ def predict(
     pair_column: Annotated[
         str | None, typer.Option(help="Column of the second texts in --input; the recipe's by default.")
     ] = None,
+    escape: Annotated[
+        Literal["words", "all", "none"],
+        typer.Option(
+            help="Cells of a .csv or .tsv that a spreadsheet would take for a formula get an apostrophe: the words of "
+            "predictions, all cells (which are read without it), or none."
+        ),
+    ] = "words",
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -248,6 +255,7 @@ def predict(
             quiet,
             as_json,
             undecided=None if policy is None else answering.undecided,
+            escape=escape,
         )
         with devices.on(device):
             counts = predict_file(
@@ -275,7 +283,7 @@ def predict(
         for each in objects:
             typer.echo(json.dumps(each))
     elif isinstance(answers, str):
-        _echo(answers)
+        echo(answers)
     else:
         show(answers)
 
@@ -283,13 +291,13 @@ def predict(
 def _tell_file(output: Path | None, predicted: int, blank: int, applied: Any) -> None:
     """Where predictions are and, of a policy, what it decided and whether the inputs are like those it was made on."""
     if output is not None:
-        _echo(f"predictions: {output} ({predicted + blank:,} rows)")
+        echo(f"predictions: {output} ({predicted + blank:,} rows)")
     if applied is not None:
         decided, warning = applied.summary()
         empty = f"; {blank:,} rows without a text, too" if blank else ""
-        _echo(f"decisions: {decided}{empty}", err=output is None)
+        echo(f"decisions: {decided}{empty}", err=output is None)
         if warning is not None:
-            _echo(f"warning: {warning}", err=True)
+            echo(f"warning: {warning}", err=True)
 
 
 def _decided_by(
@@ -334,7 +342,7 @@ def report(
         typer.echo(json.dumps({"report": str(page), "results": str(file), **summary}))
     else:
         _in_part(results)
-        _echo(f"report: {page}")
+        echo(f"report: {page}")
 
 
 @app.command()
@@ -354,7 +362,7 @@ def agreement(
     measured = measure_agreement(run, uniform, second, quiet=quiet)
     write_atomically(run / AGREEMENT, (measured.model_dump_json(indent=1) + "\n").encode())
     show(agreement_table(measured))
-    _echo(f"agreement: {run / AGREEMENT}")
+    echo(f"agreement: {run / AGREEMENT}")
 
 
 @app.command()
@@ -381,7 +389,7 @@ def inspect(
         calls = inspect_network(net, layers=chosen, attention=cast(Any, attention))  # or it refuses
     except (TypeError, ValueError) as error:
         raise RunError(one_line(error)) from error
-    _echo(str(calls))
+    echo(str(calls))
 
 
 @app.command()
@@ -406,16 +414,16 @@ def demo(
     started = time.monotonic()
     task: Any = tasks.load_task("demo", [*(set_ or []), *devices.override(device)])
     folder = output or _free_folder(Path(task.recipe.output))
-    _echo(f"{task.recipe.name}: {len(task.data.train):,} training texts, run folder {folder}")
+    echo(f"{task.recipe.name}: {len(task.data.train):,} training texts, run folder {folder}")
     with devices.on(device):
         with says_how_to_resume(folder, device):
             tasks.train(task, folder, quiet=quiet)
-        _echo("evaluating ...")
+        echo("evaluating ...")
         with progress.shown(quiet=quiet):
             page, _, results = tasks.report([(folder, task)])
     show(task.table(results))
     minutes = (time.monotonic() - started) / 60
-    _echo(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)")
+    echo(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)")
 
 
 @app.command()
@@ -467,9 +475,9 @@ def init(
 
     place, description = write_recipe(source, output, text_column, label_column, pair_column)
     if description is not None:
-        _echo(f"recognised: {description}")
-    _echo(f"recipe: {place}")
-    _echo(f"next: probattn train {shlex.quote(str(place))}")
+        echo(f"recognised: {description}")
+    echo(f"recipe: {place}")
+    echo(f"next: probattn train {shlex.quote(str(place))}")
 
 
 def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]:
@@ -493,12 +501,13 @@ def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]
 def _in_part(results: Any) -> None:
     """Says that an evaluation was not one of all."""
     if results.run.restricted:
-        _echo(
+        echo(
             f"note: measured in part ({results.run.restricted}); `probattn report RUN --again` measures the whole"
         )
 
 
-def _echo(text: str, *, err: bool = False) -> None:
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints lines without what a terminal takes for a command."""
     from probattn.inference.report import printable_lines
 
     typer.echo(printable_lines(text), err=err)

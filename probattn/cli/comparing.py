@@ -39,7 +39,7 @@ def compare(
 ) -> None:
     """Train recipes over seeds and compare every way of predicting; continues what was interrupted."""
     from probattn import tasks
-    from probattn.cli.app import show
+    from probattn.cli.app import echo, show
     from probattn.comparison import CompareOptions, comparison_table
     from probattn.comparison import compare as run
     from probattn.tasks import devices, progress
@@ -55,4 +55,4 @@ def compare(
         typer.echo(results.model_dump_json())
         return
     show(comparison_table(results))
-    typer.echo(f"report: {file}")
+    echo(f"report: {file}")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import gc
+import io
+import os
 import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import ParamSpec, TextIO, TypeVar
 
@@ -51,6 +54,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
     """Turns :func:`expected_errors` into a line on standard error and exit status 2; warnings about data are lines."""
 
     @functools.wraps(command)
+    @_open_streams()
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with kept_imports():
             from probattn.data import DataWarning
@@ -71,6 +75,19 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
                 raise typer.Exit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
 
     return guarded
+
+
+@contextmanager
+def _open_streams() -> Iterator[None]:
+    """Where standard output or error is closed, nothing is written to it; what its encoding lacks becomes an escape."""
+    with ExitStack() as stack:
+        for stream, redirected in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            if stream is None:
+                nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                stack.enter_context(redirected(nowhere))
+            elif isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+                stream.reconfigure(errors="backslashreplace")
+        yield
 
 
 @contextmanager

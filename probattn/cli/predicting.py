@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from probattn.cli.rows import TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
+from probattn.cli.rows import STANDARD, TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
+from probattn.files.spreadsheets import Escape
 from probattn.tasks import RunError, Task
 from probattn.tasks.progress import shown, tracked
 
@@ -29,6 +30,7 @@ class FileOptions:
     quiet: bool = False
     as_json: bool = False
     undecided: Mapping[str, Any] | None = None
+    escape: Escape = "words"
 
 
 def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
@@ -64,6 +66,13 @@ def predict_file(
         output_format = "jsonl" if options.as_json else kind
     else:
         output_format = format_of(str(options.output), None, "--output, expected")
+        if (
+            options.input != STANDARD
+            and options.output.resolve() == Path(options.input).expanduser().resolve()
+        ):
+            raise RunError(
+                f"--output {options.output}: expected another file than --input, whose rows it would replace"
+            )
     if decides and output_format == "txt":
         if options.output is not None:
             raise RunError(
@@ -77,6 +86,7 @@ def predict_file(
         options.text_column or task.input_columns()[0],
         quotes=task.quotes,
         blank=decides,
+        escape=options.escape,
     )
     check = task.input_check(run)
     if Path(options.input).is_file():  # a row that is refused is found before hours of work
@@ -102,7 +112,7 @@ def predict_file(
                 predicted += has_text
                 yield row, answer
 
-        count = write_rows(rows(), output_format, options.output)
+        count = write_rows(rows(), output_format, options.output, escape=options.escape)
         return predicted, count - predicted
 
 

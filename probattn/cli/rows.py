@@ -6,12 +6,13 @@ import csv
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TextIO, cast
+from typing import Any, Literal, NamedTuple, TextIO, cast
 
 from probattn.checks import shown
 from probattn.data import DataError
@@ -27,6 +28,7 @@ from probattn.data.tables import (
     long_fields,
 )
 from probattn.files.durable import replace_atomically
+from probattn.files.spreadsheets import Escape, escaped, unescaped
 
 Format = Literal["csv", "tsv", "jsonl", "txt"]
 ENDINGS: Mapping[str, Format] = {
@@ -84,28 +86,46 @@ def format_of(path: str, given: str | None, option: str) -> Format:
 
 @contextmanager
 def opened(
-    path: str, kind: Format, expected: str | None = None, *, quotes: bool = True, blank: bool = False
+    path: str,
+    kind: Format,
+    expected: str | None = None,
+    *,
+    quotes: bool = True,
+    blank: bool = False,
+    escape: Escape = "words",
 ) -> Iterator[Table]:
     """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read.
 
     The separator is one that gives the ``expected`` column, if there is such a one. Fields stand in double quotes only
-    where ``quotes`` says that they may. Lines of a plain text that are ``blank`` are rows or errors.
+    where ``quotes`` says that they may. Lines of a plain text that are ``blank`` are rows or errors. Where all cells
+    are written with an ``escape``, they are read without it.
     """
+    form = _Form(kind, expected, quotes, blank, escape == "all")
     if path == STANDARD:
         with long_fields():
             lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
-            yield _table("standard input", kind, expected, lines, quotes, blank)
+            yield _table("standard input", form, lines)
         return
     try:
         file = Path(path).expanduser().open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     with file, long_fields():
-        yield _table(path, kind, expected, file, quotes, blank)
+        yield _table(path, form, file)
 
 
-def _table(name: str, kind: Format, expected: str | None, file: TextIO, quotes: bool, blank: bool) -> Table:
-    rows = _rows(name, kind, expected, _lines(name, file), quotes, blank)
+class _Form(NamedTuple):
+    """How rows are read, as :func:`opened` takes it."""
+
+    kind: Format
+    expected: str | None
+    quotes: bool
+    blank: bool
+    escaped: bool
+
+
+def _table(name: str, form: _Form, file: TextIO) -> Table:
+    rows = _rows(name, form, _lines(name, file))
     first = next(rows, None)
     if first is None:
         raise DataError(f"{name}: expected rows, got none")
@@ -122,45 +142,40 @@ def _lines(name: str, file: TextIO) -> Iterator[str]:
         ) from None
 
 
-def _rows(
-    name: str, kind: Format, expected: str | None, lines: Iterable[str], quotes: bool, blank: bool
-) -> Iterator[tuple[str, Row]]:
+def _rows(name: str, form: _Form, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
     """Rows with their places; blank lines are passed over, in a plain text those at its end."""
-    if kind == "txt":
+    if form.kind == "txt":
         empty: list[int] = []
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 empty.append(number)
                 continue
-            if empty and not blank:
+            if empty and not form.blank:
                 raise DataError(
                     f"{name} line {empty[0]}: expected a text in every line, got a blank one; remove it"
                 )
             yield from ((f"{name} line {each}", {TEXT: ""}) for each in empty)
             empty.clear()
             yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
-    elif kind == "jsonl":
+    elif form.kind == "jsonl":
         yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))
     else:
-        separator, lines = _separator(kind, expected, iter(lines), quotes)
-        records = delimited_records(name, lines, separator, quotes=quotes)
+        separator, lines = _separator(form, iter(lines))
+        records = delimited_records(name, lines, separator, quotes=form.quotes)
+        read = unescaped if form.escaped else str
         _, header = next(records, (0, []))
-        columns = [column.strip() for column in header]
+        columns = [read(column.strip()) for column in header]
         if columns.count("") > 1:  # a spreadsheet's trailing commas
             columns = [column or f"column {place}" for place, column in enumerate(columns, 1)]
-        twice = next((column for column in columns if columns.count(column) > 1), None)
-        if twice is not None:
-            raise DataError(
-                f"{name}: expected columns of different names, got {columns.count(twice)} {twice!r}"
-            )
+        twice, count = next(iter(Counter(columns).most_common(1)), ("", 0))
+        if count > 1:
+            raise DataError(f"{name}: expected columns of different names, got {count} {twice!r}")
         for number, record in records:
             check_length(f"{name} line {number}", record, columns)
-            yield f"{name} line {number}", dict(zip(columns, record, strict=True))
+            yield f"{name} line {number}", dict(zip(columns, map(read, record), strict=True))
 
 
-def _separator(
-    kind: Format, expected: str | None, lines: Iterator[str], quotes: bool
-) -> tuple[str, Iterator[str]]:
+def _separator(form: _Form, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
     """The separator that gives the expected column and the most others, the usual one before others; and all lines."""
     head: list[str] = []
     for line in lines:
@@ -170,11 +185,11 @@ def _separator(
     header = head[-1:] or [""]
 
     def fit(separator: str) -> tuple[bool, int]:
-        fields = next(csv.reader(header, delimiter=separator, quoting=QUOTING[quotes]))
+        fields = next(csv.reader(header, delimiter=separator, quoting=QUOTING[form.quotes]))
         columns = [column.strip() for column in fields]
-        return expected in columns, len(columns)
+        return form.expected in columns, len(columns)
 
-    return max((DELIMITERS[kind], *SEPARATORS), key=fit), chain(head, lines)
+    return max((DELIMITERS[form.kind], *SEPARATORS), key=fit), chain(head, lines)
 
 
 def is_given(row: Row, column: str) -> bool:
@@ -209,25 +224,38 @@ def with_answer(row: Row, answer: Mapping[str, Any]) -> Row:
     return merged
 
 
-def write_rows(rows: Iterable[tuple[Row, Mapping[str, Any]]], kind: Format, path: Path | None) -> int:
-    """Writes rows with their predictions and returns their number; a file replaces an older one only when complete."""
+def write_rows(
+    rows: Iterable[tuple[Row, Mapping[str, Any]]],
+    kind: Format,
+    path: Path | None,
+    *,
+    escape: Escape = "words",
+) -> int:
+    """Writes rows with their predictions and returns their number; a file replaces an older one only when complete.
+
+    A link stays, and the file that it names is replaced.
+    """
     count = 0
 
     def write(line: Callable[[str], Any]) -> None:
         nonlocal count
-        write_row = _writer(kind, line)
+        write_row = _writer(kind, line, escape)
         for row, answer in rows:
             write_row(row, answer)
             count += 1
 
     if path is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # as files are
         write(lambda text: sys.stdout.write(_encoded(text).decode()))
     else:
-        replace_atomically(path, lambda file: write(lambda text: file.write(_encoded(text))))
+        replace_atomically(path.resolve(), lambda file: write(lambda text: file.write(_encoded(text))))
     return count
 
 
-def _writer(kind: Format, line: Callable[[str], Any]) -> Callable[[Row, Mapping[str, Any]], None]:
+def _writer(
+    kind: Format, line: Callable[[str], Any], escape: Escape
+) -> Callable[[Row, Mapping[str, Any]], None]:
     """Writes a row in a format."""
     if kind == "txt":
         return lambda _, answer: line(f"{' '.join(str(next(iter(answer.values()))).split())}\n")
@@ -240,14 +268,19 @@ def _writer(kind: Format, line: Callable[[str], Any]) -> Callable[[Row, Mapping[
         merged = with_answer(row, answer)
         if not columns:
             columns.extend(merged)
-            table.writerow(columns)
+            table.writerow([_cell(name, escape == "all") for name in columns])
         if list(merged) != columns:
             other = next(iter(set(merged) ^ set(columns)), "another order")
             raise DataError(
                 f"--output: expected the columns of the first row in every row ({', '.join(columns[:12])}), got a row "
                 f"that differs in {other!r}; write to a file that ends in .jsonl"
             )
-        table.writerow(map(_cell, merged.values()))
+        table.writerow(
+            [
+                _cell(value, escape == "all" or (escape == "words" and name not in row))
+                for name, value in merged.items()
+            ]
+        )
 
     return put
 
@@ -257,12 +290,14 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, escape: bool) -> str:
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return "; ".join(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        value = "; ".join(value)
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return escaped(value) if escape else value
 
 
 class _Lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -65,7 +66,7 @@ def triage(
 ) -> None:
     """Find which inputs can be answered at a promised error; `predict --policy` applies the policy."""
     from probattn import tasks
-    from probattn.cli.app import given_or_own, show
+    from probattn.cli.app import echo, given_or_own, show
     from probattn.tasks import devices, progress
     from probattn.triage import TriageOptions, triage_run, triage_table
     from probattn.triage.running import beside
@@ -91,5 +92,5 @@ def triage(
         typer.echo(results.model_dump_json())
         return
     show(triage_table(results))
-    typer.echo(f"policy: {file}\nreport: {beside(file, '.html')}")
-    typer.echo(f"next: probattn predict {run} --policy {file} --input FILE")
+    echo(f"policy: {file}\nreport: {beside(file, '.html')}")
+    echo(f"next: probattn predict {quote(str(run))} --policy {quote(str(file))} --input FILE")

@@ -206,7 +206,7 @@ class PadCollate:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Pads and stacks at least one row of :class:`TokenizedTexts`: int64 ``[B, T]``, and any ``labels`` ``[B]``."""
-        length = max(len(row["input_ids"]) for row in rows)
+        length = max(1, *(len(row["input_ids"]) for row in rows))  # texts without a token are padding alone
         batch = {
             name: torch.tensor([self._pad(row[name], fill, length) for row in rows])
             for name, fill in self._fill.items()

@@ -101,12 +101,23 @@ class Network(Generic[Program]):
         folder: of its records.
         key: what it is called in records.
         codec: what it reads and writes with, such as a tokenizer.
+
+    Raises:
+        RunError: a parameter is not finite, so that no prediction would be.
     """
 
     program: Program
     folder: Path
     key: ModelKey
     codec: Any = None
+
+    def __post_init__(self) -> None:
+        for name, parameter in self.program.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise RunError(
+                    f"{self.folder}: expected a network of finite weights, got NaN or infinity in {name}; train it "
+                    "again, with a lower learning rate, or go on from an earlier checkpoint"
+                )
 
     @property
     def net(self) -> PreTrainedModel:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from accelerate import PartialState
@@ -231,7 +232,10 @@ def describe(run: Path, recipe: Any, *, num_samples: int = 1, **words: Any) -> R
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=package_versions(),
         recipe=(run / RECIPE).read_text(encoding="utf-8"),
-        commands=(f"probattn train {run / RECIPE} --output NEW_FOLDER", "probattn report NEW_FOLDER"),
+        commands=(
+            f"probattn train {quote(str(run / RECIPE))} --output NEW_FOLDER",
+            "probattn report NEW_FOLDER",
+        ),
         **(spent(run) | words),
     )
 

@@ -346,7 +346,8 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
             else "got one for another, or for longer or shorter inputs, whose promise does not hold for it"
         )
         raise RunError(
-            f"{place}: expected a policy for the network in {run}, {other}; `probattn triage {run}` makes one"
+            f"{place}: expected a policy for the network in {run}, {other}; `probattn triage "
+            f"{shlex.quote(str(run))}` makes one"
         )
     return AppliedPolicy(task, policy, task.why_unsure(run), _distances(task, run, policy, place))
 

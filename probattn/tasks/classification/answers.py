@@ -13,6 +13,7 @@ import torch
 
 from probattn.data import TextDataset
 from probattn.files.durable import write_atomically
+from probattn.files.spreadsheets import escaped
 from probattn.inference.report import Example, ModelKey, PredictedData, describe
 from probattn.metrics.functional import mutual_information
 
@@ -87,16 +88,18 @@ def write_predictions(
     """Writes the predictions of a run's own network for all texts that were measured.
 
     ``sets`` are the key of a data set, its answers and its texts. A row has that key, the text (and the second one),
-    the true class where it is known, and the columns of
-    :func:`columns_of`.
+    the true class where it is known, and the columns of :func:`columns_of`; names of classes that a spreadsheet would
+    take for a formula are escaped.
     """
     rows: list[dict[str, Any]] = []
     for key, answers, data in sets:
         labels = None if data.labels is None else [classes[label] for label in data.labels]
         for place, answer in enumerate(answers):
             pair = {} if data.pairs is None else {"pair": data.pairs[place]}
-            truth = {"true": "" if labels is None else labels[place]}
-            rows.append({"data": key, "text": data.texts[place]} | pair | truth | columns_of(answer))
+            truth = {"true": "" if labels is None else escaped(labels[place])}
+            columns = columns_of(answer)
+            columns["label"] = escaped(columns["label"])
+            rows.append({"data": key, "text": data.texts[place]} | pair | truth | columns)
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()

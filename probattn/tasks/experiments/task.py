@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import torch
 
@@ -181,7 +182,7 @@ def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
         at = "nothing" if last is None else f"step {last}"
         raise RunError(
             f"{run}: expected condition {name!r} trained to step {recipe.training.steps}, found {at}; continue with "
-            f"`probattn train {run / RECIPE} --output {run} --resume`"
+            f"`probattn train {quote(str(run / RECIPE))} --output {quote(str(run))} --resume`"
         )
     needed = {"accuracy", *(LOG_ODDS if recipe.experiment.task == "keyword" else ())}
     measures = [record.keys() - NOT_MEASURES for record in records]

@@ -159,6 +159,21 @@ def test_wrong_texts_and_labels(texts, y, error, message):
         estimator().fit(texts, y)
 
 
+def test_a_lone_surrogate_is_named_with_its_place():
+    model = estimator(steps=1).fit(["so good", "so bad"], [0, 1])
+    for use in (model.predict, model.predict_uncertainty, lambda texts: estimator().fit(texts, [0, 1])):
+        with pytest.raises(ValueError, match=r"X\[1\]: .* half of a surrogate pair, U\+D800, at character 6"):
+            use(["good", "some \ud800"])
+
+
+@pytest.mark.parametrize("uncertainty", ["draws", "moments"])
+def test_texts_without_a_word_are_predicted_whatever_stands_beside_them(uncertainty):
+    model = estimator(steps=2, uncertainty=uncertainty).fit(["so good", "so bad"], [0, 1])
+    alone, mixed = model.predict_proba([""]), model.predict_proba(["", "so good"])
+    np.testing.assert_allclose(alone[0], mixed[0], atol=1e-6)
+    assert model.predict_proba(["a"] * 16 + ["", ""]).shape == (18, 2)
+
+
 def test_before_fit():
     with pytest.raises(NotFittedError):
         estimator().predict(["a"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,9 +15,11 @@ import time
 import pytest
 import torch
 from runs import folders_in, succeeds
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForSequenceClassification
+from typer.testing import CliRunner
 
+from probattn.cli import app
 from probattn.files import durable
 from probattn.models import Classifier
 
@@ -268,3 +271,56 @@ def test_arguments_that_are_no_text_are_refused(run, recipe, command, tmp_path):
 def test_the_character_0_is_refused_by_its_place(recipe, command, tmp_path, key):
     said = refusal(command("train", recipe, "--set", f'{key}="a\\0b"', "--output", tmp_path / "run"))
     assert "U+0000" in said and key in said
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "probattn.safetensors"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_network_of_weights_that_are_not_finite_is_named(copy, command, name, value):
+    remove_sums(copy)
+    weights = load_file(copy / "model" / name)
+    last = max(weights)
+    weights[last].view(-1)[-1] = value
+    save_file(weights, copy / "model" / name, metadata={"format": "pt"})
+    commands = [
+        ("predict", copy, "a film"),
+        ("triage", copy),
+        ("evaluate", copy),
+        ("report", copy, "--again"),
+    ]
+    for arguments in (*commands, ("predict", copy, "a film", "--uncertainty", "moments")):
+        assert "expected a network of finite weights, got NaN or infinity in net." in refusal(
+            command(*arguments)
+        )
+
+
+def test_what_the_encoding_of_the_terminal_lacks_is_an_escape(run):
+    done = CliRunner(charset="ascii").invoke(app, ["predict", str(run), "un café film"])
+    assert done.exit_code == 0 and "un caf\\xe9 film" in done.output
+
+
+def test_rows_on_standard_output_are_utf_8_whatever_the_terminal(run, tmp_path):
+    (tmp_path / "in.csv").write_text("text\nun café film\n", encoding="utf-8")
+    done = CliRunner(charset="ascii").invoke(app, ["predict", str(run), "--input", str(tmp_path / "in.csv")])
+    assert done.exit_code == 0 and "un café film" in done.stdout_bytes.decode()
+
+
+def test_closed_streams_are_written_nowhere(run, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    for arguments, status in (
+        (["predict", str(run), "a film"], 0),
+        (["predict", str(run / "none"), "a film"], 2),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            app(arguments)
+        assert ended.value.code == status
+    assert sys.stdout is None
+
+
+def test_the_next_command_can_be_pasted(run, command, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "a b'c")
+    done = command("triage", folder, "--error", "0.9", "--num-samples", "2", "--quiet")
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("next: ")]
+    words = shlex.split(line.removeprefix("next: probattn "))
+    assert words == ["predict", str(folder), "--policy", str(folder / "policy.json"), "--input", "FILE"]

@@ -12,6 +12,7 @@ from probattn.cli import rows
 from probattn.cli.predicting import FileOptions, predict_file
 from probattn.cli.rows import opened
 from probattn.data import DataError
+from probattn.data.tables import delimited_records
 from probattn.tasks import run_task
 
 TEXTS = ["the film was good", 'a bad "plot", poor cast', "fine"]
@@ -244,3 +245,101 @@ def test_truncated_texts_are_counted_once_over_all_batches(run, command, tmp_pat
     told = [line for line in result.output.splitlines() if "they are truncated" in line]
     assert len(told) == 1 and "texts given: 2 of 65 are longer than" in told[0]
     assert "(the longest has 302)" in told[0]
+
+
+FORMULAS = [
+    "=1+1 the film was good",
+    "+ good",
+    "- a bad plot",
+    "@SUM(A1) film",
+    "'=already",
+    "'quoted' film",
+    "good",
+]
+
+
+def test_words_of_predictions_are_no_formulas(tmp_path):
+    """What predictions add is escaped in tables, not the input's cells, and no numbers."""
+    answer = {"label": "=cmd", "probability": -0.5, "unsure_about": ["+", "good"], "spread": -1}
+    for escape, cells in (
+        ("words", ["=x", "-3", "'=cmd", "-0.5", "'+; good", "-1"]),
+        ("all", ["'=x", "-3", "'=cmd", "-0.5", "'+; good", "-1"]),
+        ("none", ["=x", "-3", "=cmd", "-0.5", "+; good", "-1"]),
+    ):
+        for kind, mark in (("csv", ","), ("tsv", "\t")):
+            file = tmp_path / f"out.{kind}"
+            rows.write_rows([({"text": "=x", "note": "-3"}, answer)], kind, file, escape=escape)
+            assert file.read_text(encoding="utf-8").splitlines()[1].split(mark) == cells
+    file = tmp_path / "out.jsonl"
+    rows.write_rows([({"text": "=x"}, answer)], "jsonl", file, escape="all")
+    assert json.loads(file.read_text(encoding="utf-8")) == {"text": "=x", **answer}
+
+
+@pytest.mark.parametrize("escape", ["words", "all", "none"])
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_a_file_that_is_predicted_again_keeps_its_texts(run, tmp_path, kind, escape):
+    file, once, twice = (tmp_path / f"{name}.{kind}" for name in ("in", "once", "twice"))
+    source = [{"=text": text, "text": text} for text in FORMULAS]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in source), encoding="utf-8")
+    given = ("predict", run, "--quiet", "--escape", escape)
+    succeeds(*given, "--input", tmp_path / "in.jsonl", "--output", once)
+    succeeds(*given, "--input", once, "--output", twice)
+    back = tmp_path / "back.jsonl"
+    succeeds(*given, "--input", twice, "--output", back)
+    answers = [json.loads(line) for line in back.read_text(encoding="utf-8").splitlines()]
+    assert [(row["=text"], row["text"]) for row in answers] == [(text, text) for text in FORMULAS]
+    assert all(row["label"] == row["predicted_label"] == row["predicted_predicted_label"] for row in answers)
+    cells = [next(iter(row.values())) for row in read(twice)]
+    assert [cell[0] in "=+-@" for cell in cells].count(True) == (0 if escape == "all" else 4)
+    assert not file.exists()
+
+
+def test_an_output_that_is_a_link_or_the_input(run, command, tmp_path):
+    file, link, target = write(tmp_path / "in.csv", "csv"), tmp_path / "link.csv", tmp_path / "target.csv"
+    link.symlink_to(target.name)
+    succeeds("predict", run, "--input", file, "--output", link, "--quiet")
+    assert link.is_symlink() and len(read(target)) == 3
+    before = file.read_bytes()
+    link.unlink()
+    link.symlink_to(file.name)
+    for output in (file, link, tmp_path / "x" / ".." / "in.csv"):
+        done = command("predict", run, "--input", file, "--output", output, "--quiet")
+        assert done.exit_code == 2 and "expected another file than --input" in done.stderr
+    assert file.read_bytes() == before
+
+
+def test_columns_are_compared_in_linear_time(tmp_path, monkeypatch):
+    """Each name is hashed once or twice; a name compared with all others would be called a million times."""
+    number = 1000
+    names = ["text", *(f"c{column}" for column in range(number))]
+    file = tmp_path / "wide.csv"
+    file.write_text(",".join(names) + "\n" + ",".join("x" for _ in names) + "\n", encoding="utf-8")
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+
+        def strip(self, *_):
+            return self
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    def records(*arguments, **options):
+        for line, fields in delimited_records(*arguments, **options):
+            yield line, [Name(field) for field in fields]
+
+    monkeypatch.setattr(rows, "delimited_records", records)
+    with opened(str(file), "csv", "text") as table:
+        assert table.columns == tuple(names)
+    assert compared < 10 * number
+    file.write_text("text,a,b,a,b,b\n1,2,3,4,5,6\n", encoding="utf-8")
+    with (
+        pytest.raises(DataError, match="expected columns of different names, got 3 'b'"),
+        opened(str(file), "csv") as table,
+    ):
+        pass

@@ -60,6 +60,13 @@ def test_batches_are_what_the_tokenizer_itself_makes(tokenizer: Any, side: str) 
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
+def test_a_batch_of_texts_without_a_token_is_padding(tokenizer: Any) -> None:
+    rows = [{"input_ids": [], "attention_mask": []}] * 2
+    batch = PadCollate(tokenizer)(rows)
+    assert batch["input_ids"].tolist() == [[tokenizer.pad_token_id]] * 2
+    assert batch["attention_mask"].tolist() == [[0]] * 2 and batch["input_ids"].dtype == torch.int64
+
+
 def test_truncated_texts_are_what_the_tokenizer_itself_makes(tokenizer: Any) -> None:
     with pytest.warns(DataWarning) as caught:
         rows = TokenizedTexts(dataset(), tokenizer, max_length=6)
