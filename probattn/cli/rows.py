@@ -261,7 +261,7 @@ def _writer(
         return lambda _, answer: line(f"{' '.join(str(next(iter(answer.values()))).split())}\n")
     if kind == "jsonl":
         return lambda row, answer: line(f"{json.dumps(with_answer(row, answer), ensure_ascii=False)}\n")
-    table = csv.writer(_Lines(line), delimiter=DELIMITERS[kind], lineterminator="\n")
+    table = csv.writer(_Lines(line), delimiter=DELIMITERS[kind], lineterminator=_Lines.END)
     columns: list[str] = []
 
     def put(row: Row, answer: Mapping[str, Any]) -> None:
@@ -301,7 +301,12 @@ def _cell(value: Any, escape: bool) -> str:
 
 
 class _Lines:
-    """File object that collects the lines of the csv module."""
+    """File object for the csv module, which quotes the line breaks that its lines end with; ours end with one alone."""
+
+    END = "\r\n"
 
     def __init__(self, line: Callable[[str], Any]) -> None:
-        self.write = line
+        self._line = line
+
+    def write(self, text: str) -> None:
+        self._line(f"{text.removesuffix(self.END)}\n")

@@ -304,6 +304,3 @@ class Results(Area):
         (place / "metrics.json").write_bytes(data)
         (place / "recipe.yaml").write_bytes(self.recipes[name])
         return check_result(invoke("report", place), name)
-
-
-AREAS: dict[str, Callable[[Path], Area]] = {each.name: each for each in (Recipes, Networks, Runs, Results)}

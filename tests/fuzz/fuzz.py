@@ -1,4 +1,4 @@
-"""Damaged recipes, networks, runs and records: none may end in a traceback, hang, or load other weights in silence.
+"""Damaged recipes, networks, runs, policies and files: none may end in a traceback, hang, or be misread in silence.
 
 python tests/fuzz/fuzz.py                                  the full count
 python tests/fuzz/fuzz.py --count runs=100 --seed 7        an area, from another seed
@@ -23,10 +23,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from areas import AREAS, Area, LostError
+from areas import Area, LostError, Networks, Recipes, Results, Runs
+from predictions import FilesOfTexts, Policies
 from transformers.utils.logging import disable_progress_bar
 
-FULL = {"recipes": 5000, "networks": 1500, "runs": 1000, "results": 1000}
+AREAS: dict[str, Callable[[Path], Area]] = {
+    area.name: area for area in (Recipes, Networks, Runs, Results, Policies, FilesOfTexts)
+}
+FULL = {"recipes": 5000, "networks": 1500, "runs": 1000, "results": 1000, "policies": 1000, "files": 1000}
 
 
 class Hang(BaseException):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from areas import AREAS, LostError
-from fuzz import fuzz, table
+from areas import LostError
+from fuzz import AREAS, fuzz, table
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -14,6 +14,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
     [
         ("recipes", 60),
         ("networks", 30),
+        ("policies", 12),
+        ("files", 30),
         pytest.param("runs", 12, marks=pytest.mark.slow),
         pytest.param("results", 20, marks=pytest.mark.slow),
     ],

@@ -294,6 +294,15 @@ def test_a_file_that_is_predicted_again_keeps_its_texts(run, tmp_path, kind, esc
     assert not file.exists()
 
 
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_line_breaks_in_cells_come_back(tmp_path, kind):
+    texts = ["one\rtwo", "\rone", "one\ntwo", "one\r\ntwo", "one,\ttwo", 'one "two"']
+    file = tmp_path / f"out.{kind}"
+    rows.write_rows([({"text": text}, {"label": "a"}) for text in texts], kind, file)
+    with opened(str(file), kind, "text") as table:
+        assert [row["text"] for _, row in table.rows] == texts
+
+
 def test_an_output_that_is_a_link_or_the_input(run, command, tmp_path):
     file, link, target = write(tmp_path / "in.csv", "csv"), tmp_path / "link.csv", tmp_path / "target.csv"
     link.symlink_to(target.name)
