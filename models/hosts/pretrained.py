@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probattn.checks import shortened
+from pydantic import JsonValue, TypeAdapter
+from torch import nn
+
+from probattn.checks import shortened, shown
+from probattn.files.json_files import JSONError, read_json
 
 RUST = "pyo3_runtime"
 """Module of the exception for a panic in Rust, such as the tokenizers' own; it is no ``Exception``."""
+MOST_CLASSES = 1_000_000
+"""More are taken for damage: a configuration names every one of them."""
+SECONDS = 10.0
+"""How long patterns of adapters may take."""
+_MATCHES = """
+import json, re, sys
+patterns, names = json.load(sys.stdin)
+for pattern in patterns:
+    for name in names:
+        re.fullmatch(pattern, name)
+"""
 
 
 class StoredNetworkError(ValueError):
@@ -24,12 +44,65 @@ def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:
     The content of a file decides which of many exceptions transformers, tokenizers and safetensors raise: of a wrong
     type, of a division by 0 heads, a panic in Rust. Code that comes with the files is not run.
     """
+    check_folder(source)
     try:
         return cls.from_pretrained(source, **({"trust_remote_code": False} | options))
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__module__ != RUST:
             raise
         raise unreadable(source, error) from error
+
+
+def check_folder(source: Path | str) -> None:
+    """Refuses what would be read without an end: pipes and devices, and more classes than a network can have."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return
+    for file in sorted(folder.iterdir()):
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise StoredNetworkError(f"{file}: expected a file, got a pipe, a socket or a device; remove it")
+    try:
+        config = read_json(folder / "config.json", TypeAdapter(dict[str, JsonValue]))
+    except (JSONError, OSError):
+        return  # whoever reads it says so
+    classes = config.get("num_labels")
+    if isinstance(classes, int) and classes > MOST_CLASSES:
+        raise StoredNetworkError(
+            f"{folder / 'config.json'}: expected at most {MOST_CLASSES:,} num_labels, got {shown(classes)}; save it "
+            "again"
+        )
+
+
+def check_patterns(adapters: Mapping[str, Any], net: nn.Module, source: Path) -> None:
+    """Refuses regular expressions of adapters that need more than seconds for the names of a network's modules.
+
+    Python cannot stop a match, so that another process tries them.
+    """
+    patterns = [adapters.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern")]
+    for table in (adapters.get(name) for name in ("rank_pattern", "alpha_pattern")):
+        patterns += [rf"(.*\.)?({key})$" for key in table] if isinstance(table, Mapping) else []
+    patterns = [each for each in patterns if isinstance(each, str) and re.escape(each) != each]
+    if not patterns:
+        return
+    names = [name for name, _ in net.named_modules()]
+    content = json.dumps([patterns, names])
+    try:
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _MATCHES],
+            input=content.encode(),
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StoredNetworkError(
+            f"{source}: expected patterns of modules that match in {SECONDS:g} seconds, got {shown(patterns)}; list "
+            "the names of the modules instead"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        raise StoredNetworkError(
+            f"{source}: expected regular expressions of modules, got {shown(patterns)}"
+        ) from error
 
 
 def unreadable(source: Path | str, error: BaseException) -> StoredNetworkError:

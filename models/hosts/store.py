@@ -20,7 +20,13 @@ from probattn.models.hosts.description import FILE, Description, read_descriptio
 from probattn.models.hosts.hosting import add_scale
 from probattn.models.hosts.hub import fetched
 from probattn.models.hosts.peft_networks import ADAPTERS
-from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained, unreadable
+from probattn.models.hosts.pretrained import (
+    StoredNetworkError,
+    check_folder,
+    check_patterns,
+    open_pretrained,
+    unreadable,
+)
 from probattn.models.hosts.saving import give_exits
 from probattn.models.hosts.weights import fill_sites
 
@@ -64,6 +70,7 @@ def load(
         10.0
     """
     source = fetched(folder, revision, options)
+    check_folder(source)
     described = read_description(source)
     verify_network(source)
     if (source / ADAPTERS).exists():
@@ -203,9 +210,14 @@ def _with_adapters(source: Path, described: Description, auto_class: Any, option
     except ImportError as error:
         raise StoredNetworkError(f"{source}: holds adapters of the PEFT library; pip install peft") from error
     try:
-        base = read_json(source / ADAPTERS, TypeAdapter(dict[str, Any])).get("base_model_name_or_path")
+        adapters = read_json(source / ADAPTERS, TypeAdapter(dict[str, Any]))
     except (JSONError, OSError) as error:
         raise unreadable(source, error) from error
+    base = adapters.get("base_model_name_or_path")
+    if not isinstance(base, (str, type(None))):
+        raise StoredNetworkError(
+            f"{source / ADAPTERS}: expected the name of a base network in base_model_name_or_path, got {shown(base)}"
+        )
     if not base:
         raise StoredNetworkError(
             f"{source}: {ADAPTERS} names no base network; build it, convert it with the same methods, and call "
@@ -217,6 +229,7 @@ def _with_adapters(source: Path, described: Description, auto_class: Any, option
     vars(net)[NOTES] = described.card
     _convert(net, described, source)
     _add_noise(net, described, source)
+    check_patterns(adapters, net, source / ADAPTERS)
     return open_pretrained(_Adapters(PeftModel, net), source).eval()
 
 

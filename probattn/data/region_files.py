@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ FEATURES = ("x", "features", "feat")
 BOXES = ("bbox", "boxes")
 """Names of the boxes there: left, top, right and bottom of each region."""
 
+
+MOST_PIXELS, MOST_BYTES = 2**26, 2**26
+"""Most pixels of an image, and bytes of an array, as their files declare them: small files can be of enormous ones."""
 
 DAMAGE = (
     OSError,
@@ -163,6 +167,11 @@ def opened_image(file: Path) -> Any:
         raise DataError(f"{file}: images need the package pillow; install it: pip install pillow") from error
     try:
         with Image.open(file) as opened:
+            if opened.width * opened.height > MOST_PIXELS:
+                raise DataError(
+                    f"{file}: expected at most {MOST_PIXELS:,} pixels, got {opened.width:,} x {opened.height:,}; make "
+                    "the image smaller"
+                )
             image: Any = ImageOps.exif_transpose(opened)
             if image.mode.startswith("I;16"):
                 image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
@@ -180,12 +189,34 @@ def _arrays(file: Path, names: Collection[str]) -> dict[str, Any]:
     """Arrays of an ``npz`` file that are named so, or that of an ``npy`` file; a ``DataError`` where it is damaged."""
     try:
         with file.open("rb") as stream:  # numpy leaves a damaged file open that it opened itself
-            content = np.load(stream, allow_pickle=False)
-            if isinstance(content, np.ndarray):
-                return {FEATURES[0]: content}
-            return {name: content[name] for name in content.files if name in names}
+            if not zipfile.is_zipfile(stream):
+                stream.seek(0)
+                return {FEATURES[0]: _array(file, stream)}
+            with zipfile.ZipFile(stream) as content:
+                members = {name: f"{name}.npy" for name in names if f"{name}.npy" in content.namelist()}
+                arrays = {}
+                for name, member in members.items():
+                    with content.open(member) as opened:
+                        arrays[name] = _array(file, opened)
+                return arrays
     except DAMAGE as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(
             f"{file}: expected features of regions (.npy or .npz), got a file that is damaged or of another kind "
             f"({type(error).__name__})"
         ) from None
+
+
+def _array(file: Path, stream: IO[bytes]) -> Any:
+    """An array of a file, whose header says that it is small enough."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(stream)
+    size = math.prod(shape) * kind.itemsize
+    if size > MOST_BYTES:
+        raise DataError(
+            f"{file}: expected arrays of at most {MOST_BYTES:,} bytes, got one of {size:,}; keep fewer regions"
+        )
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)

@@ -1,5 +1,7 @@
 """Networks with adapters of the PEFT library: both orders, trained, saved, loaded and merged."""
 
+import json
+
 import pytest
 import torch
 import transformers as hf
@@ -9,6 +11,7 @@ import probattn
 from probattn import BayesianAttention, RepulsiveAttention
 from probattn.inference import OptimizerOptions, SVIDriver, posterior_predict
 from probattn.models import Classifier, StoredNetworkError, convert, inspect, load, revert
+from probattn.models.hosts import pretrained
 from probattn.models.hosts.adapter import HostedSite
 from probattn.models.hosts.convert import conversion
 
@@ -92,6 +95,36 @@ def test_one_folder_holds_both(families, tmp_path, name, order):
     assert (families.forward(merged, inputs) - expected).abs().max() < 1e-4
     merged.save_pretrained(tmp_path / "merged")
     assert torch.equal(families.forward(load(tmp_path / "merged"), inputs), families.forward(merged, inputs))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"target_modules": r"(\w+.?)+!"},
+            r"expected patterns of modules that match in 2 seconds, got \['\(",
+        ),
+        ({"exclude_modules": r"(.*.*)*!"}, "expected patterns of modules that match"),
+        ({"rank_pattern": {r"(\w+.?)+!": 2}}, "expected patterns of modules that match"),
+        ({"target_modules": "(query"}, "expected regular expressions of modules"),
+        (
+            {"base_model_name_or_path": 5},
+            "expected the name of a base network in base_model_name_or_path, got 5",
+        ),
+    ],
+)
+def test_adapters_of_bad_patterns_and_names_are_refused(families, tmp_path, monkeypatch, options, words):
+    monkeypatch.setattr(pretrained, "SECONDS", 2.0)
+    net = wrapped(base(families, "bert", tmp_path / "base"), ORDERS[0], TARGETS["bert"])
+    net.save_pretrained(tmp_path / "net")
+    (tmp_path / "net" / "manifest.json").unlink(missing_ok=True)
+    file = tmp_path / "net" / "adapter_config.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | options))
+    with pytest.raises(StoredNetworkError, match=words):
+        load(tmp_path / "net")
+    file.write_text(json.dumps(content | {"target_modules": r".*\.(query|value)"}))
+    assert load(tmp_path / "net")
 
 
 def test_adapters_of_a_plain_network_say_that_the_posterior_is_left_out(families, tmp_path):

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, BertForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
 
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
 from probattn.models import StoredNetworkError, convert, inspect, load, save
@@ -243,6 +243,27 @@ def test_configurations_of_wrong_types_are_refused_in_one_line(folder, options):
     with pytest.raises(StoredNetworkError, match=r"net: (cannot be read \(|.* to fit \d+ weights)") as caught:
         load(folder)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_more_classes_than_a_network_can_have_are_refused_before_they_are_named(folder):
+    (folder / "manifest.json").unlink()
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_labels": 10**9}))
+    for read in (load, lambda place: open_pretrained(AutoConfig, place)):
+        with pytest.raises(StoredNetworkError, match="expected at most 1,000,000 num_labels, got 1000000000"):
+            read(folder)
+
+
+@pytest.mark.fork
+@pytest.mark.parametrize("name", ["config.json", "probattn.json", "model.safetensors", "tokenizer.json"])
+def test_pipes_and_devices_are_refused_unread(folder, name):
+    for make in (os.mkfifo, lambda file: file.symlink_to("/dev/zero")):
+        file = folder / name
+        file.unlink(missing_ok=True)
+        make(file)
+        for read in (load, lambda place: open_pretrained(AutoConfig, place)):
+            with pytest.raises(StoredNetworkError, match=f"{name}: expected a file, got a pipe"):
+                read(folder)
 
 
 def test_an_attention_function_on_the_hub_is_not_fetched(folder):

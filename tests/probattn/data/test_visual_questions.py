@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import struct
+import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from probattn.data import (
     VisualQuestionCollate,
     VisualQuestions,
     read_visual_questions,
+    region_files,
     word_tokenizer,
 )
 from probattn.data.visual_questions import frequent_answers, unanswerable
@@ -365,6 +369,36 @@ def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa, monkey
     )
     np.save(vqa / "plain.npy", np.ones((3, 4)))
     assert features.read(vqa / "plain.npy").shape == (3, 4)
+
+
+def test_files_of_enormous_images_and_arrays_are_refused_by_what_they_declare(tmp_path, monkeypatch):
+    """The image's content is missing and the array's is damaged: neither is read."""
+    png = b"\x89PNG\r\n\x1a\n"
+    for chunk in (b"IHDR" + struct.pack(">IIBBBBB", 10_000, 10_000, 8, 2, 0, 0, 0), b"IDATx"):
+        png += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (tmp_path / "big.png").write_bytes(png)
+    pixels = ImageFiles(tmp_path)
+    with (
+        pytest.warns(Warning, match="decompression bomb"),
+        pytest.raises(DataError, match="got 10,000 x 10,000"),
+    ):
+        pixels.read(tmp_path / "big.png")
+    shape = {"descr": "<f4", "fortran_order": False, "shape": (100_000, 1024)}
+    for name, write in (
+        ("1.npz", np.lib.format.write_array_header_1_0),
+        ("2.npz", np.lib.format.write_array_header_2_0),
+    ):
+        with zipfile.ZipFile(tmp_path / name, "w") as file, file.open("features.npy", "w") as member:
+            write(member, shape)
+        features = ImageFiles(tmp_path, "{id}.npz", region_size=1024)
+        with pytest.raises(
+            DataError, match="expected arrays of at most 67,108,864 bytes, got one of 409,600,000"
+        ):
+            features.read(tmp_path / name)
+    monkeypatch.setattr(region_files, "MOST_BYTES", 4 * 4 * 3)
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 4), dtype=np.float32))
+    features = ImageFiles(tmp_path, "{id}.npz", region_size=4)
+    assert features.read(tmp_path / "x.npz").shape == (3, 4)
 
 
 def test_answers_outside_the_vocabulary_are_counted(folder):
