@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ from probattn.triage.calibration import (
     decisions,
     outcome,
     promises,
+    set_sizes,
     shift_of,
 )
 from probattn.triage.policy import score_of
@@ -113,6 +115,11 @@ def test_sets_are_those_of_the_rule():
     assert set(policy.set_of(answer)) == set(inside) and policy.set_of(answer)[0] == "cold"
     whole = policy.model_copy(update={"sets": policy.sets.model_copy(update={"threshold": None})})
     assert whole.set_of(answer) == ("cold", "warm", "mild")
+    values = torch.tensor([list(each["probabilities"].values()) for each in held.answers])
+    expected = Counter((1 - values <= policy.sets.threshold).sum(dim=1).tolist())
+    assert len(expected) > 1 and set_sizes(held, policy) == expected == dict(sorted(expected.items()))
+    assert set_sizes(held, whole) == {3: 600}
+    assert set_sizes(held, calibrate(held, None, TriageOptions(error=0.1))) is None
 
 
 def test_nothing_is_answered_where_the_promise_is_not_attainable():
