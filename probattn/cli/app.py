@@ -473,11 +473,8 @@ def init(
     """Write a recipe for a file of your own, or a built-in one, every key with what it means."""
     from probattn.cli.starting import write_recipe
 
-    place, description = write_recipe(source, output, text_column, label_column, pair_column)
-    if description is not None:
-        echo(f"recognised: {description}")
-    echo(f"recipe: {place}")
-    echo(f"next: probattn train {shlex.quote(str(place))}")
+    for line in write_recipe(source, output, text_column, label_column, pair_column):
+        echo(line)
 
 
 def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,59 +13,61 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from probattn.cli.overview import heading_comment
-from probattn.cli.rows import ENDINGS, Table, opened
-from probattn.data import DataError
+from probattn.cli.recognising import Recognised, recognise
+from probattn.cli.rows import ENDINGS
 from probattn.files.durable import write_atomically
 from probattn.recipes import Recipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.registry import built_in_recipes, load_any_recipe
+from probattn.tasks.sections.base import absolute, run_name
 from probattn.tasks.sections.methods import with_registered
 from probattn.tasks.sections.problems import allowed, entries, section
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
 
 WIDTH = 100
 """Columns of a comment."""
-SAMPLE = 2000
-"""Rows of a file that are looked at."""
-MOST_CLASSES = 100
-"""Most different values of a column that is taken for labels."""
-TEXTS = ("text", "sentence", "message", "review", "comment", "content", "body", "question", "title")
-PAIRS = (
-    ("premise", "hypothesis"),
-    ("sentence1", "sentence2"),
-    ("question1", "question2"),
-    ("question", "answer"),
-    ("question", "sentence"),
-    ("text_a", "text_b"),
-    ("text1", "text2"),
-    ("text", "text_pair"),
-)
-"""Usual names of the columns of pairs of texts."""
-LABELS = ("label", "class", "category", "target", "sentiment", "intent", "topic", "department", "y")
-"""Usual names of columns, which take precedence over their content."""
 
 
 def write_recipe(
     source: str, output: Path | None, text: str | None, label: str | None, pair: str | None
-) -> tuple[Path, str | None]:
-    """Writes a commented recipe, from a built-in recipe or a file of texts; returns its path and a description."""
-    name = Path(source).stem
-    place = Path(f"{name}.yaml") if output is None else output
+) -> list[str]:
+    """Writes a commented recipe, from a recipe or a file of texts; returns what to say of it, line by line."""
+    place = Path(f"{run_name(Path(source).stem)}.yaml") if output is None else output
     if place.suffix not in {".yaml", ".yml"}:
         raise RunError(f"--output {place}: expected a file that ends in .yaml or .yml")
     if place.exists():
         raise RunError(
             f"{place}: expected a new file, it is there already; name another with --output, or remove it"
         )
-    description = None
+    lines, trainable = [], True
     if Path(source).suffix.lower() in ENDINGS:
-        recipe, description = _recipe_of(source, place.stem, text, label, pair)
-        head = f"A recipe for {Path(source).name}: {description}."
+        columns = recognise(source, text, label, pair)
+        recipe: BaseModel = _recipe_of(source, run_name(place.stem), columns)
+        head, trainable = f"A recipe for {Path(source).name}: {columns.description}.", columns.trainable
+        lines = [f"recognised: {columns.description}", *(f"note: {line}" for line in columns.remarks)]
     else:
         recipe = load_any_recipe(source)
-        head = heading_comment(built_in_recipes()[source].read_text(encoding="utf-8"))
+        file = built_in_recipes().get(source, Path(source))
+        head = heading_comment(file.read_text(encoding="utf-8"))
     write_atomically(place, commented(recipe, head).encode())
-    return place, description
+    command = [f"next: probattn train {shlex.quote(str(place))}"] if trainable else []
+    return [*lines, f"recipe: {place}", *command]
+
+
+def _recipe_of(source: str, name: str, columns: Recognised) -> Recipe:
+    """A recipe for a file of texts and labels."""
+    data = {
+        "train": {
+            "source": absolute(source),
+            "text": columns.text,
+            "text_pair": columns.pair,
+            "label": columns.label,
+        }
+    }
+    training = {"length_pool": 20}  # texts of a file differ in length
+    return (
+        with_registered(Recipe).model_validate({"name": name, "data": data, "training": training}).resolved()
+    )
 
 
 def commented(recipe: BaseModel, head: str) -> str:
@@ -130,81 +132,3 @@ def _comment(text: str, depth: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _recipe_of(
-    source: str, name: str, text: str | None, label: str | None, pair: str | None
-) -> tuple[Recipe, str]:
-    """A recipe for a file of texts and labels, and what was recognised in it."""
-    kind = ENDINGS[Path(source).suffix.lower()]
-    if kind == "txt":
-        raise DataError(
-            f"{source}: expected a file with a column of texts and one of labels (.csv, .tsv, .jsonl), got plain text"
-        )
-    with opened(source, kind) as table:
-        rows = [row for _, row in islice(table.rows, SAMPLE)]
-        text, pair = _pair_columns(table, text, pair)
-        text = text or _text_column(table, rows)
-        table.check_column(text, "--text-column")
-        if pair is not None:
-            table.check_column(pair, "--pair-column")
-        label = label or _label_column(table, rows, (text, pair))
-        table.check_column(label, "--label-column")
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[str(row.get(label))] = counts.get(str(row.get(label)), 0) + 1
-    data = {"train": {"source": source, "text": text, "text_pair": pair, "label": label}}
-    training = {"length_pool": 20}  # texts of a file differ in length
-    recipe = (
-        with_registered(Recipe).model_validate({"name": name, "data": data, "training": training}).resolved()
-    )
-    classes = ", ".join(f"{each} ({number})" for each, number in sorted(counts.items()))
-    rows_seen = f"the first {SAMPLE:,} rows" if len(rows) == SAMPLE else f"{len(rows):,} rows"
-    texts = (
-        f"column {text!r} of texts, "
-        if pair is None
-        else f"columns {text!r} and {pair!r} of pairs of texts, "
-    )
-    return recipe, f"{texts}column {label!r} of labels with {classes} in {rows_seen}"
-
-
-def _pair_columns(table: Table, text: str | None, pair: str | None) -> tuple[str | None, str | None]:
-    """Columns of pairs with usual names, as far as they are not given; None for what is not recognised.
-
-    Texts of a given column are single ones unless the second is given too.
-    """
-    if text is not None:
-        return text, pair
-    names = {name.lower(): name for name in table.columns}
-    for first, second in PAIRS:
-        if first in names and second in names:
-            columns = names[first], names[second]
-            if text in {None, columns[0]} and pair in {None, columns[1]}:
-                return columns
-    return text, pair
-
-
-def _text_column(table: Table, rows: Sequence[dict[str, Any]]) -> str:
-    """A column of a usual name, or else the one of the longest texts."""
-    usual_name = next((name for usual in TEXTS for name in table.columns if name.lower() == usual), None)
-    return usual_name or max(table.columns, key=lambda name: sum(len(str(row.get(name))) for row in rows))
-
-
-def _label_column(table: Table, rows: Sequence[dict[str, Any]], texts: Sequence[str | None]) -> str:
-    """A column of a usual name, or else the one of fewest different values, which stand there twice or more."""
-    others = [name for name in table.columns if name not in texts]
-    usual_name = next((name for usual in LABELS for name in others if name.lower() == usual), None)
-    if usual_name is not None:
-        return usual_name
-    different = {name: len({str(row.get(name)) for row in rows}) for name in others}
-    most = min(MOST_CLASSES, len(rows) // 2)
-    candidates = [name for name in others if 2 <= different[name] <= most]
-    if not candidates:
-        listed = (
-            ", ".join(f"{name!r} ({number} different values)" for name, number in different.items()) or "none"
-        )
-        raise DataError(
-            f"{table.name}: expected a column of labels beside {texts[0]!r}, with 2 to {most} different values, got "
-            f"{listed}; name the columns with --text-column and --label-column"
-        )
-    return min(candidates, key=different.__getitem__)

@@ -14,6 +14,7 @@ from typing import Literal
 from probattn.checks import shown
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, DataWarning, nearest
+from probattn.data.label_checks import warn_about_labels
 
 LabelUse = Literal["required", "optional", "ignored"]
 """Labels must be present, may be present, or are not read."""
@@ -134,6 +135,8 @@ def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str,
     if not labelled:
         return TextDataset(texts, None, (), source, licence, pairs)
     names = _classes([values["label"].strip() for values in fields], wheres, columns)
+    if columns.use == "required":
+        warn_about_labels(source, fields, names, wheres)
     label_names = class_names(names) if columns.label_names is None else columns.label_names
     index = {name: number for number, name in enumerate(label_names)}
     for name, where in zip(names, wheres, strict=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from probattn.data import ROLES, Role, Source, Task, load_task, package_file
+from probattn.data import BUILT_IN, ROLES, Role, Source, Task, load_task, package_file
 from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.tasks.errors import RecipeError
@@ -73,8 +73,41 @@ class LimitsRecipe(Section):
     out_of_domain: int | None = Field(default=None, ge=1, description="Of the out-of-domain data.")
 
 
+COLUMNS = ("text", "text_pair", "label", "label_map", "quotes")
+"""Keys of a source that files take from the training data where they have none of their own."""
+
+
+def with_columns_of(train: Any, source: Any) -> Any:
+    """A source as a recipe has it, with the columns of the training file where it is a file too."""
+    if isinstance(source, list):
+        return [with_columns_of(train, item) for item in source]
+    columns, keys = _keys_of_file(train), _keys_of_file(source)
+    if columns is None or keys is None:
+        return source
+    return {name: columns[name] for name in COLUMNS if name in columns} | keys
+
+
+def _keys_of_file(source: Any) -> dict[str, Any] | None:
+    """The keys that a source has; None for a data set that has a name, and for what is no source."""
+    if isinstance(source, SourceRecipe):
+        source = source.model_dump(exclude_unset=True)
+    keys = {"source": source} if isinstance(source, str) else source
+    if not isinstance(keys, dict) or not isinstance(keys.get("source"), str) or keys["source"] in BUILT_IN:
+        return None
+    return keys
+
+
 class DataRecipe(Section):
-    """The data to train on and to measure on."""
+    """The data to train on and to measure on.
+
+    Files, and data sets of the hub, have the columns, the `label_map` and the `quotes` of `train` where their own are
+    left out.
+
+    Example:
+        >>> data = DataRecipe(train={"source": "a.csv", "text": "message"}, out_of_domain="b.csv")
+        >>> data.out_of_domain.text
+        'message'
+    """
 
     train: SourceRecipe = Field(description="To train on; its labels are the classes.")
     validation: SourceRecipe | None = Field(
@@ -114,6 +147,14 @@ class DataRecipe(Section):
         description="What becomes of longer texts: `truncate` them (a warning counts them), or `refuse`.",
     )
     limits: LimitsRecipe = Field(default=LimitsRecipe(), description="Most texts to use.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _columns_of_training(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        train = value.get("train")
+        return value | {role: with_columns_of(train, value[role]) for role in ROLES[1:] if role in value}
 
     def sources(self) -> dict[Role, Source | list[Source]]:
         """The sources given, by role."""

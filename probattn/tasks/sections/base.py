@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +16,20 @@ from probattn.tasks.sections.yaml_nodes import RecipeDumper
 def absolute(path: str) -> str:
     """A path from the root, whatever the folder it is read in."""
     return str(Path(path).expanduser().absolute())
+
+
+def run_name(stem: str) -> str:
+    """A name of a run from the name of a file: what a name may not have becomes a hyphen.
+
+    Example:
+        >>> run_name("tickets (1)"), run_name("_t"), run_name("[x]"), run_name("a+b"), run_name("&")
+        ('tickets-1', 't', 'x', 'a-b', 'run')
+    """
+    kinds = ((sign, unicodedata.category(sign)) for sign in unicodedata.normalize("NFKC", stem))
+    usual = "".join(
+        sign if kind[0] in "LM" or kind == "Nd" or sign in "_.- " else "\0" for sign, kind in kinds
+    )
+    return re.sub(r"[ -]*\0[ \0-]*", "-", usual).lstrip(" .-_").rstrip(" .-") or "run"
 
 
 class Section(BaseModel):
@@ -69,7 +85,7 @@ class RunRecipe(Section):
 
     name: str = Field(
         default="run",
-        pattern=r"^[A-Za-z0-9][\w .-]*$",
+        pattern=r"^[^\W_][\w .-]*$",
         description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
     )
     output: str = Field(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from probattn.data import DataError
 from probattn.data.errors import suggestion
 from probattn.data.files import read_text
 from probattn.tasks.errors import RecipeError
-from probattn.tasks.sections.base import RunRecipe
+from probattn.tasks.sections.base import RunRecipe, run_name
 from probattn.tasks.sections.methods import MethodRecipe, with_registered
 from probattn.tasks.sections.problems import problems, section
 from probattn.tasks.sections.yaml_nodes import Places, parse, parse_value
@@ -70,7 +69,7 @@ def read(text: str, where: str, overrides: Sequence[str], kind: KindOf, *, name:
     for override in overrides:
         _override(content, places, override, where)
     if name is not None:
-        content.setdefault("name", re.sub(r"[^\w .-]", "-", name).lstrip(" .-_") or "run")
+        content.setdefault("name", run_name(name))
     cls = kind(content)
     if issubclass(cls, MethodRecipe):
         cls = with_registered(cls)

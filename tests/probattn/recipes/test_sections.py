@@ -288,3 +288,41 @@ def test_words_are_for_a_network_built_from_nothing(tmp_path: Path, monkeypatch:
         with pytest.raises(ValidationError):
             VocabularyRecipe.model_validate({key: value})
     assert set(choices(VocabularyRecipe, "split")) == set(get_args(WordSplit))
+
+
+FILES = {"source": "a.csv", "text": "message", "label": "kind", "label_map": {"0": "ham"}, "quotes": False}
+
+
+@pytest.mark.parametrize("role", ["validation", "test", "shifted", "out_of_domain"])
+def test_files_have_the_columns_of_the_training_file(role: str) -> None:
+    data = DataRecipe.model_validate({"train": FILES, role: "b.csv"})
+    expected = SourceRecipe.model_validate(FILES | {"source": "b.csv"})
+    assert getattr(data, role) == expected
+    partly = DataRecipe.model_validate({"train": FILES, role: {"source": "b.csv", "text": "words"}})
+    assert getattr(partly, role) == expected.model_copy(update={"text": "words"})
+    assert DataRecipe.model_validate(data.model_dump()) == data
+    built = DataRecipe(
+        train=SourceRecipe.model_validate(FILES), **{role: SourceRecipe.model_validate("b.csv")}
+    )
+    assert built == data
+
+
+def test_sets_with_a_name_have_columns_of_their_own() -> None:
+    data = DataRecipe.model_validate(
+        {"train": FILES, "shifted": ["imdb", "b.csv"], "out_of_domain": "bbc_news"}
+    )
+    assert data.out_of_domain == SourceRecipe.model_validate("bbc_news")
+    assert isinstance(data.shifted, list)
+    assert [source.text for source in data.shifted] == ["text", "message"]
+    assert DataRecipe.model_validate({"train": "imdb", "test": "b.csv"}).test == SourceRecipe.model_validate(
+        "b.csv"
+    )
+
+
+def test_second_texts_are_taken_too_unless_they_are_refused() -> None:
+    train = {"source": "a.csv", "text": "first", "text_pair": "second"}
+    data = DataRecipe.model_validate(
+        {"train": train, "test": "b.csv", "out_of_domain": {"source": "c.csv", "text_pair": None}}
+    )
+    assert data.test is not None and data.out_of_domain is not None
+    assert data.test.build().paired and not data.out_of_domain.build().paired

@@ -1,0 +1,128 @@
+"""``probattn init`` with files of any name, and what it says of their labels."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import succeeds
+
+from probattn.recipes import load_any_recipe
+from probattn.tasks.sections.base import RunRecipe, run_name
+
+NAMES = (
+    "Tickets Q3 (export)",
+    "tickets (1)",
+    "q3&q4",
+    "_t",
+    "tickets, final",
+    "[x]",
+    "äö",
+    "a+b",
+    "données",
+    "TICKETS",
+    "'; rm *",
+    "hub:x",
+)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name, header, rows):
+    """A file with semicolons."""
+    lines = [header, *(";".join(map(str, row)) for row in rows)]
+    Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@given(st.text())
+def test_any_text_gives_a_name_of_a_run(stem):
+    assert RunRecipe(name=run_name(stem)).name == run_name(stem)
+
+
+@given(st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_ .-]*[A-Za-z0-9_]\Z"))
+def test_a_usual_name_stays(stem):
+    assert run_name(stem) == stem
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_of_any_name_is_a_recipe_that_finds_it(command, name):
+    write(f"{name}.csv", "text;label", [(f"text {n}", "ab"[n % 2]) for n in range(40)])
+    result = command("init", f"{name}.csv")
+    assert result.exit_code == 0, result.output
+    (file,) = Path().glob("*.yaml")
+    recipe = load_any_recipe(file)
+    assert Path(recipe.data.train.source) == Path(f"{name}.csv").absolute()
+    assert recipe.data.train.build().load("train").counts() == {"a": 20, "b": 20}
+    assert recipe.output == f"runs/{recipe.name}"
+
+
+def test_a_recipe_without_a_name_has_that_of_its_file():
+    Path("tickets (2).yaml").write_text("data: {train: my.csv}\n", encoding="utf-8")
+    assert load_any_recipe("tickets (2).yaml").output == "runs/tickets-2"
+
+
+def test_a_recipe_of_ones_file_is_written_anew_with_every_key(command):
+    Path("short.yaml").write_text("# Mine.\ndata: {train: my.csv}\n", encoding="utf-8")
+    assert command("init", "short.yaml", "-o", "long.yaml").exit_code == 0
+    assert Path("long.yaml").read_text(encoding="utf-8").startswith("# Mine.\n")
+
+
+def test_other_columns_that_may_be_the_labels_are_named(command):
+    rows = [(f"words number {n}", "ab"[n % 2], f"kind {n % 30}", n % 6 / 2 + 0.5, n) for n in range(120)]
+    write("t.csv", "text;channel;gold kind;stars;id", rows)
+    shown = succeeds("init", "t.csv")
+    assert (
+        "column 'channel' of labels with a (60), b (60) in 120 rows" in shown
+        or "'gold kind' of labels" in shown
+    )
+    assert (
+        "other columns that may be the labels: 'channel' (2 values), 'stars' (6 numbers, 0.5 to 3.0)" in shown
+    )
+    assert "30 classes, kind 0 (4)" in shown and "and 24 more, in 120 rows" in shown
+    assert "choose one with --label-column" in shown and "'id'" not in shown
+    named = succeeds("init", "t.csv", "--label-column", "channel", "-o", "u.yaml")
+    assert "a (60), b (60) in 120 rows" in named and "other columns" not in named
+
+
+@pytest.mark.parametrize(
+    ("labels", "words", "trained"),
+    [
+        (
+            ["x"] * 30,
+            "training refuses these labels: t.csv: expected at least two classes to train on, got one",
+            False,
+        ),
+        ([n % 6 / 2 for n in range(30)], "numbers between whole ones are targets of regression", False),
+        (list(range(30)), "30 of 30 classes have one row ('0', '1', '2', '3', '4', '5', ...)", True),
+        ([*["a"] * 29, "b"], "1 of 2 classes have one row ('b')", True),
+        (
+            [n % 5 + 1 for n in range(30)],
+            "the labels are numbers (1 to 5), learned as classes without an order",
+            True,
+        ),
+        (
+            ["Refund", "refund", "card"] * 10,
+            "classes that differ in case or blanks alone: 'Refund' (10)",
+            True,
+        ),
+        (["refund ", "card"] * 15, "labels with blanks around them: 15 ('refund ' in line 30)", True),
+    ],
+)
+def test_labels_that_cannot_be_meant_are_remarked(command, labels, words, trained):
+    write("t.csv", "text;label", [(f"words number {n}", label) for n, label in enumerate(labels)])
+    result = command("init", "t.csv")
+    assert result.exit_code == 0 and words in result.output
+    assert ("next: probattn train t.yaml" in result.output) == trained
+
+
+def test_contradictory_labels_are_told_by_init_and_by_train(command, network):
+    rows = [(f"the film was good {n % 100}", "ab"[n // 100]) for n in range(110)]
+    write("t.csv", "text;label", rows)
+    words = "t.csv: texts with different labels in different rows: 10 ('a' in line 2 and 'b' in line 102;"
+    assert words in command("init", "t.csv").output
+    sets = ["training.steps=1", f"network.name={network}", "report.baseline=false", "data.max_length=null"]
+    trained = command("train", "t.yaml", "--quiet", *(part for item in sets for part in ("--set", item)))
+    assert trained.exit_code == 0 and words in trained.output
