@@ -313,8 +313,10 @@ def _owner(stack: str, once: set[str]) -> str:
 
 def _max_positions(net: PreTrainedModel, record: _Recorded) -> int | None:
     config = getattr(record.module, "config", net.config)
-    fixed = record.query[2] == 1 or getattr(config, "image_size", None) is not None
-    if fixed:  # a single query, or patches: as many in every pass
+    pictures = getattr(config, "image_size", None) is not None and not hasattr(net, "dry_inputs")
+    if (
+        record.query[2] == 1 or pictures
+    ):  # a single query, or patches of a picture alone: as many in every pass
         return int(record.query[2])
     for name in ("max_position_embeddings", "n_positions"):
         longest = getattr(config, name, None)

@@ -20,6 +20,7 @@ from transformers import (
 
 from probattn.checks import shortened
 from probattn.data import TextDataset, WordVectors, word_tokenizer, word_vectors
+from probattn.data.errors import suggestion
 from probattn.models import (
     DecomposableConfig,
     DecomposableForSequenceClassification,
@@ -42,6 +43,29 @@ NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
     "esim": (EsimConfig, EsimForSequenceClassification),
 }
 """Configuration and network by the names of networks that are built from nothing."""
+
+DROPOUT: Mapping[str, tuple[str, ...]] = {
+    "hidden": (
+        "hidden_dropout_prob",
+        "hidden_dropout",
+        "dropout",
+        "dropout_rate",
+        "resid_pdrop",
+        "embd_pdrop",
+        "embedding_dropout",
+        "mlp_dropout",
+        "activation_dropout",
+    ),
+    "attention": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
+    "classifier": (
+        "classifier_dropout_prob",
+        "classifier_dropout",
+        "seq_classif_dropout",
+        "qa_dropout",
+        "pooler_dropout",
+    ),
+}
+"""What families of transformers call a dropout, by the key of ``network.dropout``."""
 
 Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
 """A weight's name, its shape as saved and its shape as wanted."""
@@ -147,7 +171,7 @@ def load_config(network: NetworkRecipe, words: Words | None = None) -> PreTraine
     if network.is_new:
         return new_config(network, words)
     with quiet_loading():
-        return cast(PreTrainedConfig, _load(AutoConfig, network, **network.config))
+        return cast(PreTrainedConfig, _load(AutoConfig, network, **config_entries(network)))
 
 
 def load_classifier(
@@ -206,10 +230,39 @@ def load_head(
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             **(given | options),
-            **network.config,
+            **config_entries(network),
         )
         _check_sizes(network, report["mismatched_keys"], label_names or ())
         return cast(PreTrainedModel, net)
+
+
+def config_entries(network: PretrainedRecipe) -> dict[str, Any]:
+    """Entries of a pretrained network's configuration that its recipe replaces, ``dropout`` under its family's names.
+
+    Raises:
+        RunError: the family has no such entry, or no such dropout where one is to be above 0.
+    """
+    if not network.config and network.dropout is None:
+        return {}
+    config = _load(AutoConfig, network)
+    for name in network.config:
+        if not hasattr(config, name):
+            near = suggestion(name, config.to_dict())
+            advice = "; `network.dropout` sets it for every family" if "drop" in name else ""
+            raise RunError(
+                f"network.config: expected an entry of {type(config).__name__} ({network.name!r}), got {name!r}"
+                f"{near or '; leave it out'}{advice}"
+            )
+    entries: dict[str, Any] = {}
+    for role, share in (network.dropout.model_dump() if network.dropout else {}).items():
+        names = [name for name in DROPOUT[role] if hasattr(config, name)]
+        if share and not names:
+            raise RunError(
+                f"network.dropout.{role}: expected a network with such a dropout, got {type(config).__name__} "
+                f"({network.name!r}), which has none; set it to null"
+            )
+        entries |= {name: share for name in names if share is not None}
+    return entries | network.config
 
 
 def _named(label_names: Sequence[str]) -> dict[str, Any]:

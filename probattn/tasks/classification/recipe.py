@@ -205,6 +205,16 @@ class VocabularyRecipe(Section):
     )
 
 
+class DropoutRecipe(Section):
+    """Dropout of a pretrained network by where it is, whatever its family calls it; null for the network's own."""
+
+    hidden: float | None = Field(
+        default=None, ge=0, lt=1, description="Of embeddings and of the outputs of layers."
+    )
+    attention: float | None = Field(default=None, ge=0, lt=1, description="Of attention weights.")
+    classifier: float | None = Field(default=None, ge=0, lt=1, description="Before the head.")
+
+
 class PretrainedRecipe(Section):
     """The pretrained network, whose head is new unless it brings one that fits."""
 
@@ -221,7 +231,11 @@ class PretrainedRecipe(Section):
     )
     config: dict[str, bool | int | float | str | None] = Field(
         default_factory=dict,
-        description="Entries of the network's configuration to replace, such as `hidden_dropout_prob: 0.0`.",
+        description="Entries of the network's configuration to replace, such as `hidden_act: relu`.",
+    )
+    dropout: DropoutRecipe | None = Field(
+        default=None,
+        description="Dropout, whatever the network's family calls it; null for the network's own.",
     )
 
     def locate(self) -> str:
@@ -295,6 +309,10 @@ class NetworkRecipe(PretrainedRecipe):
                 raise ValueError(
                     f"{key}: {self.name!r} brings its own; this key is for {', '.join(NEW_NETWORKS)}"
                 )
+        if self.dropout is not None and self.is_new:
+            raise ValueError(
+                f"dropout: expected a pretrained network, got {self.name!r}; set `dropout` in `config`"
+            )
         return self
 
     @property

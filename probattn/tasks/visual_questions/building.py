@@ -143,6 +143,8 @@ def new_network(
         id2label=names,
         label2id={name: number for number, name in names.items()},
     )
+    if config.grid_size is not None:  # the number of regions in a file is known when it is read
+        config.max_position_embeddings = max(data.max_length, config.grid_size**2)
     with seeded(recipe.training.seed):
         net = McanForQuestionAnswering(config).train()
     if vectors is not None:
