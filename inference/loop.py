@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -18,10 +19,15 @@ from accelerate.utils import gather_object, send_to_device
 from torch import Tensor, nn
 
 from probattn.inference.elbo import ELBOTerms
+from probattn.sites.site import LatentSite
 
 
 class NonFiniteError(ArithmeticError):
     """The loss or its gradient is not finite; the parameters are those before the update that failed."""
+
+
+class ExplodedKLWarning(UserWarning):
+    """A KL beside which the likelihood is lost in rounding."""
 
 
 class StepTerms(NamedTuple):
@@ -177,6 +183,51 @@ def unhealthy_gradients(module: nn.Module) -> list[str]:
     ]
 
 
+LOST = 2.0**24
+"""How many times larger a number is in whose float32 rounding another is lost."""
+
+
+class Explosion(NamedTuple):
+    """A KL beside which the likelihood is lost: its size and site, and what to set."""
+
+    words: str
+    advice: str
+
+
+def kl_explosion(
+    terms: StepTerms, diagnostics: Callable[[], Mapping[str, Mapping[str, float]]], module: nn.Module
+) -> Explosion | None:
+    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1; None where there is no such KL.
+
+    Args:
+        terms: means of a step.
+        diagnostics: figures of each site, computed where there is something to say.
+        module: has the attention sites.
+    """
+    if math.isnan(terms.kl) or abs(terms.kl) <= LOST * max(1.0, abs(terms.log_likelihood)):
+        return None
+    sites = {name: figures.get("kl_nats", 0.0) for name, figures in diagnostics().items()}
+    largest = max(sites, key=lambda name: abs(sites[name]), default=None)
+    where = "" if largest is None else f", most of it at site {largest} ({sites[largest]:.3g} nats)"
+    words = (
+        f"the KL of the attention weights exploded: {terms.kl:.3g} beside a log-likelihood of "
+        f"{terms.log_likelihood:.3g}{where}, so that nothing is learned from the labels"
+    )
+    methods = [part.method for part in module.modules() if isinstance(part, LatentSite)]
+    causes = []
+    if any(method.scores == "raw" for method in methods):
+        causes.append("exp(scores) has no bound with scores='raw': set scores='normalised'")
+    if any(method.kl_reduction == "sum" for method in methods):
+        causes.append("kl_reduction='sum' adds up all pairs and heads: set 'mean'")
+    return Explosion(words, "; ".join([*causes, "or lower the KL weight and the learning rates"]))
+
+
+def warn_exploded(step: int, explosion: Explosion) -> None:
+    """Warns of an explosion of a KL in a run that goes on."""
+    message = f"step {step + 1}: {explosion.words}; {explosion.advice}"
+    warnings.warn(message, ExplodedKLWarning, stacklevel=4)
+
+
 def describe_failure(
     *,
     where: str,
@@ -187,23 +238,26 @@ def describe_failure(
     complaints: Sequence[str],
     checkpoint: Path | None,
     precision: str = "precision='no'",
+    explosion: Explosion | None = None,
 ) -> str:
     """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
     parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
-    failure = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
-    site = (
-        f"sites: {_first(sites)}"
-        if sites
-        else "no attention site is to blame: every site's KL, concentration and spread are finite"
-    )
+    figures = f"{parts}, gradient norm {gradient_norm}"
+    if explosion is None:
+        failure = f"{where} is not finite: {figures}"
+        site = "; no attention site is to blame: every site's KL, concentration and spread are finite"
+        advice = (
+            "Lower the learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with "
+            f"{precision}"
+        )
+    else:
+        failure = f"{where} or its gradient is not finite: {explosion.words}; {figures}"
+        site, advice = "", f"{explosion.advice[0].upper()}{explosion.advice[1:]}"
+    site = f"; sites: {_first(sites)}" if sites else site
     gradient = f"; gradients that are not finite: {_first(gradients)}" if gradients else ""
     validation = f"; Pyro's validation: {_first(complaints, 1)}" if complaints else ""
     kept_state = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
-    return (
-        f"{failure}; {site}{gradient}{validation}; {kept_state}. No update was made from it. Lower the "
-        "learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with "
-        f"{precision}"
-    )
+    return f"{failure}{site}{gradient}{validation}; {kept_state}. No update was made from it. {advice}"
 
 
 def _first(names: Sequence[str], count: int = 3) -> str:

@@ -26,6 +26,7 @@ from probattn.inference.configuration import (
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.loop import (
+    Explosion,
     Meter,
     NonFiniteError,
     NonFiniteThrough,
@@ -33,9 +34,11 @@ from probattn.inference.loop import (
     accumulate_gradients,
     describe_failure,
     evaluate,
+    kl_explosion,
     mean_diagnostics,
     unhealthy_gradients,
     unhealthy_sites,
+    warn_exploded,
 )
 from probattn.inference.optimizers import Clipping, SchedulerOptions, build_optimizer, learning_rates
 from probattn.inference.options import RunOptions
@@ -112,6 +115,7 @@ class ProgramTraining(Training):
         self._guarded = NonFiniteThrough(update.objective)
         self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()
+        self._exploded = False
         self._batches: Iterator[Step] = iter(())
         self._terms, self._norm, self._kl_weight = StepTerms(*[math.nan] * 5), math.nan, 0.0
         self._rates: dict[str, float] = {}
@@ -163,6 +167,9 @@ class ProgramTraining(Training):
             if before is not None:
                 restore_random_state(before, device)
             raise NonFiniteError(self._failure(step, rescue))
+        if not self._exploded and (explosion := self._explosion()):
+            self._exploded = True
+            warn_exploded(step, explosion)
         self._update.direct(step, measure=self._is_recorded(step + 1))
         self._optimizer.step()
         self._rates = learning_rates(self._optimizer)
@@ -197,7 +204,12 @@ class ProgramTraining(Training):
             gradients=unhealthy_gradients(self._update.objective),
             complaints=list(dict.fromkeys(complaints)),
             checkpoint=rescue(),
+            explosion=self._explosion(),
         )
+
+    def _explosion(self) -> Explosion | None:
+        objective = self._update.objective
+        return kl_explosion(self._terms, objective.diagnostics, objective)
 
     def words(self) -> str:
         """Text of a progress bar about the last update."""

@@ -62,6 +62,7 @@ def program_for(
 
     Raises:
         TypeError: no program is known for the network's class, or the program has no such option.
+        ValueError: ``labels`` are floats, and not one for each class.
 
     Example:
         >>> from transformers import BertConfig, BertForTokenClassification
@@ -113,7 +114,15 @@ def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
         return PROBLEMS[problem]
     if net.config.num_labels == 1:
         return Regressor
-    return MultiLabelClassifier if labels is not None and labels.is_floating_point() else Classifier
+    if labels is None or not labels.is_floating_point():
+        return Classifier
+    if labels.ndim == 0 or labels.shape[-1] != net.config.num_labels:
+        raise ValueError(
+            f"{type(net).__name__}: expected labels as whole numbers, or for several labels of an input a number for "
+            f"each of {net.config.num_labels}, got {labels.dtype} of shape {list(labels.shape)}; convert them to "
+            "integers (pandas makes floats of a column with missing values)"
+        )
+    return MultiLabelClassifier
 
 
 def _language_model(net: PreTrainedModel, program: type[Program]) -> type[Program]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from probattn.cli import attacking, comparing, triaging
-from probattn.cli.errors import fails_in_one_line, says_how_to_resume
+from probattn.cli.errors import fails_in_one_line, says_how_to_resume, wrapped
 from probattn.cli.options import (
     BaselineOption,
     DeviceOption,
@@ -507,7 +507,7 @@ def echo(text: str, *, err: bool = False) -> None:
     """Prints lines without what a terminal takes for a command."""
     from probattn.inference.report import printable_lines
 
-    typer.echo(printable_lines(text), err=err)
+    typer.echo(wrapped(printable_lines(text), sys.stderr if err else sys.stdout), err=err)
 
 
 def show(sheet: Sheet) -> None:

@@ -8,8 +8,10 @@ import gc
 import io
 import os
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
@@ -58,23 +60,38 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with kept_imports():
             from probattn.data import DataWarning
+            from probattn.inference.loop import ExplodedKLWarning
             from probattn.inference.report import printable
             from probattn.tasks.errors import one_line
 
         with warnings.catch_warnings():
-            warnings.showwarning = _Lines(DataWarning)
-            warnings.simplefilter("always", DataWarning)
+            warnings.showwarning = _Lines((DataWarning, ExplodedKLWarning))
+            for category in (DataWarning, ExplodedKLWarning):
+                warnings.simplefilter("always", category)
             try:
                 _check_arguments([*args, *kwargs.values()])
                 return command(*args, **kwargs)
             except expected_errors() as error:
-                typer.echo(printable(f"error: {one_line(error)}"), err=True)
+                typer.echo(wrapped(printable(f"error: {one_line(error)}"), sys.stderr), err=True)
                 raise typer.Exit(EXIT_STATUS) from error
             except KeyboardInterrupt as error:
                 typer.echo(printable(f"interrupted{f': {error}' if error.args else ''}"), err=True)
                 raise typer.Exit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
 
     return guarded
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """Lines that a terminal shows with breaks between words; elsewhere as they are."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        if len(line) > width
+        else line
+        for line in text.splitlines()
+    )
 
 
 @contextmanager
@@ -140,10 +157,10 @@ def _check_arguments(values: Iterable[object]) -> None:
 
 
 class _Lines:
-    """Writes a warning of one category as a line, once a command; others as Python does."""
+    """Writes a warning of some categories as a line, once a command; others as Python does."""
 
-    def __init__(self, category: type[Warning]) -> None:
-        self._category = category
+    def __init__(self, categories: tuple[type[Warning], ...]) -> None:
+        self._categories = categories
         self._written: set[str] = set()
 
     def __call__(
@@ -157,8 +174,8 @@ class _Lines:
     ) -> None:
         from probattn.inference.report import printable
 
-        if not issubclass(category, self._category):
+        if not issubclass(category, self._categories):
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
         elif str(message) not in self._written:
             self._written.add(str(message))
-            sys.stderr.write(printable(f"warning: {message}") + "\n")
+            sys.stderr.write(wrapped(printable(f"warning: {message}"), sys.stderr) + "\n")

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probattn.checks import shown
+
 LABELS = ("labels", "label", "label_ids")
 """Keys of the labels in a row, as transformers' collators know them."""
 FILES = ("arrow", "csv", "json", "pandas", "parquet", "text")
@@ -20,6 +22,11 @@ def some_labels(*data: Any) -> Tensor | None:
     row = rows[0] if len(rows) else None
     named = row if isinstance(row, Mapping) else {}
     found = next((named[name] for name in LABELS if name in named), None)
+    if isinstance(found, str):
+        raise TypeError(
+            f"ProbabilisticTrainer: expected labels as whole numbers, got {shown(found)}; replace each name by its "
+            "number, that of config.label2id"
+        )
     return None if found is None else torch.as_tensor(found)
 
 

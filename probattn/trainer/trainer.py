@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers.trainer_utils import EvalLoopOutput
 
-from probattn.checks import check_choice, check_integer, check_number
+from probattn.checks import check_choice, check_instance, check_integer, check_number
 from probattn.inference.configuration import warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
@@ -142,10 +142,15 @@ class ProbabilisticTrainer(CheckpointReader):
         refuse_model(args[0] if args else kwargs.get("model"))
         refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
         refuse_other_loss(super().compute_loss)
+        if kl_schedule is not None:
+            check_instance(
+                owner, "kl_schedule", kl_schedule, KLSchedule, "a KLSchedule, such as KLSchedule(final=1e-3)"
+            )
         self.kl_schedule = KLSchedule(final=FINE_TUNING_WEIGHT) if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
         self._make_program = self._chosen_program if program is None else program
         self._objective: Objective | None = None
+        self._bound_to: Any = None
         self._updates: Updates | None = None
         self._evaluation = EvaluationMeans()
         super().__init__(*args, **kwargs)
@@ -180,12 +185,12 @@ class ProbabilisticTrainer(CheckpointReader):
 
     def _bound(self) -> Objective:
         """The objective of the present network."""
-        if self._objective is None or self._objective.program.net is not self.model:
+        if self._objective is None or self._bound_to is not self.model:
             program = self._make_program(self.model)
             if factor := self.args.label_smoothing_factor:
                 refuse_smoothing(program, factor)
                 program.label_smoothing = factor
-            self._objective = Objective(program)
+            self._objective, self._bound_to = Objective(program), self.model
         return self._objective
 
     def _chosen_program(self, net: Any) -> HeadProgram:

@@ -17,13 +17,16 @@ from transformers.trainer_utils import get_last_checkpoint
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import (
+    Explosion,
     Meter,
     NonFiniteError,
     NonFiniteThrough,
     StepTerms,
     describe_failure,
+    kl_explosion,
     unhealthy_gradients,
     unhealthy_sites,
+    warn_exploded,
 )
 from probattn.inference.optimizers import Clipping
 from probattn.inference.particle_update import HeadParticles
@@ -83,6 +86,7 @@ class Updates:
         self._sums: Tensor | None = None
         self._norms: tuple[Tensor, Tensor] | None = None
         self.micro_batch = 0
+        self._exploded = False
 
     def add(self, terms: Tensor) -> None:
         """Takes in a micro-batch: its share ``[5]`` of the step's means."""
@@ -112,6 +116,9 @@ class Updates:
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         if not (math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))):
             raise NonFiniteError(self._failure(step, terms, norm, folder))
+        if not self._exploded and (explosion := self._explosion(terms)):
+            self._exploded = True
+            warn_exploded(step, explosion)
         if self._particles is not None:
             self._particles.direct(step, measure=measure)
         self._meter.add(terms)
@@ -131,7 +138,11 @@ class Updates:
             complaints=list(dict.fromkeys(complaints)),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             precision="bf16=False and fp16=False",
+            explosion=self._explosion(terms),
         )
+
+    def _explosion(self, terms: StepTerms) -> Explosion | None:
+        return kl_explosion(terms, self.objective.elbo.diagnostics, self.objective.program)
 
     def take(self) -> dict[str, float]:
         """Figures for the log: means over the steps since the last call, and diagnostics of particles."""

@@ -34,7 +34,7 @@ def changed(scene, folder, **values):
     [
         ({"deepspeed": "ds.json"}, r"deepspeed='ds\.json' .*plain processes"),
         ({"fsdp": "full_shard"}, r"fsdp='full_shard' .*plain processes"),
-        ({"torch_compile": True}, r"torch_compile=True .*pyro\.sample"),
+        ({"torch_compile": True}, r"torch_compile=True .*torch\.compile\(net\)"),
         ({"_n_gpu": 2}, r"2 devices in one process .*DataParallel.*CUDA_VISIBLE_DEVICES"),
     ],
 )
@@ -42,6 +42,48 @@ def test_arguments_that_change_the_objective_are_refused_by_name(scene, tmp_path
     with pytest.raises(ValueError, match=f"ProbabilisticTrainer: {reason}") as caught:
         ProbabilisticTrainer(model=scene.network(), args=changed(scene, tmp_path, **values))
     assert "\n" not in str(caught.value)
+
+
+def test_a_program_of_a_compiled_network_trains_as_the_network_does(scene, tmp_path):
+    """The way that the refusal of torch_compile names; the weight of the KL follows the schedule in both."""
+
+    def trained(compiled):
+        def program(net, **options):
+            return Classifier(torch.compile(net, backend="aot_eager") if compiled else net, **options)
+
+        args = changed(scene, tmp_path, max_steps=3, logging_steps=1)
+        trainer = ProbabilisticTrainer(
+            model=scene.network(scene.bert, BAYESIAN),
+            args=args,
+            train_dataset=scene.classes(16),
+            program=program,
+            kl_schedule=KLSchedule(final=0.1),
+        )
+        trainer.train()
+        logs = [entry for entry in trainer.state.log_history if "kl_weight" in entry]
+        return [(entry["kl_weight"], entry["loss"], entry["kl"]) for entry in logs]
+
+    plain, compiled = trained(compiled=False), trained(compiled=True)
+    assert len(plain) == 3 and plain[0][0] == 0 and plain[-1][0] == pytest.approx(0.1)
+    torch.testing.assert_close(torch.tensor(compiled), torch.tensor(plain), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (2.0, r"expected labels as whole numbers, .*got torch.float32 of shape \[\]; .*pandas"),
+        ([0.0, 1.0], r"a number for each of 3, got torch.float32 of shape \[2\]"),
+        ("billing", r"ProbabilisticTrainer: expected labels as whole numbers, got 'billing'; .*label2id"),
+    ],
+)
+def test_labels_of_another_kind_are_refused_with_their_cause(scene, tmp_path, labels, message):
+    rows = [row | {"labels": labels} for row in scene.classes(4)]
+    with pytest.raises((TypeError, ValueError), match=message):
+        ProbabilisticTrainer(
+            model=scene.network(lambda: scene.bert(num_labels=3)),
+            args=scene.arguments(tmp_path),
+            train_dataset=rows,
+        )
 
 
 def test_labels_are_smoothed_once_and_where_the_head_can(scene, tmp_path):
@@ -68,6 +110,7 @@ def test_labels_are_smoothed_once_and_where_the_head_can(scene, tmp_path):
         ({"prediction": "median"}, ValueError, "prediction: expected .*'mean'.*'draws'.*'median'"),
         ({"num_samples": 0}, ValueError, "num_samples"),
         ({"num_data": 0}, ValueError, "num_data"),
+        ({"kl_schedule": 0.01}, TypeError, r"kl_schedule: expected a KLSchedule, such as .*final"),
         ({"site_learning_rate": 0.0}, ValueError, "site_learning_rate"),
         ({"alignment_learning_rate": -1.0}, ValueError, "alignment_learning_rate"),
     ],
