@@ -51,4 +51,6 @@ def first_problem(error: ValidationError) -> str:
     place = ".".join(str(part) for part in problem["loc"]) or "the whole"
     others = error.error_count() - 1
     more = f" (and {others} more)" if others else ""
+    if problem["type"] == "value_error":  # of a validator of ours, which says what it got
+        return f"at {place}: {problem['ctx']['error']}{more}"
     return f"at {place}: {problem['msg']}, got {shown(problem['input'])}{more}"

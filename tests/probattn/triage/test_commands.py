@@ -273,6 +273,17 @@ def _without_network(folder, place):
     return write_policy(read_policy(folder).model_copy(update={"network": None}), place / "none.json")
 
 
+DEFAULTS = ("--error", "0.9", "--sets", "lac", "--num-samples", "3")
+
+
+@pytest.fixture(scope="module")
+def predicted(triaged, command, tmp_path_factory):
+    """A run with predictions of its held-out data that serve the options :data:`DEFAULTS`."""
+    folder = shutil.copytree(triaged[0], tmp_path_factory.mktemp("predicted") / "run")
+    assert command("triage", folder, *DEFAULTS, "--quiet").exit_code == 0
+    return folder
+
+
 @pytest.mark.parametrize(
     ("line", "old", "new", "words"),
     [
@@ -290,15 +301,15 @@ def _without_network(folder, place):
         (7, '"entropy": 0.', '"entropy": 1.', "jsonl: expected the lines that were written, got others"),
     ],
 )
-def test_damaged_predictions_are_named_and_made_anew(triaged, command, tmp_path, line, old, new, words):
-    folder = shutil.copytree(triaged[0], tmp_path / "run")
+def test_damaged_predictions_are_named_and_made_anew(predicted, command, tmp_path, line, old, new, words):
+    folder = shutil.copytree(predicted, tmp_path / "run")
     file = folder / "held_out" / "test.jsonl"
     whole, policy = file.read_bytes(), read_policy(folder)
     lines = file.read_text(encoding="utf-8").splitlines()
     assert old in lines[line]
     lines[line] = lines[line].replace(old, new, 1)
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    done = command("triage", folder, "--error", "0.9", "--sets", "lac", "--num-samples", "3")
+    done = command("triage", folder, *DEFAULTS)
     assert done.exit_code == 0 and words in " ".join(done.stderr.split())
     assert file.read_bytes() == whole and read_policy(folder) == policy
 
@@ -312,7 +323,7 @@ def _limits(policy, *changes):
     [
         (
             lambda it: _limits(it, {"answered": 10**6}),
-            "limits.0: Value error, expected errors <= answered <= size",
+            "limits.0: expected errors <= answered <= size",
         ),
         (lambda it: _limits(it, {"errors": it["size"] + 1}), "expected errors <= answered <= size"),
         (lambda it: _limits(it, {"threshold": None}), "expected no answers and no bound without a threshold"),
@@ -327,18 +338,18 @@ def _limits(policy, *changes):
         (lambda it: it.update(classes=it["classes"] * 2), "classes: expected different names"),
         (lambda it: it.update(size=10**9), "at size: Input should be less than or equal to 100000000"),
         (lambda it: it.update(num_samples=10**9), "at num_samples: Input should be less than"),
-        (lambda it: it["held"].update(scores=[]), "at held: Value error, expected"),
-        (lambda it: it["held"].update(distances=[1.0]), "at held: Value error, expected"),
-        (lambda it: it["held"].update(predicted={"negative": 2**40}), "at held: Value error, expected"),
+        (lambda it: it["held"].update(scores=[]), "at held: expected"),
+        (lambda it: it["held"].update(distances=[1.0]), "at held: expected"),
+        (lambda it: it["held"].update(predicted={"negative": 2**40}), "at held: expected"),
         (
             lambda it: it["held"].update(predicted={"x": it["size"]}),
             "expected the classes of the policy, got 'x'",
         ),
     ],
 )
-def test_a_policy_is_read_as_a_whole(triaged, command, tmp_path, change, words):
+def test_a_policy_is_read_as_a_whole(predicted, command, tmp_path, change, words):
     """What does not belong together is refused before anything is written."""
-    folder, _ = triaged
+    folder = predicted
     content = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
     change(content)
     (tmp_path / "policy.json").write_text(json.dumps(content), encoding="utf-8")
