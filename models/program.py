@@ -11,11 +11,10 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.nn import PyroModule
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_integer
-from probattn.sites.answers import takes_answers
+from probattn.sites.handlers import is_handled, takes_answers
 
 Link = Literal["softmax", "sigmoid", "identity"]
 """What turns a prediction into probabilities; "identity" where it is a number of its own."""
@@ -40,9 +39,22 @@ class Program(PyroModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls ``forward``, within the module's Pyro context where a handler is active."""
-        if am_i_wrapped():
-            return super().__call__(*args, **kwargs)
+        if is_handled():
+            with self._pyro_context:
+                self._draw_globals()
+                return super().__call__(*args, **kwargs)
         return nn.Module.__call__(self, *args, **kwargs)
+
+    def _draw_globals(self) -> None:
+        """Draws every ``PyroSample`` of a part outside the program's plates, once a pass; parts are named by place."""
+        for name, module in self.named_modules():
+            samples = getattr(module, "_pyro_samples", None) if isinstance(module, PyroModule) else None
+            if samples and module is not self:
+                vars(module).update(
+                    _pyro_name=self._pyro_get_fullname(name), _pyro_context=self._pyro_context
+                )
+            for sample in samples or ():
+                getattr(module, sample)
 
     def __getattr__(self, name: str) -> Any:
         """As Pyro's, which announces all parameters of a network that is read, but not where nobody listens."""
@@ -54,8 +66,9 @@ class HeadProgram(Program):
     r"""A network with a head as a Pyro program: :math:`y_i \sim p(y \mid f(x_i, S_i))`, with S the attention weights.
 
     One call announces the plate ``"data"``, the host's attention sites (if it was converted) and the observed labels;
-    without labels in the batch they are values to predict. A subclass says how the network's output is read
-    (:meth:`read`) and what is observed of it (:meth:`observe`).
+    without labels in the batch they are values to predict. A ``PyroSample`` of the network's parts is a global
+    variable, drawn once a pass outside the plate. A subclass says how the network's output is read (:meth:`read`) and
+    what is observed of it (:meth:`observe`).
 
     Args:
         net: the network.
@@ -103,7 +116,7 @@ class HeadProgram(Program):
         """
         check_batch(type(self).__name__, batch)
         inputs, labels = self.inputs(batch), self._labels(batch)
-        if not am_i_wrapped():
+        if not is_handled():
             return self.read(self.net(**inputs, **self.arguments), inputs)
         first = next(iter(inputs.values()))
         data = self.plate("data", len(first), first.device)
@@ -175,7 +188,7 @@ class HeadProgram(Program):
 
 def divided_by(number: float | None) -> AbstractContextManager[Any]:
     """A block of a program whose log-densities are divided by a number; as they are for None or outside handlers."""
-    if number is None or not am_i_wrapped():
+    if number is None or not is_handled():
         return nullcontext()
     scaled: AbstractContextManager[Any] = poutine.scale(scale=1 / number)
     return scaled

@@ -9,13 +9,13 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.checks import check_batch, check_number, check_share
 from probattn.models.electra.corruption import Corrupted, corrupt, draw_masked
 from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by, read_logits
+from probattn.sites.handlers import is_handled
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 """Embeddings that both networks read with, by their names in transformers."""
@@ -141,7 +141,7 @@ class ElectraProgram(HeadProgram):
             return detected
         corrupted, length = self.corrupted(batch), self._length(batch)
         inputs = {"input_ids": corrupted.input_ids, "attention_mask": attention_mask_of(batch)}
-        if not am_i_wrapped():
+        if not is_handled():
             return self.read(self.net(**inputs), inputs)
         with divided_by(length), self.plate("data", len(corrupted.input_ids), corrupted.input_ids.device):
             prediction = self.read(self.net(**inputs), inputs)

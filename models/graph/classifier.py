@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from probattn.checks import check_integer
@@ -16,6 +15,7 @@ from probattn.models.graph.network import GraphAttentionNetwork
 from probattn.models.graph.sparse import is_mostly_zero, matrix
 from probattn.models.program import Program
 from probattn.sites import Edges
+from probattn.sites.handlers import is_handled
 
 
 class NodeClassifier(Program):
@@ -112,7 +112,7 @@ class NodeClassifier(Program):
             ValueError: no nodes, a node that is not in the graph, or labels outside 0..C-1.
         """
         nodes, labels = self._nodes(batch), batch.get(self.label_name)
-        if not am_i_wrapped():
+        if not is_handled():
             return self._logits(nodes, 1)
         size = self.num_data or len(nodes)
         logits = self._logits(nodes, size)

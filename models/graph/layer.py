@@ -6,7 +6,6 @@ from contextlib import nullcontext
 
 import pyro
 import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,6 +20,7 @@ from probattn.sites import (
     SiteSpec,
     UpwardChain,
 )
+from probattn.sites.handlers import is_handled
 
 
 class GraphAttention(MessagePassing):
@@ -157,7 +157,7 @@ class GraphAttention(MessagePassing):
         """Announces the factor of queries and keys ``[N, H, D]`` as that of one datum, ``[1, H, N, D]``."""
         if align.weight == 0:  # not even the order in which gradients are summed may depend on it
             query, key = query.detach(), key.detach()
-        scaled = pyro.poutine.scale(scale=float(observations)) if am_i_wrapped() else nullcontext()
+        scaled = pyro.poutine.scale(scale=float(observations)) if is_handled() else nullcontext()
         with scaled:
             align(name, query.transpose(0, 1)[None], key.transpose(0, 1)[None])
 

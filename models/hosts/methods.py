@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -23,6 +22,7 @@ from probattn.sites import (
     SiteSpec,
     UpwardChain,
 )
+from probattn.sites.handlers import is_handled
 from probattn.sites.repulsive import RECORD, HeadProjection, HeadRecord, Projection, RepulsiveAttention
 
 __all__ = ["place"]
@@ -92,7 +92,7 @@ def _penalised(method: DisagreementAttention, calls: AttentionCalls, host: Host)
 
 def refuse_undriven(net: nn.Module, _: object) -> None:
     """Forward pre-hook: ``RuntimeError`` for training of repulsive heads with gradients outside all Pyro handlers."""
-    if net.training and torch.is_grad_enabled() and not am_i_wrapped():
+    if net.training and torch.is_grad_enabled() and not is_handled():
         raise RuntimeError(
             f"{type(net).__name__}: training its repulsive heads without a driver would leave the repulsion out "
             "unnoticed; train with probattn.inference.SVGDDriver or probattn.ProbabilisticTrainer (in place of "

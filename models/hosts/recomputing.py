@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
-from pyro.poutine.runtime import am_i_wrapped
 from torch import nn
 
+from probattn.sites.handlers import is_handled
 from probattn.sites.recomputing import Contexts, checkpoint_contexts
 
 FUNCTION = "_gradient_checkpointing_func"
@@ -80,7 +80,7 @@ def _refuse(name: str, function: Any) -> None:
             f"{name}: activation checkpointing with a context_fn of its own leaves no place for that of the attention "
             "sites; leave it out"
         )
-    if not am_i_wrapped():
+    if not is_handled():
         raise RuntimeError(
             f"{name}: activation checkpointing runs layers again in the backward pass, under the handlers of the first "
             "run, and there are none: training without a driver; train with probattn.inference.SVIDriver or under "

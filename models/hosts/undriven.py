@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
-from pyro.poutine import runtime
-from pyro.poutine.indep_messenger import IndepMessenger
 from torch import nn
 from torch.jit._trace import is_tracing
 from torch.utils.hooks import RemovableHandle
@@ -18,11 +16,10 @@ from transformers import AttentionInterface, PreTrainedModel
 from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.sites import AttentionSite
+from probattn.sites.handlers import takes_expectations
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass
 
-EXPECTS = "takes_expectations"
-"""Attribute, true of a Pyro handler under which attention takes its expectation, as it does without any."""
 CONFIGURED = "_attn_implementation_internal"
 """Where a configuration has the name of its attention implementation."""
 OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
@@ -131,19 +128,12 @@ class UndrivenPasses:
         return next((name for own, name in self._former if own is config), None)
 
     def _is_undriven(self, module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-        if not _takes_expectations() or torch.compiler.is_exporting() or is_tracing():
+        if not takes_expectations() or torch.compiler.is_exporting() or is_tracing():
             return False
         asked = kwargs.get("output_attentions")
         if asked or (asked is None and getattr(module.config, "output_attentions", False)):
             return False
         return not any(_is_watched(host, hosted) for host, hosted in self._hosts)
-
-
-def _takes_expectations() -> bool:
-    """Whether there is no Pyro handler, or one that gives sites their expectations, within plates or not."""
-    stack = runtime._PYRO_STACK
-    handlers = [each for each in stack if not isinstance(each, IndepMessenger)]
-    return all(getattr(each, EXPECTS, False) for each in handlers) and bool(handlers or not stack)
 
 
 def _is_watched(host: nn.Module, hosted: Hosted) -> bool:

@@ -11,7 +11,6 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.nn import PyroModule
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.models.hosts.convert import conversion
@@ -21,6 +20,7 @@ from probattn.models.translation.recurrent import RecurrentForTranslation, Recur
 from probattn.models.translation.recurrent.encoder import check_mask
 from probattn.models.translation.recurrent.posterior import AlignmentInference
 from probattn.models.translation.translator import Translator, check_labels
+from probattn.sites.handlers import is_handled
 
 SITE = "alignment"
 """The latent site: the source token that a target token comes from."""
@@ -118,7 +118,7 @@ class VariationalTranslator(Translator):
         """
         inputs = self.inputs(batch)
         _check_sources(inputs)
-        if not am_i_wrapped():
+        if not is_handled():
             return self.read(self.net(**inputs, **self.arguments), inputs)
         net = self._network
         hidden, states, _ = net.model.read(**inputs)

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Generator, Tensor, nn
 
 from probattn.checks import optional
@@ -25,6 +24,7 @@ from probattn.divergences.mmd import median_distances
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.building import build
 from probattn.sites.deferred import announce
+from probattn.sites.handlers import is_handled
 from probattn.sites.scores import repeat_heads
 
 SUFFIX = ".alignment"
@@ -128,7 +128,7 @@ class AlignmentFactor(nn.Module):
             RuntimeError: training without a driver.
             ValueError: a wrong number of heads, or a wrong head size.
         """
-        if am_i_wrapped():
+        if is_handled():
             where = f"site {name + SUFFIX!r}"
             if query.shape[1] != self.num_heads:
                 raise ValueError(f"{where}: expected {self.num_heads} query heads, got {query.shape[1]}")

@@ -9,28 +9,16 @@ from typing import ClassVar
 
 from pyro.distributions import Unit
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.poutine import runtime
-from pyro.poutine.indep_messenger import IndepMessenger
-from pyro.poutine.mask_messenger import MaskMessenger
-from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor
 
 from probattn.distributions import Gamma, LogNormal
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.deferred import DeferredFactor
+from probattn.sites.handlers import takes_answers
 from probattn.sites.layout import Layout
 from probattn.sites.noise import Noise
 from probattn.sites.posterior import PosteriorInputs, SitePosterior, predicted_weights, site_uniform
 from probattn.sites.shared import SharedUpward
-
-INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
-"""Handlers that never look at the value of a site."""
-
-
-def takes_answers() -> bool:
-    """True where a guide takes answers without a value, and no other handler looks for one."""
-    guides = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, INDIFFERENT)]
-    return len(guides) == 1 and bool(getattr(guides[0], "takes_outputs", False))
 
 
 class AnsweringPosterior(SitePosterior, ABC):

@@ -8,8 +8,9 @@ from typing import ClassVar
 import pyro
 import torch
 from pyro.distributions import Unit
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
+
+from probattn.sites.handlers import is_handled
 
 
 class DeferredFactor(Unit):
@@ -69,7 +70,7 @@ def announce(
         RuntimeError: in training mode with gradients, outside all handlers: training would leave ``what`` out.
         ValueError: ``compute`` gives a tensor of another shape than ``batch_shape``.
     """
-    if am_i_wrapped():
+    if is_handled():
         deferred_factor(name, compute, batch_shape)
     elif training and torch.is_grad_enabled():
         raise RuntimeError(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pyro
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.handlers import is_handled
 from probattn.sites.masks import AttentionMask
 from probattn.sites.site import AttentionSite, SiteSpec
 
@@ -26,8 +26,8 @@ def attention(
 
     :math:`O = W V` with :math:`W = S / \sum_{keys} S`; S is the site's value, ``[B, H, T, S]``, batch dimension B, so
     the call belongs into one plate over B. Under :class:`probattn.inference.AttentionGuide` S is drawn from its
-    posterior, under other Pyro handlers it follows prior, ``condition`` or ``replay``, and under none the posterior
-    expectation answers.
+    posterior, under other Pyro handlers it follows prior, ``condition`` or ``replay``, and under none, plates aside,
+    the posterior expectation answers.
 
     Args:
         name: name of the site.
@@ -72,7 +72,7 @@ def _site(name: str, method: AttentionSite | BayesianAttention, query: Tensor, k
                 f"site {name!r}: built for {spec.num_heads} heads of size {spec.head_dim}, got queries with "
                 f"{query.shape[1]} heads and keys of size {key.shape[-1]}"
             )
-        if am_i_wrapped():
+        if is_handled():
             pyro.module(name, method)
         return method
     if method.has_parameters:

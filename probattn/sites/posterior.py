@@ -171,6 +171,11 @@ class SitePosterior:
         return self._inputs
 
     @property
+    def call(self) -> UpwardCall | None:
+        """The call of the upward path; None without one."""
+        return self.inputs.call
+
+    @property
     def prior(self) -> Gamma | LogNormal:
         """The prior."""
         return self._prior

@@ -8,7 +8,6 @@ from typing import Literal
 
 import pyro
 import torch
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 
 from probattn.checks import check_integer
@@ -17,6 +16,7 @@ from probattn.distributions.carried import carried_log, carried_weights, carries
 from probattn.sites.answers import AnsweringPosterior, WeightsPosterior, can_answer_with_weights
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.building import build
+from probattn.sites.handlers import is_handled
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
 from probattn.sites.mixes import UpwardMaps
@@ -81,7 +81,7 @@ class LatentSite(nn.Module):
         self.upward: UpwardMaps | None = None
         if method.has_upward_path:
             self.upward = UpwardMaps(method, spec.num_heads, spec.max_positions)
-        self.chain = UpwardChain()
+        self.chain = UpwardChain(alone=True)
         self.positions: list[int] = []
         self.join(self.chain if chain is None else chain)
 
@@ -119,7 +119,7 @@ class LatentSite(nn.Module):
         origin: Origin = (0, 0),
     ) -> Tensor:
         """W from masked scores: of a sample of S under a Pyro handler, of its posterior expectation under none."""
-        if not am_i_wrapped():
+        if not is_handled():
             # Without sigma E[S] is exp(scores) up to a factor per query.
             mean = self.posterior(scores, layout, call).log_mean if self.method.learns_scale else scores
             return layout.weights(mean)
@@ -143,7 +143,7 @@ class LatentSite(nn.Module):
                 f"site {name!r}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is not "
                 "supported; launch one process per device (accelerate launch, torchrun)"
             )
-        if self.training and torch.is_grad_enabled() and not am_i_wrapped():
+        if self.training and torch.is_grad_enabled() and not is_handled():
             raise RuntimeError(
                 f"site {name!r}: training without a driver would fit deterministic attention unnoticed; train with "
                 "probattn.inference.SVIDriver, probattn.ProbabilisticTrainer (in place of transformers.Trainer) or "
@@ -158,7 +158,8 @@ class AttentionSite(LatentSite):
 
     - under :class:`probattn.inference.AttentionGuide`: S is drawn from the posterior;
     - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;
-    - under none: the posterior expectation, :math:`W = E[S] / \sum E[S]`, deterministic. Training so raises.
+    - under none, plates, ``scale`` and ``mask`` aside: the posterior expectation, :math:`W = E[S] / \sum E[S]`,
+      deterministic. Training so raises.
 
     At forbidden pairs W is 0, and the value of S there means nothing.
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.distributions.special import EULER_MASCHERONI
-from probattn.sites.answers import AnsweringPosterior, takes_answers
+from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.handlers import takes_answers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.main_effects import TRUNCATION
 from probattn.sites.masks import AttentionMask
@@ -135,6 +136,11 @@ class TiledPosterior(AnsweringPosterior):
         self._method, self.attending, self.contextual = method, attending, contextual
         self.observations = 1
         self._kl: Tensor | None = None
+
+    @property
+    def call(self) -> None:
+        """None: the spread is constant."""
+        return None
 
     @cached_property
     def inputs(self) -> PosteriorInputs:

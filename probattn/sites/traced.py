@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple, cast
 
 import torch
-from pyro.poutine import runtime
 from torch import Tensor
 
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.log_space import finite_exp
 from probattn.distributions.special import EULER_MASCHERONI
-from probattn.sites.answers import INDIFFERENT, AnsweringPosterior
+from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
+from probattn.sites.handlers import attentive
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import MASKED_SCORE, AttentionMask
 from probattn.sites.noise import Kind, Noise
@@ -71,7 +71,7 @@ class GraphPass:
 
 def graph_pass() -> GraphPass | None:
     """The pass of the guide whose handlers are active; None without one, or where another handler looks at sites."""
-    handlers = [handler for handler in runtime._PYRO_STACK if not isinstance(handler, INDIFFERENT)]
+    handlers = attentive()
     found: GraphPass | None = getattr(handlers[0], "graph_pass", None) if len(handlers) == 1 else None
     return found
 
@@ -257,6 +257,11 @@ class GraphPosterior(AnsweringPosterior):
         self._name, self._method, self._like, self._layout, self._within = name, method, like, layout, within
         self.observations = 1
         self._kl: Tensor | None = None
+
+    @property
+    def call(self) -> None:
+        """None: the graph has its own path."""
+        return None
 
     @property
     def inputs(self) -> PosteriorInputs:

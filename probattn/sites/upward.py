@@ -67,11 +67,17 @@ class UpwardChain:
     it, and the network's owner clears it when a pass ends early. Each thread that runs the
     network has a pass of its own.
 
+    Calls join with :meth:`join` in the order in which the network makes them.
+
     Args:
-        None. Calls join with :meth:`join` in the order in which the network makes them.
+        alone: whether nobody has decided yet if the call has a chain to itself: a second such call in a pass is then
+            refused, see :class:`LinkedPaths`.
     """
 
-    def __init__(self) -> None:
+    alone: bool = False
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.alone = alone
         self._maps: list[UpwardMaps] = []
         self._passes: dict[int, UpwardPass] = {}
 
@@ -190,6 +196,29 @@ class UpwardCall:
         if all(tensor is None or len(tensor) == rows for tensor in computed):
             return self.computed
         return UpwardOutputs(*(with_rows(tensor, rows) for tensor in computed))
+
+
+class LinkedPaths:
+    """Refuses a pass with two calls whose upward paths nobody has joined: they would be no belief network."""
+
+    def __init__(self) -> None:
+        self._first: str | None = None
+
+    def clear(self) -> None:
+        """Begins a pass."""
+        self._first = None
+
+    def add(self, name: str, call: UpwardCall | None) -> None:
+        """Takes a call of the pass; ``ValueError`` for the second that is alone without having been meant to be."""
+        if call is None or not call.chain.alone:
+            return
+        if self._first not in (None, name):
+            raise ValueError(
+                f"site {name!r}: its upward path is not joined with that of {self._first!r}, so that the two are no "
+                "belief network; end the network's __init__ with probattn.link(self), which joins all its layers and "
+                "names them, or with probattn.link(self, together=False) for paths of their own"
+            )
+        self._first = name
 
 
 def with_rows(tensor: Tensor | None, rows: int) -> Tensor | None:
