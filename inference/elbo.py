@@ -89,7 +89,7 @@ class AttentionELBO(TraceMeanField_ELBO):
             return traces
         with guide.outputs_alone():
             guide(*args, **kwargs)
-        model_trace, guide_trace = guide.get_traces()
+            model_trace, guide_trace = guide.get_traces()
         guide.trace.nodes.clear()  # its maps would live until the next pass, through the backward one
         model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
         require_data(model_trace)
@@ -188,19 +188,30 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
             reduced = (plain * posterior.reduction_factor()).sum()
             sites[name] = SiteTerms(plain.sum(), reduced, posterior.relative(), posterior.mask)
         elif not site["infer"].get(PREDICTION_KEY):
-            divergence = site_divergence(site, guide_site)
-            if divergence is None:
-                raise ValueError(
-                    f"AttentionELBO: the site {name!r} has no divergence in closed form, of {guide_site['fn']} from "
-                    f"{site['fn']}; torch.distributions.register_kl adds one, pyro.infer.Trace_ELBO draws it"
-                )
-            kl = kl + divergence.sum()
+            kl = kl + _divergence(name, site, guide_site).sum()
     terms = (log_likelihood, kl, factors)
     reference = next((term for term in terms if isinstance(term, Tensor)), torch.as_tensor(0.0))
     kl_nats = sum((term.kl_nats for term in sites.values()), reference.new_zeros(()))
     likelihood_term, kl_term, factor_term = (torch.as_tensor(term, device=reference.device) for term in terms)
     loss = kl_term - likelihood_term - factor_term
     return ELBOTerms(loss, likelihood_term, kl_term, kl_nats, factor_term), sites
+
+
+def _divergence(name: str, prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor:
+    """KL of a latent site that is no attention site, of its draw where there is no closed form."""
+    divergence = site_divergence(prior, posterior)
+    if divergence is not None:
+        return divergence
+    if not posterior["fn"].has_rsample:
+        raise ValueError(
+            f"AttentionELBO: the site {name!r} has no divergence in closed form, of {posterior['fn']} from "
+            f"{prior['fn']}, and its draws have no gradient; torch.distributions.register_kl adds a divergence, "
+            "pyro.infer.Trace_ELBO estimates it"
+        )
+    value = posterior["value"]
+    ratio = posterior["fn"].log_prob(value) - prior["fn"].log_prob(value)
+    drawn: Tensor = scale_and_mask(ratio, posterior["scale"], posterior["mask"])
+    return drawn
 
 
 def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor | None:

@@ -17,6 +17,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_choice, check_integer
+from probattn.inference.contract import check_output, link_of, naming_contract, refuse_latent
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.moments import Moments, centred, moments_of_draws
 from probattn.inference.posterior import Link
@@ -38,6 +39,7 @@ from probattn.sites.building import as_program
 from probattn.sites.posterior import MeanPoint, SitePosterior
 from probattn.sites.scores import without_cudnn
 from probattn.sites.site import INFER_KEY
+from probattn.sites.upward import LinkedPaths
 
 OWNER = "posterior_moments"
 Method = Literal["auto", "expansion", "draws"]
@@ -229,7 +231,10 @@ def _expanded(
         Expansion() as expansion,
     ):
         own = {name: value.clone() if value.is_inference() else value for name, value in inputs.items()}
-        logits = at_positions(model(own), 0, asked.positions)
+        with naming_contract(OWNER, model, own):
+            output = model(own)
+        check_output(OWNER, output)
+        logits = at_positions(output, 0, asked.positions)
         points = expansion.points.values()
         if not points:
             raise ValueError(f"{OWNER}: the model has no attention site; convert the network first")
@@ -238,7 +243,7 @@ def _expanded(
                 f"{OWNER}: the prediction has no derivative by the attention weights: the model computes it under "
                 "torch.no_grad or detaches it; use method='draws'"
             )
-        link: Link = getattr(model, "link", "softmax")
+        link = link_of(OWNER, model)
         classes = _chosen(logits.detach(), asked, link)
         leading = logits.gather(-1, classes)
         leading = leading if leading.dtype == torch.float64 else leading.float()
@@ -266,7 +271,7 @@ def _expanded(
         classes,
         centred(covariance) if link == "softmax" else covariance,
         link,
-        model.noise if link == "identity" else None,
+        getattr(model, "noise", None) if link == "identity" else None,
         share={name: together([one.share[name] for one in each]) for name in each[0].share} or None,
         slope={name: together([one.slope[name] for one in each]) for name in each[0].slope} or None,
         relative_variance=together([one.relative_variance for one in each]),
@@ -365,18 +370,22 @@ class Expansion(Messenger):
         super().__init__()
         self._log_factors = log_factors or {}
         self.points: dict[str, MeanPoint] = {}
+        self._paths = LinkedPaths()
 
     def _pyro_sample(self, msg: Message) -> None:
         infer: Mapping[str, Any] = msg["infer"] or {}
         posterior = infer.get(INFER_KEY)
         if not isinstance(posterior, SitePosterior) or msg["value"] is not None:
             predict_label(msg)
+            refuse_latent(OWNER, msg)
             return
         name = str(msg["name"])
         if name in self.points:
             raise RuntimeError(
-                f"posterior_moments: two attention calls of one pass are named {name!r}; give each a name of its own"
+                f"posterior_moments: two attention calls of one pass are named {name!r}; give each a name of its own "
+                "(probattn.link(network) does)"
             )
+        self._paths.add(name, posterior.call)
         self.points[name] = posterior.at_mean(self._log_factors.get(name))
         msg["value"] = self.points[name].value
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Self, cast
 
+import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.runtime import Message
+from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
@@ -16,6 +19,9 @@ from probattn.sites.noise import GlobalNoise, Noise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
+from probattn.sites.upward import LinkedPaths
+
+_LOG = logging.getLogger(__name__)
 
 PREDICTION_KEY = "prediction"
 """A site with ``infer={"prediction": True}`` that is not observed is drawn from the model: a label to predict."""
@@ -29,6 +35,10 @@ class AttentionGuide(GuideMessenger):
     scale is multiplied by ``kl_weight`` and by its KL reduction, once, where the model's plates have set theirs:
 
     .. math:: \mathcal L = \log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l)), \quad S \sim q.
+
+    The objective is the same under all of them. It is the evidence lower bound only where w and all :math:`r_l` are 1:
+    with ``BayesianAttention(kl_reduction="sum")``. The default is the mean over pairs, and the first step under one of
+    Pyro's estimators logs so.
 
     Args:
         model: the Pyro model.
@@ -58,6 +68,38 @@ class AttentionGuide(GuideMessenger):
         self.noise: Noise = GlobalNoise() if noise is None else noise
         self.takes_outputs = False
         self.graph_pass: GraphPass | None = None
+        self._paths = LinkedPaths()
+        self._extracted = 0
+        self._told = False
+
+    def __enter__(self) -> Self:
+        """Begins a pass."""
+        self._paths.clear()
+        self._extracted = 0
+        super().__enter__()
+        return self
+
+    def get_traces(self) -> tuple[Trace, Trace]:
+        """As Pyro's; for one of its estimators, which asks after the call, it logs once what becomes of the KL."""
+        self._extracted += 1
+        if self._extracted > 1 and not (self.takes_outputs or self._told):
+            self._told = True
+            self._tell_reduction()
+        return super().get_traces()
+
+    def _tell_reduction(self) -> None:
+        for name, site in self.trace.nodes.items():
+            posterior = (site.get("infer") or {}).get(INFER_KEY)
+            if isinstance(posterior, SitePosterior) and posterior.method.kl_reduction != "sum":
+                factor = torch.as_tensor(posterior.reduction_factor()).float().mean().item()
+                _LOG.warning(
+                    "AttentionGuide: the loss is not the negative evidence lower bound: the KL of site %r (and of "
+                    "others) is multiplied by %.3g (kl_reduction=%r); kl_reduction='sum' of BayesianAttention gives it",
+                    name,
+                    factor,
+                    posterior.method.kl_reduction,
+                )
+                return
 
     @property
     def kl_weight(self) -> float:
@@ -99,6 +141,7 @@ class AttentionGuide(GuideMessenger):
                 f"site {msg['name']!r}: the call has batch shape {list(batch_shape)}, its plates "
                 f"{list(prior.batch_shape)}; put the call into one plate over its batch dimension"
             )
+        self._paths.add(str(msg["name"]), posterior.call)
         infer["prior"] = prior
         self._draw(msg, posterior)
 
@@ -121,10 +164,14 @@ class AttentionGuide(GuideMessenger):
     def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:
         """Posterior of a latent site that is no attention site; override it for a model with such sites.
 
+        Pyro's guides that are messengers have one for every site:
+        ``class Guide(pyro.infer.autoguide.AutoNormalMessenger, AttentionGuide)`` is a guide of both.
+
         Raises:
             ValueError: always, here.
         """
         raise ValueError(
             f"AttentionGuide: the latent site {name!r} is not an attention site; observe it, mark a value to predict "
-            f'with infer={{"{PREDICTION_KEY}": True}}, or override AttentionGuide.get_posterior'
+            f'with infer={{"{PREDICTION_KEY}": True}}, or override AttentionGuide.get_posterior (class '
+            "Guide(AutoNormalMessenger, AttentionGuide) does, and posterior_predict(guide, batch) takes it)"
         )

@@ -214,6 +214,6 @@ class HeadParticles(ParticleUpdate):
         if not heads:
             raise ValueError(
                 f"HeadParticles: {type(model).__name__} has no repulsive heads; convert(net, RepulsiveAttention()) "
-                "first"
+                "first, or take the heads of a module of your own from probattn.particles.head_slices"
             )
         super().__init__(heads, num_data, kernel=kernel)

@@ -13,6 +13,7 @@ import numpy as np
 import pyro.distributions as dist
 import torch
 from accelerate.utils import send_to_device
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
@@ -22,9 +23,18 @@ from probattn.checks import check_batch
 from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
 from probattn.inference.batches import as_rows, collate_rows
 from probattn.inference.configuration import attention_sites, refuse_unwrapped
+from probattn.inference.contract import (
+    check_output,
+    draw_apart,
+    is_other_latent,
+    link_of,
+    naming_contract,
+    refuse_latent,
+    refuse_unstarted,
+)
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
-from probattn.inference.posterior import Link, Posterior
+from probattn.inference.posterior import Posterior
 from probattn.inference.session import evaluating
 from probattn.inference.trunk import Trunk
 from probattn.sites.answers import AnsweringPosterior
@@ -56,6 +66,7 @@ class PosteriorExpectation(Messenger):
             msg["value"] = exp_carrying_log(posterior.distribution.log_mean)
         else:
             predict_label(msg)
+            refuse_latent("posterior_expectation", msg)
 
 
 def predict_label(msg: Message) -> None:
@@ -90,12 +101,12 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     """
     model = as_program(model)
     check_call("posterior_expectation", model, batch)
-    with evaluating(model), PosteriorExpectation():
+    with evaluating(model), PosteriorExpectation(), naming_contract("posterior_expectation", model, batch):
         return model(moved_batch(model, batch) if isinstance(batch, Mapping) else batch)
 
 
 def posterior_predict(
-    model: Model,
+    model: Model | AttentionGuide,
     batch: Mapping[str, Tensor] | Iterable[Any],
     num_samples: int = 20,
     *,
@@ -124,7 +135,9 @@ def posterior_predict(
             model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation mode,
             without gradients, and left in the mode it was in. A function is called as it is: put the modules behind it
             into evaluation mode yourself. A model with an attribute ``draws_per_pass`` gives the number of draws it can
-            take in one pass.
+            take in one pass. Of a model with other latent variables than attention its trained guide, an
+            :class:`AttentionGuide` with posteriors of them (``guide.model`` is the model): they are drawn once for each
+            draw, which then has a pass of its own, whatever ``chunk_size`` says.
         batch: its inputs; labels are ignored. Or a data set of such rows, or a ``DataLoader``, of which each batch has
             noise of its own, from the seed and the batch's number. They are moved to the model's device.
         num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
@@ -144,8 +157,10 @@ def posterior_predict(
         The draws.
 
     Raises:
-        TypeError: the model is none, a network whose head has no program, or the batch is no mapping of tensors.
-        ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, or an unknown site.
+        TypeError: the model is none, a network whose head has no program, or takes the parts of a batch by name or
+            returns more than its predictions; the batch is no mapping of tensors.
+        ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, an unknown site, a latent
+            variable that is no attention and has no guide, or predictions of another shape than ``[B, ..., C]``.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -157,7 +172,8 @@ def posterior_predict(
         >>> draws.logits.shape, [weights.shape for weights in draws.attention.values()]
         (torch.Size([5, 3, 2]), [torch.Size([5, 3, 2, 4, 4])])
     """
-    model = as_program(model)
+    guide = model if isinstance(model, AttentionGuide) else None
+    model = as_program(model if guide is None else guide.model)
     check_call("posterior_predict", model, None)
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if number is not None and (not isinstance(number, SupportsIndex) or operator.index(number) < 1):
@@ -168,13 +184,16 @@ def posterior_predict(
         )
     if isinstance(attention, str) and attention != "all":
         attention = [attention]
+    if guide is not None:
+        refuse_unstarted("posterior_predict", guide)
 
     def predict(part: Mapping[str, Tensor], words: Sequence[int]) -> _Drawn:
         inputs, keys, rows = batched_inputs(
             "posterior_predict", prepared_batch(network, part), batch_keys, label_name
         )
         chunk = chunk_size or preferred or rows_per_pass(device_of(inputs)) // rows or 1
-        folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming), antithetic)
+        chunk = chunk if guide is None else 1
+        folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming), antithetic, guide)
         seeds = [_seed(words, draw // 2 if antithetic else draw) for draw in range(num_samples)]
         with evaluating(model):
             if isinstance(model, ParticleEnsemble):
@@ -185,8 +204,8 @@ def posterior_predict(
 
     network: Any = model.model if isinstance(model, ParticleEnsemble) else model
     preferred: int | None = getattr(network, "draws_per_pass", None)
-    link: Link = getattr(network, "link", "softmax")
-    noise = network.noise if link == "identity" else None
+    link = link_of("posterior_predict", network)
+    noise = getattr(network, "noise", None) if link == "identity" else None
     words = seed_words(seed)
     if isinstance(batch, Mapping | Tensor):
         check_batch("posterior_predict", batch)
@@ -321,23 +340,29 @@ class _Folding:
     chunk: int
     collector: AttentionDraws
     antithetic: bool
+    others: AttentionGuide | None = None
 
     def logits(self, model: Model, seeds: Sequence[int]) -> Tensor:
         """Logits ``[P, B, C]`` of a draw for each seed."""
-        guide = _PredictionGuide(model, self.collector)
-        trunk = Trunk(model if len(seeds) > 1 else None, self.inputs, self.keys, self.rows)
+        guide = _PredictionGuide(model, self.collector, self.others)
+        shares = len(seeds) > 1 and self.others is None
+        trunk = Trunk(model if shares else None, self.inputs, self.keys, self.rows)
         parts: list[Tensor] = []
-        with trunk.once(min(self.chunk, len(seeds))):
+        with (
+            naming_contract("posterior_predict", model, self.inputs),
+            trunk.once(min(self.chunk, len(seeds))),
+        ):
             for start in range(0, len(seeds), self.chunk):
                 part = seeds[start : start + self.chunk]
                 mirrored = [self.antithetic and bool(draw % 2) for draw in range(start, start + len(part))]
-                guide.begin(SeededNoise(part, device_of(self.inputs), mirrored))
+                guide.begin(part, device_of(self.inputs), mirrored)
                 folded = {
                     name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in self.keys else value
                     for name, value in self.inputs.items()
                 }
                 with guide, trunk.folded(len(part)):
                     output = model(folded)
+                check_output("posterior_predict", output, len(part) * self.rows)
                 parts.append(output.unflatten(0, (len(part), self.rows)))
                 self.collector.check()
         return torch.cat(parts)
@@ -364,16 +389,17 @@ def rows_per_pass(device: torch.device) -> int:
 class _PredictionGuide(AttentionGuide):
     """Draws without what only an objective needs; hands the weights on and forgets them."""
 
-    def __init__(self, model: Model, collector: AttentionDraws) -> None:
+    def __init__(self, model: Model, collector: AttentionDraws, others: AttentionGuide | None = None) -> None:
         super().__init__(model)
-        self.collector = collector
+        self.collector, self._others = collector, others
         self.takes_outputs = collector.wanted is None
         self._shared, self._scratch = SharedUpward(), Scratch()
         self._met: set[str] = set()
 
-    def begin(self, noise: SeededNoise) -> None:
-        """Prepares the next pass."""
-        self.noise = noise
+    def begin(self, seeds: Sequence[int], device: torch.device, mirrored: Sequence[bool]) -> None:
+        """Prepares the next pass, of a draw for each seed."""
+        self.noise = SeededNoise(seeds, device, mirrored)
+        self._apart = (seeds[0], device)
         self.graph_pass = GraphPass(with_kl=False) if self.collector.wanted is None else None
         self._met.clear()
         self.trace.nodes.clear()
@@ -381,6 +407,15 @@ class _PredictionGuide(AttentionGuide):
     def _pyro_sample(self, msg: Message) -> None:
         super()._pyro_sample(msg)
         predict_label(msg)
+        if self._others is not None and is_other_latent(msg):
+            draw_apart(msg, *self._apart)
+
+    def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:
+        """Posterior of a latent site that is no attention site, from the guide that the caller gave."""
+        if self._others is None:
+            return super().get_posterior(name, prior)
+        self._others.trace = self.trace  # for ``upstream_value``
+        return self._others.get_posterior(name, prior)
 
     def _draw(self, msg: Message, posterior: SitePosterior) -> None:
         if msg["value"] is None:
@@ -400,7 +435,8 @@ class _PredictionGuide(AttentionGuide):
         name = str(msg["name"])
         if name in self._met:
             raise RuntimeError(
-                f"posterior_predict: two attention calls of one pass are named {name!r}; give each a name of its own"
+                f"posterior_predict: two attention calls of one pass are named {name!r}; give each a name of its own "
+                "(probattn.link(network) does)"
             )
         self._met.add(name)
         self.collector.add(name, posterior, cast(Tensor, msg["value"]), self.noise.draws)

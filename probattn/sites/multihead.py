@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -10,12 +10,20 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.handlers import refuse_repeated
 from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
+from probattn.sites.repulsive import RepulsiveAttention
 from probattn.sites.site import AttentionSite, SiteSpec
 from probattn.sites.tiled_posterior import Attending
-from probattn.sites.upward import UpwardChain
+
+_ELSEWHERE: Mapping[type, str] = {
+    RepulsiveAttention: "keep torch.nn.MultiheadAttention and move what probattn.particles.head_slices gives, or",
+    AlignmentAttention: "call AlignmentAttention(...).build(num_heads, head_dim) with queries and keys, or",
+}
+"""What to do in your own module for another method."""
 
 
 class MultiheadAttention(nn.MultiheadAttention, PyroModule):
@@ -25,8 +33,13 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
     (the site's own parameters then keep their values). Evaluated without a Pyro handler and with sigma 0 it returns
     what torch's module returns in evaluation mode, with two differences: a query that may attend to no key gives
     zeros before the output projection, not NaN, and ``dropout`` is not applied to stochastic weights. Call it
-    inside ``pyro.plate("data", B)``. A plate is a Pyro handler: a program with one that is called plainly, without a
-    guide, draws its weights from the prior; :func:`probattn.inference.posterior_predict` predicts.
+    inside ``pyro.plate("data", B)``. A program that is called plainly answers with the posterior expectation: plates,
+    ``pyro.poutine.scale`` and ``pyro.poutine.mask`` are no handlers in this sense. ``pyro.poutine.trace`` is one, under
+    which the weights are drawn from the prior; :func:`probattn.inference.posterior_predict` draws predictions.
+
+    Several layers of one network are joined into one belief network by :func:`probattn.link`, which also names them; a
+    pass under a guide with two that are not linked is refused. Inside the containers of ``torch.nn`` the layer gives
+    what torch's own gives, nested tensors of ``torch.nn.TransformerEncoder`` included.
 
     Args:
         embed_dim: size of queries and outputs.
@@ -76,6 +89,11 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             dtype=dtype,
         )
         options = BayesianAttention() if method is None else method
+        if not isinstance(options, BayesianAttention):
+            raise TypeError(
+                f"MultiheadAttention: expected method=BayesianAttention(...), got {type(options).__name__}; "
+                f"{_ELSEWHERE.get(type(options), '')} convert a network of transformers with it: convert(net, method)"
+            )
         self.latent = AttentionSite(options, SiteSpec(num_heads, self.head_dim)).to(
             device=device, dtype=dtype
         )
@@ -122,8 +140,14 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             raise ValueError(
                 "MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None"
             )
+        if any(tensor.is_nested for tensor in (query, key, value)):
+            return self._forward_nested(
+                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights
+            )
+        if self.site is None and not self._pyro_name:
+            refuse_repeated(self.site_name)
         batched = query.dim() == 3
-        own_padding = query is key and key_padding_mask is not None and key_padding_mask.dtype == torch.bool
+        own_padding = query is key and key_padding_mask is not None
         if not batched:
             query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
@@ -146,6 +170,36 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         if weights is None or not need_weights:
             return output, None
         return output, weights.mean(dim=-3) if average_attn_weights else weights
+
+    def _forward_nested(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        need_weights: bool,
+        attn_mask: Tensor | None,
+        average_attn_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends within the rows of a nested tensor, which torch's encoder makes of a padded batch in evaluation."""
+        if not (query is key is value and self.batch_first) or not (key_padding_mask is attn_mask is None):
+            raise ValueError(
+                "MultiheadAttention: expected a nested tensor as query, key and value alike, with batch_first and "
+                "without masks; give padded tensors (torch.nn.TransformerEncoder(enable_nested_tensor=False))"
+            )
+        lengths = torch.tensor([len(row) for row in query.unbind()], device=query.device)
+        padded = torch.nested.to_padded_tensor(query, 0.0)  # [B, T, E]
+        padding = torch.arange(padded.shape[1], device=query.device) >= lengths[:, None]
+        output, weights = self.forward(
+            padded,
+            padded,
+            padded,
+            padding,
+            need_weights=need_weights,
+            average_attn_weights=average_attn_weights,
+        )
+        rows = [row[:length] for row, length in zip(output, lengths.tolist(), strict=True)]
+        return torch.nested.as_nested_tensor(rows), weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.in_proj_weight is not None:
@@ -189,7 +243,11 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
                 bias = added if bias is None else bias + added
         if valid is None:
             return None, bias
-        real = ~key_padding_mask if own_padding and key_padding_mask is not None else None
+        real: Tensor | None = None
+        if own_padding and key_padding_mask is not None:  # containers of torch give it as a float mask
+            real = (
+                ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask > -torch.inf
+            )
         return AttentionMask(valid.expand(batch, -1, -1, -1), real), bias
 
     def _shape_mask(self, name: str, mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
@@ -205,40 +263,6 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             else f"[{queries}, {keys}] or [{batch * self.num_heads}, {queries}, {keys}]"
         )
         raise ValueError(f"MultiheadAttention: expected {name} of shape {shapes}, got {list(mask.shape)}")
-
-
-def link(network: nn.Module) -> nn.Module:
-    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place.
-
-    The layers share one upward path in the order of ``network.modules()``, which must be the order in which the
-    network calls them, each once per forward pass; unnamed sites are named after their layers.
-
-    Args:
-        network: the container.
-
-    Returns:
-        The network.
-
-    Raises:
-        ValueError: it holds no such layer.
-
-    Example:
-        >>> import torch
-        >>> layers = torch.nn.ModuleList([MultiheadAttention(8, 2), MultiheadAttention(8, 2)])
-        >>> [layer.site_name for layer in link(layers)]
-        ['0', '1']
-    """
-    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, MultiheadAttention)}
-    if not layers:
-        raise ValueError(f"link: expected MultiheadAttention layers in {type(network).__name__}, found none")
-    chain = UpwardChain()
-    for name, layer in layers.items():
-        layer.latent.join(chain)
-        if layer.site is None:
-            layer.site = name or None
-    network.register_forward_pre_hook(chain.clear)
-    network.register_forward_hook(chain.clear, always_call=True)
-    return network
 
 
 def _start_alone(module: nn.Module, _: Iterable[Any]) -> None:

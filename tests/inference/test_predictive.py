@@ -34,6 +34,8 @@ class Twice(nn.Module):
             probattn.MultiheadAttention(8, 2, batch_first=True, **({"site": name} if name else {}))
             for name in names
         )
+        if all(names):
+            probattn.link(self, together=False)
 
     def forward(self, batch):
         x = batch["x"]
@@ -274,6 +276,7 @@ def test_a_program_may_differentiate_its_draws(method, antithetic):
     first, second = (
         probattn.MultiheadAttention(8, 2, batch_first=True, method=method, site=site).eval() for site in "ab"
     )
+    probattn.link(nn.ModuleList([first, second]))
 
     def program(batch):
         with torch.enable_grad():

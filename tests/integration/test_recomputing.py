@@ -190,6 +190,7 @@ class Block(nn.Module):
             probattn.MultiheadAttention(4, 2, batch_first=True, site=f"attention{number}")
             for number in range(2)
         )
+        probattn.link(self, together=False)
         self.run = [
             partial(checkpoint, one, use_reentrant=False, context_fn=contexts) if contexts else one
             for one in self.attention

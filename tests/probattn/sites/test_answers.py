@@ -10,6 +10,7 @@ import torch
 import transformers as hf
 from torch.nn import functional as F
 
+import probattn
 from probattn import BayesianAttention
 from probattn.distributions import Gamma
 from probattn.inference import AttentionELBO, AttentionGuide
@@ -143,7 +144,7 @@ def test_what_a_gradient_keeps():
 
 
 def test_another_handler_meets_a_value():
-    site = BayesianAttention().build(H, 4).eval()
+    site = probattn.link(BayesianAttention().build(H, 4).eval(), together=False)
     guide, seen = AttentionGuide(lambda: None), []
 
     class Look(pyro.poutine.messenger.Messenger):
