@@ -15,6 +15,7 @@ from torch import nn
 
 from probattn.checks import check_integer
 from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped, warn_of_frozen_sites
+from probattn.inference.contract import refuse_unstarted
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.objective import EnsembleObjective
@@ -208,6 +209,8 @@ class SVIDriver(RunOptions):
 
     def _check_guide(self) -> None:
         guide = self.guide
+        if isinstance(guide, AttentionGuide):
+            refuse_unstarted(f"{type(self).__name__}.guide", guide)
         if guide is None or isinstance(guide, AttentionGuide):
             return
         if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
