@@ -15,9 +15,9 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
-
-from probattn.inference.session import generator_states
 
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 """What a module may take and give beside tensors, if it is to be skipped."""
@@ -25,6 +25,15 @@ PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Siz
 
 class _LatentReachedError(Exception):
     """Ends the first pass."""
+
+
+class _UntilRandom(TorchDispatchMode):
+    """Ends a pass before the first random number: no generator moves, none of another thread is looked at."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _is_random(func, args, kwargs or {}):
+            raise _LatentReachedError
+        return func(*args, **(kwargs or {}))
 
 
 class _UntilLatent(Messenger):
@@ -60,9 +69,9 @@ class Trunk:
 
     A network whose last layer alone is latent computes the same embeddings and lower layers in every draw. They run
     once, with the batch as it is; passes into which draws are folded take their outputs, repeated. A module is skipped
-    only where that makes no difference: it takes and gives tensors and plain values, draws no random number, speaks to
-    no Pyro handler, no hook looks inside, and later arguments have the sizes of the first but for the rows. Everything
-    else runs in every pass.
+    only where that makes no difference: it takes and gives tensors and plain values, finishes before the first random
+    number of a pass, speaks to no Pyro handler, no hook looks inside, and later arguments have the sizes of the first
+    but for the rows. Everything else runs in every pass.
 
     One prediction runs at a time in a process; a plain pass of another thread meets the modules' own forward passes.
 
@@ -137,13 +146,8 @@ class Trunk:
             else value
             for name, value in self.inputs.items()
         }
-        devices = {value.device for value in batch.values()}
-        with torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
-            before = generator_states(devices)
-            with suppress(_LatentReachedError), _UntilLatent(self._speaks):
-                self.model(batch)
-            if not all(map(torch.equal, before, generator_states(devices))):
-                self._log.clear()
+        with suppress(_LatentReachedError), _UntilLatent(self._speaks), _UntilRandom():
+            self.model(batch)
         self._running.clear()
 
     def _speaks(self) -> None:
@@ -222,6 +226,16 @@ def _remove(modules: Iterable[nn.Module]) -> None:
             del vars(module)["forward"]
         elif isinstance(call, _Call):
             vars(module)["forward"] = call.before
+
+
+def _is_random(operation: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operation draws random numbers; attention and recurrence do so with dropout alone."""
+    if torch.Tag.nondeterministic_seeded not in operation.tags:
+        return False
+    signature = operation._schema.arguments
+    values = {argument.name: argument.default_value for argument in signature}
+    values |= dict(zip(values, args, strict=False)) | dict(kwargs)
+    return all(values[name] != 0 for name in ("dropout_p", "dropout", "train") if name in values)
 
 
 def _is_special(module: nn.Module) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 import pyro
@@ -80,7 +80,10 @@ def _choose_execution(owner: nn.Module, stacks: Mapping[str, Tensor], one: OnePa
     stacks = {name: stack.detach().clone() for name, stack in stacks.items()}
     training, graded = owner.training, torch.is_grad_enabled()
     device = next(iter(stacks.values())).device
-    with preserved_random_state(device), exact_products():
+    drawing = (
+        training or graded
+    )  # otherwise another thread alone may draw, whose numbers are not to come again
+    with preserved_random_state(device) if drawing else nullcontext(), exact_products():
         with evaluating(owner):
             apart = _values(stacks, one, vectorized=False)
         try:

@@ -143,6 +143,45 @@ def test_what_is_random_in_every_pass_stays_so():
     assert (net_last.logits.var(dim=0) > 3 * still.logits.var(dim=0)).all()
 
 
+def test_the_trunk_ends_before_the_first_random_number():
+    """So it moves no generator, and what another thread draws meanwhile is drawn once."""
+
+    class Noisy(nn.Module):
+        def forward(self, values):
+            with ThreadPoolExecutor(1) as beside:
+                drawn.append(beside.submit(torch.rand, 3).result())
+            return nn.functional.dropout(values, 0.5, training=True)
+
+    drawn, net = [], bert()
+    embeddings = net.bert.embeddings
+    embeddings.LayerNorm = nn.Sequential(embeddings.LayerNorm, Noisy())
+    counted = Rows(words=embeddings.word_embeddings, layer=net.bert.encoder.layer[0])
+    torch.manual_seed(0)
+    posterior_predict(net, batch(), 6, chunk_size=2)
+    assert counted.calls == {"words": 1, "layer": 3}
+    assert (
+        len(torch.stack(drawn).unique(dim=0)) == len(drawn) == 4
+    )  # of the first pass, and of the three others
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(6), torch.cat(drawn[:2]))  # the network drew nothing between
+
+
+def test_attention_and_recurrence_without_dropout_draw_nothing():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(16, 16, num_layers=2, dropout=0.5, batch_first=True)
+
+        def forward(self, values):
+            return nn.functional.scaled_dot_product_attention(*[self.rnn(values)[0]] * 3)
+
+    net = bert()
+    net.bert.embeddings.dropout = Recurrent()
+    counted = Rows(recurrent=net.bert.embeddings.dropout, layer=net.bert.encoder.layer[0])
+    posterior_predict(net, batch(), 6, chunk_size=2)
+    assert counted.calls == {"recurrent": 1, "layer": 1}
+
+
 def test_a_latent_variable_below_the_attention_ends_the_trunk():
     class Scaled(nn.Module):
         def __init__(self):
