@@ -19,7 +19,14 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from probattn.checks import shortened
-from probattn.files.durable import FULL, FileDigest, explain_os_error, sync_folder, write_digested
+from probattn.files.durable import (
+    FULL,
+    FileDigest,
+    explain_os_error,
+    publish_folder,
+    sync_folder,
+    write_digested,
+)
 from probattn.files.json_files import read_json
 from probattn.files.manifest import DamagedFolderError, Manifest, verify_manifest, write_manifest
 from probattn.inference.migration import migrated_configuration
@@ -96,7 +103,7 @@ class CheckpointStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             _write(temporary, step, state, plain)
-            self._publish(temporary, target)
+            publish_folder(temporary, target)
         except OSError as error:
             raise self._failed(error, target) from error
         finally:
@@ -128,14 +135,6 @@ class CheckpointStore:
         if self.folder.is_dir():
             for entry in self.folder.glob(".step-*"):
                 shutil.rmtree(entry, ignore_errors=True)
-
-    def _publish(self, temporary: Path, target: Path) -> None:
-        aside = self.folder / f".{target.name}.{os.getpid()}.replaced"
-        if target.exists():  # corrupt, or written by a longer run that fell back to an earlier one
-            target.rename(aside)
-        temporary.rename(target)
-        sync_folder(self.folder)
-        shutil.rmtree(aside, ignore_errors=True)
 
     def _prune(self, protect: set[int]) -> None:
         for step in self.steps()[: -self.keep_last]:

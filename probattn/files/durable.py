@@ -5,16 +5,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers of a disk, or a quota, without room."""
+NUMBER = re.compile(r"\(os error (\d+)\)")
+PROBE = 1 << 16
+"""Bytes that are written to see whether a disk has room."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def publish_folder(draft: Path, target: Path) -> None:
+    """Gives a complete folder its name by one rename; one that has the name already is moved beside it and removed."""
+    replaced = draft.with_name(f"{draft.name}.replaced")
+    if target.exists():
+        target.rename(replaced)
+    draft.rename(target)
+    sync_folder(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file's content at once: readers see the old or the new content, also when the write fails."""
     replace_atomically(path, lambda file: file.write(content))
@@ -140,14 +157,45 @@ def replace_atomically(path: Path, write: Callable[[Any], None]) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Replaces a file of safetensors atomically, with the permissions of a new file."""
-    write_atomically(
-        path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    )
+    write_atomically(path, tensor_bytes(tensors))
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a file of safetensors."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 
 def explain_os_error(error: OSError, doing: str) -> OSError:
     """The same kind of error with a message that names the operation and gives advice."""
     return OSError(error.errno, f"{doing}: {os_error_words(error)}")
+
+
+@contextmanager
+def full_disk_explained(folder: Path, doing: str) -> Iterator[None]:
+    """Raises ``OSError`` with advice where a write inside fails for want of room.
+
+    safetensors names the system's error in the text of its own; torch does not, so a probe is written into the folder.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        named = NUMBER.search(str(error))
+        number = error.errno if isinstance(error, OSError) else int(named[1]) if named else _probed(folder)
+        if number not in FULL:
+            raise
+        raise explain_os_error(OSError(number, os.strerror(number)), doing) from error
+
+
+def _probed(folder: Path) -> int | None:
+    """Number of the error of a write into a folder; None if it succeeds."""
+    probe = folder / f".{os.getpid()}.probe"
+    try:
+        probe.write_bytes(bytes(PROBE))
+    except OSError as error:
+        return error.errno
+    finally:
+        probe.unlink(missing_ok=True)
+    return None
 
 
 def os_error_words(error: OSError) -> str:

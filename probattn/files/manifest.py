@@ -40,9 +40,17 @@ def write_manifest(
     *,
     step: int | None = None,
     without: Collection[str] = (),
+    draft: bool = False,
 ) -> None:
-    """Writes the manifest of a folder, from digests that are known or by reading all its files ``without`` some."""
-    write_atomically(folder / MANIFEST, _content(folder, files, step=step, without=without))
+    """Writes the manifest of a folder, from digests that are known or by reading all its files ``without`` some.
+
+    In a ``draft``, which is published later, it is neither replaced at once nor forced onto the disk.
+    """
+    content = _content(folder, files, step=step, without=without)
+    if draft:
+        (folder / MANIFEST).write_bytes(content)
+    else:
+        write_atomically(folder / MANIFEST, content)
 
 
 def manifest_content(folder: Path, *, without: Collection[str] = ()) -> bytes:
@@ -63,8 +71,21 @@ def _content(
     return manifest.model_dump_json(indent=1, exclude_none=True).encode()
 
 
-def verify_manifest(folder: Path) -> Manifest:
-    """Compares a folder's files with its manifest and returns it; :class:`DamagedFolderError` names what is wrong."""
+def extend_manifest(folder: Path, *, without: Collection[str] = ()) -> None:
+    """Writes a manifest of all files of a draft; of files older than the manifest that it has, the sums stay."""
+    digests: dict[str, FileDigest] = {}
+    if (folder / MANIFEST).exists():
+        written = (folder / MANIFEST).stat().st_mtime_ns
+        stored = read_json(folder / MANIFEST, TypeAdapter(Manifest)).files
+        digests = {name: stored[name] for name in stored if (folder / name).stat().st_mtime_ns < written}
+    write_manifest(folder, digests | _digests(folder, {MANIFEST, *without, *digests}), draft=True)
+
+
+def verify_manifest(folder: Path, *, sizes_only: bool = False) -> Manifest:
+    """Compares a folder's files with its manifest and returns it; :class:`DamagedFolderError` names what is wrong.
+
+    With ``sizes_only`` sums are not computed.
+    """
     try:
         manifest = read_json(folder / MANIFEST, TypeAdapter(Manifest))
     except (JSONError, OSError) as error:
@@ -78,16 +99,16 @@ def verify_manifest(folder: Path) -> Manifest:
         if not is_within(name):
             raise DamagedFolderError(f"{MANIFEST}: expected names of files in its folder, got {shown(name)}")
         try:
-            _compare(folder / name, name, expected)
+            _compare(folder / name, name, expected, sizes_only=sizes_only)
         except (OSError, ValueError) as error:
             raise DamagedFolderError(str(error)) from error
     return manifest
 
 
-def verify_folder(folder: Path) -> None:
+def verify_folder(folder: Path, *, sizes_only: bool = False) -> None:
     """As :func:`verify_manifest` for a folder that may have no manifest, as those of earlier versions."""
     if (folder / MANIFEST).exists():
-        verify_manifest(folder)
+        verify_manifest(folder, sizes_only=sizes_only)
 
 
 def is_within(name: str) -> bool:
@@ -104,11 +125,11 @@ def _digests(folder: Path, without: Collection[str]) -> dict[str, FileDigest]:
     }
 
 
-def _compare(file: Path, name: str, expected: FileDigest) -> None:
+def _compare(file: Path, name: str, expected: FileDigest, *, sizes_only: bool) -> None:
     if not file.is_file():
         raise DamagedFolderError(f"{name} is missing")
     size = file.stat().st_size
     if size != expected.size:
         raise DamagedFolderError(f"{name} has {size} bytes, expected {expected.size}")
-    if file_sha256(file) != expected.sha256:
+    if not sizes_only and file_sha256(file) != expected.sha256:
         raise DamagedFolderError(f"the content of {name} has changed (SHA-256 differs)")

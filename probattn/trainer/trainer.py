@@ -29,7 +29,7 @@ from probattn.models.hosts.card import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
-from probattn.trainer.checkpoints import CheckpointReader
+from probattn.trainer.checkpoints import Checkpoints
 from probattn.trainer.data import size_for_particles, some_labels
 from probattn.trainer.evaluation import (
     EvaluationMeans,
@@ -46,7 +46,7 @@ TRAINING = 0
 """Kind of the noise of training, beside that of evaluation."""
 
 
-class ProbabilisticTrainer(CheckpointReader):
+class ProbabilisticTrainer(Checkpoints):
     r"""``transformers.Trainer`` whose loss is the evidence lower bound of a network with latent attention.
 
     In an unchanged script, convert the network and put this class where ``Trainer`` stands. The trainer's model stays

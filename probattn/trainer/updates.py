@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -12,7 +11,6 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.guide import AttentionGuide
@@ -33,6 +31,7 @@ from probattn.inference.particle_update import HeadParticles
 from probattn.inference.program_elbo import bind
 from probattn.models.program import HeadProgram
 from probattn.sites.repulsive import repulsive_heads
+from probattn.trainer.checkpoints import last_checkpoint
 
 
 class Objective(NonFiniteThrough):
@@ -126,7 +125,6 @@ class Updates:
 
     def _failure(self, step: int, terms: StepTerms, norm: float, folder: str) -> str:
         complaint = self.objective.complaint
-        checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
         sites = gather_object(unhealthy_sites(self.objective.elbo.diagnostics()))
         complaints = gather_object([] if complaint is None else [complaint])
         return describe_failure(
@@ -136,7 +134,7 @@ class Updates:
             sites=list(dict.fromkeys(sites)),
             gradients=unhealthy_gradients(self.objective.program),
             complaints=list(dict.fromkeys(complaints)),
-            checkpoint=None if checkpoint is None else Path(checkpoint),
+            checkpoint=last_checkpoint(folder),
             precision="bf16=False and fp16=False",
             explosion=self._explosion(terms),
         )

@@ -15,6 +15,7 @@ from probattn.files import durable
 from probattn.files.durable import (
     explain_os_error,
     file_sha256,
+    publish_folder,
     write_atomically,
     write_digested,
     write_tensors,
@@ -93,3 +94,12 @@ def test_tensors_are_as_readable_as_a_text_beside_them(tmp_path: Path) -> None:
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("weights.safetensors", "text")}
     assert modes == {0o640}
     assert torch.equal(load_file(tmp_path / "weights.safetensors")["w"], torch.arange(6.0).view(2, 3).t())
+
+
+def test_a_folder_gets_its_name_whole_and_replaces_another(tmp_path: Path) -> None:
+    for content in ("first", "second"):
+        (tmp_path / "draft").mkdir()
+        (tmp_path / "draft" / content).write_text(content)
+        publish_folder(tmp_path / "draft", tmp_path / "target")
+        assert [path.name for path in tmp_path.iterdir()] == ["target"]
+        assert [path.name for path in (tmp_path / "target").iterdir()] == [content]

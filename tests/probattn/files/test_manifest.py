@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from probattn.files.durable import FileDigest
-from probattn.files.manifest import DamagedFolderError, verify_folder, verify_manifest, write_manifest
+from probattn.files.manifest import (
+    DamagedFolderError,
+    extend_manifest,
+    verify_folder,
+    verify_manifest,
+    write_manifest,
+)
 
 
 @pytest.fixture
@@ -26,6 +32,19 @@ def test_an_untouched_folder_passes_and_so_does_one_with_a_further_file(folder: 
     verify_folder(folder)
     write_manifest(folder)  # in place of the other
     assert sorted(verify_manifest(folder).files) == ["deep/config.json", "notes.txt", "weights"]
+
+
+def test_files_written_later_are_added_and_those_changed_since_are_read_again(folder: Path) -> None:
+    earlier = verify_manifest(folder).files
+    (folder / "notes.txt").write_text("mine")
+    (folder / "deep" / "config.json").write_text("[]")
+    extend_manifest(folder)
+    files = verify_manifest(folder).files
+    assert sorted(files) == ["deep/config.json", "notes.txt", "weights"]
+    assert files["weights"] == earlier["weights"] and files["deep/config.json"] != earlier["deep/config.json"]
+    (folder / "manifest.json").unlink()
+    extend_manifest(folder, without=("notes.txt",))
+    assert sorted(verify_manifest(folder).files) == ["deep/config.json", "weights"]
 
 
 @pytest.mark.parametrize("place", range(0, 64, 9))

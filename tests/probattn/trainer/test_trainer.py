@@ -15,6 +15,7 @@ from transformers.integrations import integration_utils
 
 import probattn
 from probattn import ProbabilisticTrainer
+from probattn.files.manifest import verify_manifest
 from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
 from probattn.models import Classifier, TokenClassifier, Translator
 
@@ -376,7 +377,10 @@ def test_two_processes_compute_what_one_does(tmp_path):
     alone, *ranks = (torch.load(tmp_path / f"{name}.pt") for name in ("alone", "rank-0", "rank-1"))
     for name, value in ranks[0]["weights"].items():
         assert torch.equal(value, ranks[1]["weights"][name])
+        assert torch.equal(value, ranks[1]["resumed"][name])
         torch.testing.assert_close(value, alone["weights"][name], rtol=1e-4, atol=1e-6)
     for name in ("loss", "kl_nats", "log_likelihood", "eval_loss", "eval_kl"):
         assert ranks[0][name] == pytest.approx(alone[name], rel=1e-5), name
     assert ranks[0]["noise"] != ranks[1]["noise"]
+    for checkpoint in (tmp_path / "run-2").iterdir():
+        assert {"rng_state_0.pth", "rng_state_1.pth"} < verify_manifest(checkpoint).files.keys()

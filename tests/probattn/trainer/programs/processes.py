@@ -6,6 +6,7 @@ Usage: processes.py FOLDER
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -21,20 +22,22 @@ ROWS, TEST = 28, 5
 """Three steps of 8 and one of 4, in which each of two processes has 2."""
 
 
-def run(folder: Path, processes: int) -> dict[str, Any]:
+def run(folder: Path, processes: int, resume: bool | None = None) -> dict[str, Any]:
     args = arguments(
-        folder / "run",
+        folder / f"run-{processes}",
         per_device_train_batch_size=4 // processes,
         gradient_accumulation_steps=2,
         per_device_eval_batch_size=4 // processes,
         num_train_epochs=1,
         average_tokens_across_devices=True,
         max_grad_norm=1.0,
+        save_strategy="steps",
+        save_steps=2,
     )
     methods = (probattn.BayesianAttention(), probattn.AlignmentAttention("ct"))
     net = network(lambda: bert("TokenClassification", num_labels=3), *methods)
     trainer = Noiseless(model=net, args=args, train_dataset=tokens(ROWS), eval_dataset=tokens(TEST, seed=1))
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     metrics = trainer.evaluate()
     found = {name: losses(trainer, name) for name in ("loss", "kl_nats", "log_likelihood")}
     own = Ordered(model=network(), args=args, train_dataset=classes(2)).noise(0, 0, 0)
@@ -50,6 +53,11 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
 def main(folder: Path) -> None:
     if "RANK" in os.environ:
         found = run(folder, 2)
+        torch.distributed.barrier()
+        if os.environ["RANK"] == "0":
+            shutil.rmtree(folder / "run-2" / "checkpoint-4")
+        torch.distributed.barrier()
+        found["resumed"] = run(folder, 2, resume=True)["weights"]
         torch.save(found, folder / f"rank-{os.environ['RANK']}.pt")
         torch.distributed.destroy_process_group()
         return
