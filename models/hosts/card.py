@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar
 
+from huggingface_hub import ModelCard
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.description import Description
@@ -81,9 +82,25 @@ def write_card(folder: Path, description: Description, auto_class: str) -> None:
         file.write_text(_card(description, auto_class), encoding="utf-8")
 
 
+def without_folders(words: str) -> str:
+    """Words that begin with a path, without its folders; what begins with a name on the hub stays."""
+    path = re.split("[,:] ", words)[0]
+    local = Path(words).exists() or Path(path).exists() or bool(PureWindowsPath(path).anchor)
+    return re.sub(r".*[/\\]", "", words) if local or path.count("/") > 1 else words
+
+
+def leave_out_folders(card: Path) -> None:
+    """Removes the base model from the header of a card that PEFT wrote, where it is a path."""
+    written = ModelCard.load(card)
+    base = str(written.data.base_model or "")
+    if without_folders(base) != base:
+        written.data.base_model = None
+        written.data.tags = [tag for tag in written.data.tags or [] if not tag.endswith(base)]
+        written.save(card)
+
+
 def _base(net: PreTrainedModel) -> str:
-    name = str(net.name_or_path or "")
-    return Path(name).name if Path(name).exists() else name
+    return without_folders(str(net.name_or_path or ""))
 
 
 def _card(description: Description, auto_class: str) -> str:

@@ -15,7 +15,7 @@ from probattn.models.hosts.hosting import attach, hosted_sites, in_order, make_p
 from probattn.models.hosts.interface import implementations, restore, switch
 from probattn.models.hosts.methods import place
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.peft_networks import set_up_peft
+from probattn.models.hosts.peft_networks import refuse_copies, set_up_peft
 from probattn.models.hosts.placing import Host
 from probattn.models.hosts.recomputing import forget_recomputing
 from probattn.models.hosts.record import RECORD, Conversion, conversion, host_of
@@ -120,6 +120,8 @@ def convert(
     host = Host(inner, {call.stack: StackPass(inner) for call in calls})
     placements = {kind: place(each.method, each.calls, host) for kind, each in plan.placed.items()}
     hosted = hosted_sites(plan, placements, host)
+    for name in hosted:
+        refuse_copies(name, ())
     before = implementations(inner)
     try:
         if hosted:

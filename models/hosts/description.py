@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model
 from torch import nn
 
 from probattn.checks import shown
-from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.models.hosts.hosting import scale_of
 from probattn.models.hosts.pretrained import StoredNetworkError
@@ -37,7 +36,10 @@ FORMER_KEYS = {
 
 
 class Description(BaseModel):
-    """The content of ``probattn.json``."""
+    """The content of ``probattn.json``; beside adapters with the configuration of the base network.
+
+    In a file of its own, ``config.json``, transformers would take the folder for one of a whole network.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,6 +50,7 @@ class Description(BaseModel):
     attention: Kind | None = None
     noise: dict[str, JsonValue] | None = None
     card: dict[str, Any] = Field(default_factory=dict)
+    config: dict[str, JsonValue] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +78,7 @@ class Description(BaseModel):
     def write(self, folder: Path) -> None:
         """Writes ``probattn.json``."""
         content = self.model_dump(by_alias=True, exclude_defaults=True)
-        write_atomically(folder / FILE, (json.dumps(content, indent=2) + "\n").encode())
+        (folder / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def built_noise(self) -> tuple[ObservationNoise, int] | None:
         """The noise of observed numbers and how many there are; ``ValueError`` or ``TypeError`` for a bad option."""

@@ -1,21 +1,23 @@
 """Converted networks under the PEFT library: sites are trained beside adapters, and saved and loaded with them.
 
 PEFT freezes every parameter that is not of an adapter, puts adapters into every module whose name matches, and saves
-its adapters alone; it has no hook for modules of others. Three of its methods are therefore wrapped. They do as before
-for networks without sites.
+its adapters alone; it has no hook for modules of others. Three of its methods are therefore wrapped, and the one by
+which transformers loads adapters itself. They do as before for networks without sites.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers.integrations.peft import PeftAdapterMixin
 
 from probattn.files.manifest import DamagedFolderError, verify_folder
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
@@ -44,15 +46,20 @@ def set_up_peft() -> None:
         (BaseTuner, "inject_adapter", _injecting),
         (PeftModel, "save_pretrained", _saving),
         (PeftModel, "load_adapter", _loading),
+        (PeftAdapterMixin, "load_adapter", _loading),
     ):
         original = getattr(cls, name)
         setattr(cls, name, functools.wraps(original)(wrap(original)))
 
 
 def _injecting(original: Callable[..., Any]) -> Callable[..., Any]:
-    def inject_adapter(tuner: Any, model: nn.Module, *args: Any, **options: Any) -> Any:
+    def inject_adapter(tuner: Any, model: nn.Module, adapter_name: str, *args: Any, **options: Any) -> Any:
+        copied = getattr(tuner.peft_config[adapter_name], "modules_to_save", None) or ()
+        for name, module in model.named_modules():
+            if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
+                refuse_copies(name, copied)
         with _without_sites(model):
-            return original(tuner, model, *args, **options)
+            return original(tuner, model, adapter_name, *args, **options)
 
     return inject_adapter
 
@@ -77,11 +84,14 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
-    def load_adapter(net: Any, model_id: Any, adapter_name: str, *args: Any, **options: Any) -> Any:
+    def load_adapter(net: Any, *args: Any, **options: Any) -> Any:
+        call = inspect.signature(original).bind(net, *args, **options)
+        identifier = "model_id" if "model_id" in call.arguments else "peft_model_id"
+        model_id = call.arguments.get(identifier)
         try:
-            folder = _folder(model_id, options)
+            folder = None if model_id is None else _folder(model_id, _access(call.arguments))
         except OutOfReachError:
-            loaded = original(net, model_id, adapter_name, *args, **options)
+            loaded = original(net, *args, **options)
             if conversion(net) is not None:
                 warnings.warn(
                     f"{model_id}: expected {FILE} in the cache or the hub within reach, which say whether attention "
@@ -91,13 +101,14 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
                 )
             return loaded
         if folder is None:
-            return original(net, model_id, adapter_name, *args, **options)
+            return original(net, *args, **options)
         if conversion(net) is not None:
             try:
                 verify_folder(folder)
             except DamagedFolderError as error:
                 raise StoredNetworkError(f"{folder}: {error}; copy it again, or save it anew") from error
-        loaded = original(net, str(folder), adapter_name, *args, **options)
+        call.arguments[identifier] = str(folder)
+        loaded = original(*call.args, **call.kwargs)
         if conversion(net) is None:
             warnings.warn(
                 f"{model_id}: these adapters were trained with probabilistic attention, which the base network lacks; "
@@ -111,14 +122,42 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     return load_adapter
 
 
-def _folder(model_id: Any, options: Mapping[str, Any]) -> Path | None:
+def _access(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Options about the hub among those of PEFT's ``load_adapter``, or of transformers'."""
+    further = getattr(parameters.get("load_config"), "download_kwargs", None) or {}
+    further = {
+        **further,
+        **(parameters.get("adapter_kwargs") or {}),
+        **parameters.get("kwargs", {}),
+        **parameters,
+    }
+    return {name: further[name] for name in (*ACCESS, "revision") if further.get(name)}
+
+
+def _folder(model_id: Any, access: Mapping[str, Any]) -> Path | None:
     """The folder of adapters with sites, a local one or the hub's after its download; None of adapters alone."""
     if is_name(model_id):
-        return download(
-            model_id, **{name: options[name] for name in (*ACCESS, "revision") if name in options}
-        )
+        return download(model_id, **access)
     folder = Path(model_id)
     return folder if (folder / FILE).exists() else None
+
+
+def refuse_copies(name: str, copied: Collection[str]) -> None:
+    """Raises ``ValueError`` for an attention module, by name, in a part of which PEFT makes a copy that it trains.
+
+    Args:
+        name: of the module.
+        copied: ends of the names of such parts, as ``modules_to_save`` has them.
+    """
+    parts = name.split(".")
+    names = [".".join(parts[: stop + 1]) for stop in range(len(parts))]
+    if {"modules_to_save", "original_module"} & {*parts} or any(
+        part.endswith(tuple(copied)) for part in names
+    ):
+        raise ValueError(
+            f"{name}: expected modules_to_save of PEFT to name parts without attention sites, since PEFT trains copies "
+            "of these parts and a copy has no site; leave the part out, or convert other layers"
+        )
 
 
 @contextmanager

@@ -65,11 +65,15 @@ def check_folder(source: Path | str) -> None:
         config = read_json(folder / "config.json", TypeAdapter(dict[str, JsonValue]))
     except (JSONError, OSError):
         return  # whoever reads it says so
+    check_classes(config, folder / "config.json")
+
+
+def check_classes(config: Mapping[str, Any], file: Path) -> None:
+    """Refuses more classes in a configuration, read from ``file``, than a network can have."""
     classes = config.get("num_labels")
     if isinstance(classes, int) and classes > MOST_CLASSES:
         raise StoredNetworkError(
-            f"{folder / 'config.json'}: expected at most {MOST_CLASSES:,} num_labels, got {shown(classes)}; save it "
-            "again"
+            f"{file}: expected at most {MOST_CLASSES:,} num_labels, got {shown(classes)}; save it again"
         )
 
 

@@ -7,6 +7,7 @@ network, which :func:`give_exits` replaces, so that ``transformers.Trainer`` and
 from __future__ import annotations
 
 import functools
+import json
 import re
 import shutil
 import stat
@@ -20,12 +21,13 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
 from transformers.utils import CONFIG_NAME
 
 from probattn.checks import shown
-from probattn.files.durable import sync_folder, write_tensors
+from probattn.files.durable import full_disk_explained, sync_folder, tensor_bytes
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
-from probattn.models.hosts.card import CARD, card_sections, notes, write_card
+from probattn.models.hosts.card import CARD, card_sections, leave_out_folders, notes, write_card
 from probattn.models.hosts.description import FILE, Description, described_noise
 from probattn.models.hosts.record import Conversion, conversion, host_of
 from probattn.models.hosts.weights import WEIGHTS, is_site, plain
@@ -120,7 +122,7 @@ def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], o
         raise FileExistsError(f"{target}: expected a new folder, it holds files; choose another or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     host = host_of(net)
-    with _draft(target.parent / f".{target.name}.{uuid.uuid4().hex}") as draft:
+    with _draft(target.parent / f".{target.name}.{uuid.uuid4().hex}", target) as draft:
         _write(host, Description.of(host, conversion(host), notes(host)), draft, _writer(net), None, beside)
         if target.exists():
             target.rmdir()
@@ -148,7 +150,7 @@ def save_over(
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(target / DRAFT, ignore_errors=True)  # left by a save that was killed
-    with _draft(target / DRAFT) as draft:
+    with _draft(target / DRAFT, target) as draft:
         if (target / CARD).exists():
             shutil.copy(target / CARD, draft / CARD)
         present = description.model_copy(update={"card": notes(net), "noise": described_noise(net)})
@@ -268,6 +270,7 @@ def adapter_writer(net: Any, *args: Any, **options: Any) -> Writer:
 
     def write(folder: Path, _: dict[str, Tensor]) -> None:
         original(net, str(folder), *args, state_dict=plain(net.state_dict()), **options)
+        leave_out_folders(folder / CARD)
 
     return write
 
@@ -304,16 +307,19 @@ def _write(
     write(draft, plain(given))
     if not (
         draft / CONFIG_NAME
-    ).exists():  # beside adapters, whose base network may have been read with other options
+    ).exists():  # adapters, whose base network may have been read with other options
         net.config.save_pretrained(draft)
+        config = json.loads((draft / CONFIG_NAME).read_bytes())
+        description = description.model_copy(update={"config": config})
+        (draft / CONFIG_NAME).unlink()
     sites = {name: given[name] for name in own if is_site(name)}
     if sites or description.methods:
-        write_tensors(draft / WEIGHTS, sites)
+        (draft / WEIGHTS).write_bytes(tensor_bytes(sites))
     description.write(draft)
     if beside is not None:
         beside(draft)
     _give_usual_permissions(draft)
-    write_manifest(draft, without=(CARD,))
+    write_manifest(draft, without=(CARD,), draft=True)
 
 
 def _publish(draft: Path, target: Path) -> None:
@@ -325,6 +331,8 @@ def _publish(draft: Path, target: Path) -> None:
         match = STORED.fullmatch(file.name)
         if match and match["variant"] in variants and Path(file.name) not in files:
             file.unlink()
+    if Path(CONFIG_NAME) not in files:
+        (target / CONFIG_NAME).unlink(missing_ok=True)  # beside adapters that an earlier version saved
     for name in files:
         if name != Path(MANIFEST):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -333,10 +341,12 @@ def _publish(draft: Path, target: Path) -> None:
 
 
 @contextmanager
-def _draft(draft: Path) -> Iterator[Path]:
-    draft.mkdir()
+def _draft(draft: Path, target: Path) -> Iterator[Path]:
+    """A folder beside the files of an earlier save, which is gone afterwards; a full disk is told of the target."""
     try:
-        yield draft
+        with full_disk_explained(draft, f"saving a network to {target}"):
+            draft.mkdir()
+            yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -351,14 +361,9 @@ def _give_usual_permissions(folder: Path) -> None:
 
 def _auto_class(net: Any) -> str:
     """The auto class of transformers that reads a network, for its card."""
-    import transformers
-
-    for name in dir(transformers):
-        mapping = (
-            getattr(getattr(transformers, name), "_model_mapping", None)
-            if name.startswith("AutoModel")
-            else None
-        )
+    classes = vars(modeling_auto)  # dir(transformers) would look at every optional package
+    for name in sorted(name for name in classes if name.startswith("AutoModel")):
+        mapping = getattr(classes[name], "_model_mapping", None)
         if mapping is not None and mapping.get(type(net.config), None) is type(net):
             return name
     return type(net).__name__

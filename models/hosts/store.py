@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import transformers
 from pydantic import JsonValue, TypeAdapter
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from probattn.checks import shown
 from probattn.files.json_files import JSONError, read_json
@@ -22,6 +22,7 @@ from probattn.models.hosts.hub import fetched
 from probattn.models.hosts.peft_networks import ADAPTERS
 from probattn.models.hosts.pretrained import (
     StoredNetworkError,
+    check_classes,
     check_folder,
     check_patterns,
     open_pretrained,
@@ -34,9 +35,7 @@ LAYERS_PER_WEIGHT = 100
 """Layers may share weights, but not that many."""
 
 
-def load(
-    folder: Path | str, auto_class: Any = None, *, revision: str | None = None, **options: Any
-) -> PreTrainedModel:
+def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = None, **options: Any) -> Any:
     """Loads what :func:`save` wrote, or ``save_pretrained`` of a converted network: converted as it was, every weight.
 
     Files are compared with the sums that were saved with them; a folder without ``manifest.json``, which an earlier
@@ -48,10 +47,11 @@ def load(
         auto_class: class whose ``from_pretrained`` reads the host, for networks that are not transformers' own.
         revision: branch, tag or commit on the hub.
         **options: for ``from_pretrained``, such as ``dtype``; of these ``token``, ``cache_dir``, ``local_files_only``
-            and ``force_download`` are about the hub.
+            and ``force_download`` are about the hub. With ``ignore_mismatched_sizes=True`` the host may have another
+            head than the saved one: what the folder lacks is random, as transformers reports; sites must fit.
 
     Returns:
-        The network in evaluation mode.
+        The network in evaluation mode; with ``output_loading_info=True`` a pair, with the report of transformers.
 
     Raises:
         StoredNetworkError: the folder, its description or its weights are missing, corrupt or do not fit together; the
@@ -69,21 +69,30 @@ def load(
         >>> conversion(again).method.concentration
         10.0
     """
-    source = fetched(folder, revision, options)
+    source, report = fetched(folder, revision, options), options.pop("output_loading_info", False)
     check_folder(source)
     described = read_description(source)
     verify_network(source)
+    loaded, info = _loaded(source, described, auto_class, options)
+    return (loaded.eval(), info) if report else loaded.eval()
+
+
+def _loaded(
+    source: Path, described: Description, auto_class: Any, options: dict[str, Any]
+) -> tuple[Any, Any]:
+    """The network in a folder, and the report of transformers."""
     if (source / ADAPTERS).exists():
         return _with_adapters(source, described, auto_class, options)
     _check_layers(source)
-    net = _host(source, auto_class or _network_class(source, described.name), options)
+    cls = auto_class or _network_class(source, described.name, _config(source, described))
+    net, info = _host(source, cls, options)
     vars(net)[NOTES] = described.card
     if described.methods:
         _convert(net, described, source)
     _add_noise(net, described, source)
     if described.methods or described.noise:
         fill_sites(net, source)
-    return net.eval()
+    return net, info
 
 
 def from_pretrained(auto_class: Any, folder: Path | str, **options: Any) -> Any:
@@ -114,13 +123,14 @@ def from_pretrained(auto_class: Any, folder: Path | str, **options: Any) -> Any:
         >>> type(again).__name__
         'BertModel'
     """
-    net = load(folder, auto_class, **options)
+    loaded = load(folder, auto_class, **options)
+    net = loaded[0] if isinstance(loaded, tuple) else loaded
     if conversion(net) is None:
         raise StoredNetworkError(
             f"{folder}: expected a network with probabilistic attention, {FILE} names no method; "
             "probattn.models.load reads it as it is, and probattn.models.convert makes it probabilistic"
         )
-    return net
+    return loaded
 
 
 def verify_network(folder: Path) -> None:
@@ -154,9 +164,20 @@ def _check_layers(source: Path) -> None:
             )
 
 
-def _network_class(source: Path, name: str) -> type[PreTrainedModel]:
+def _config(source: Path, described: Description) -> PretrainedConfig:
+    """The configuration of a network, or of the base network of adapters."""
+    if described.config is None:  # also beside adapters of earlier versions
+        return cast(PretrainedConfig, open_pretrained(AutoConfig, source))
+    check_classes(described.config, source / FILE)
+    try:
+        kind = CONFIG_MAPPING[str(described.config.get("model_type"))]
+        return kind.from_dict(dict(described.config))
+    except Exception as error:  # of every kind: the content decides
+        raise unreadable(source / FILE, error) from error
+
+
+def _network_class(source: Path, name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
     """The class that :func:`save` named: one of transformers, or one that its auto classes were told of."""
-    config = open_pretrained(AutoConfig, source)
     cls = network_class(name, config)
     if cls is None:
         raise StoredNetworkError(
@@ -169,18 +190,19 @@ def _network_class(source: Path, name: str) -> type[PreTrainedModel]:
     return cls
 
 
-def _host(source: Path, cls: Any, options: dict[str, Any]) -> PreTrainedModel:
-    """The network before its conversion, with every weight from the folder."""
+def _host(source: Path, cls: Any, options: dict[str, Any]) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The network before its conversion, with its weights from the folder, and the report of transformers."""
     loaded: Any = open_pretrained(cls, source, output_loading_info=True, **options)
     net: PreTrainedModel = loaded[0]
     report: dict[str, Any] = loaded[1]
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if report[problem]:
-            keys = sorted(map(str, report[problem]))
+        keys = sorted(map(str, report[problem]))
+        if keys and not options.get("ignore_mismatched_sizes"):
             raise StoredNetworkError(
-                f"{source}: weights do not fit config.json: {len(keys)} {problem.replace('_', ' ')}, {keys[0]} first"
+                f"{source}: weights do not fit config.json: {len(keys)} {problem.replace('_', ' ')}, {keys[0]} first "
+                "(ignore_mismatched_sizes=True takes the others, for another head)"
             )
-    return net
+    return net, report
 
 
 def _convert(net: PreTrainedModel, described: Description, source: Path) -> None:
@@ -203,7 +225,9 @@ def _add_noise(net: PreTrainedModel, described: Description, source: Path) -> No
             give_exits(net, None)
 
 
-def _with_adapters(source: Path, described: Description, auto_class: Any, options: dict[str, Any]) -> Any:
+def _with_adapters(
+    source: Path, described: Description, auto_class: Any, options: dict[str, Any]
+) -> tuple[Any, Any]:
     """The base network that adapters name, converted, with the adapters and the sites."""
     try:
         from peft import PeftModel
@@ -223,14 +247,14 @@ def _with_adapters(source: Path, described: Description, auto_class: Any, option
             f"{source}: {ADAPTERS} names no base network; build it, convert it with the same methods, and call "
             "PeftModel.from_pretrained(net, folder)"
         )
-    config = open_pretrained(AutoConfig, source)
-    cls = auto_class or _network_class(source, described.name)
-    net = open_pretrained(cls, base, config=config, **options)
+    config = _config(source, described)
+    cls = auto_class or _network_class(source, described.name, config)
+    net, info = open_pretrained(cls, base, config=config, output_loading_info=True, **options)
     vars(net)[NOTES] = described.card
     _convert(net, described, source)
     _add_noise(net, described, source)
     check_patterns(adapters, net, source / ADAPTERS)
-    return open_pretrained(_Adapters(PeftModel, net), source).eval()
+    return open_pretrained(_Adapters(PeftModel, net), source), info
 
 
 class _Adapters:

@@ -43,6 +43,7 @@ from probattn.models import capture, convert, save
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.capture import CapturedCall
 from probattn.models.hosts.card import describe as describe_network
+from probattn.models.hosts.card import without_folders
 from probattn.models.hosts.convert import conversion
 from probattn.models.program import seeded
 from probattn.models.sentence.network import SelfAttentiveAttention
@@ -263,7 +264,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         with quiet_loading():
             net = cast(PreTrainedModel, program.net)
             save(
-                describe_network(net, data=str(self.words()["data"])),
+                describe_network(net, data=without_folders(str(self.words()["data"]))),
                 folder,
                 beside=partial(self.save_beside, program),
             )

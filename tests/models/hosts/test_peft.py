@@ -75,12 +75,14 @@ def test_one_folder_holds_both(families, tmp_path, name, order):
     expected = families.forward(net, inputs)
     net.save_pretrained(tmp_path / "both")
     names = {file.name for file in (tmp_path / "both").iterdir()}
-    assert {
+    assert names == {
+        "README.md",
         "adapter_config.json",
         "adapter_model.safetensors",
+        "manifest.json",
         "probattn.json",
         "probattn.safetensors",
-    } < names
+    }
     assert "probattn" in (tmp_path / "both" / "README.md").read_text()
     again = probattn.from_pretrained(type(net.get_base_model()), tmp_path / "both")
     assert isinstance(again, peft.PeftModel)
@@ -125,6 +127,99 @@ def test_adapters_of_bad_patterns_and_names_are_refused(families, tmp_path, monk
         load(tmp_path / "net")
     file.write_text(json.dumps(content | {"target_modules": r".*\.(query|value)"}))
     assert load(tmp_path / "net")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_transformers_opens_the_folder_and_says_what_it_leaves_out(families, tmp_path, order):
+    net = wrapped(base(families, "bert", tmp_path / "base"), order, ["query"]).eval()
+    net.save_pretrained(tmp_path / "both")
+    alone = peft.get_peft_model(
+        type(net.get_base_model()).from_pretrained(tmp_path / "base"),
+        peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False),
+    ).eval()
+    peft.set_peft_model_state_dict(alone, peft.get_peft_model_state_dict(net))
+    with pytest.warns(
+        UserWarning, match="trained with probabilistic attention, which the base network lacks"
+    ):
+        again = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "both")
+    inputs = families.BY_NAME["bert"].inputs()
+    assert torch.equal(families.forward(again, inputs), families.forward(alone, inputs))
+    with pytest.warns(UserWarning, match="which the base network lacks"):
+        pipe = hf.pipeline(
+            "text-classification", str(tmp_path / "both"), tokenizer=hf.BertTokenizer(vocab={"a": 0})
+        )
+    assert type(pipe.model).__name__ == "BertForSequenceClassification"
+
+
+def test_folders_of_earlier_versions_have_the_configuration_apart(families, tmp_path):
+    net = wrapped(base(families, "bert", tmp_path / "base"), "peft first", ["query"]).eval()
+    net.save_pretrained(tmp_path / "both")
+    described = json.loads((tmp_path / "both" / "probattn.json").read_text())
+    config = described.pop("config")
+    (tmp_path / "both" / "probattn.json").write_text(json.dumps(described))
+    (tmp_path / "both" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "both" / "manifest.json").unlink()
+    inputs = families.BY_NAME["bert"].inputs()
+    assert torch.equal(families.forward(load(tmp_path / "both"), inputs), families.forward(net, inputs))
+    net.save_pretrained(tmp_path / "both")
+    assert not (tmp_path / "both" / "config.json").exists()
+    assert torch.equal(families.forward(load(tmp_path / "both"), inputs), families.forward(net, inputs))
+
+
+def test_the_configuration_of_the_base_network_is_the_one_that_was_saved(families, tmp_path):
+    """It may have been read with other options than those in its folder."""
+    base(families, "bert", tmp_path / "base")
+    net = hf.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base",
+        num_labels=5,
+        ignore_mismatched_sizes=True,
+        problem_type="multi_label_classification",
+    )
+    options = {"target_modules": ["query"], "task_type": "SEQ_CLS"}
+    net = convert(peft.get_peft_model(net, peft.LoraConfig(**options)), BayesianAttention()).eval()
+    net.save_pretrained(tmp_path / "both")
+    again = load(tmp_path / "both", ignore_mismatched_sizes=True)
+    assert again.config.num_labels == 5 and again.config.problem_type == "multi_label_classification"
+    inputs = families.BY_NAME["bert"].inputs()
+    assert torch.equal(families.forward(again, inputs), families.forward(net, inputs))
+    file = tmp_path / "both" / "probattn.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": {"model_type": "none"}}))
+    (tmp_path / "both" / "manifest.json").unlink()
+    with pytest.raises(StoredNetworkError, match=r"probattn.json: cannot be read \(KeyError: 'none'\)"):
+        load(tmp_path / "both")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_parts_that_peft_copies_may_not_have_sites(families, tmp_path, order):
+    net = base(families, "bert", tmp_path)
+    config = peft.LoraConfig(target_modules=["query"], modules_to_save=["layer.1.attention"])
+    refused = pytest.raises(
+        ValueError,
+        match=r"layer\.1\.attention\..*self: expected modules_to_save of PEFT to name parts without",
+    )
+    if order == "peft first":
+        net = peft.get_peft_model(net, config)
+        with refused:
+            convert(net, BayesianAttention())
+        assert convert(net, BayesianAttention(), layers="first") is net
+    else:
+        convert(net, BayesianAttention())
+        before = {name: value.clone() for name, value in net.state_dict().items()}
+        with refused:
+            peft.get_peft_model(net, config)
+        assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+        config = peft.LoraConfig(target_modules=["query"], modules_to_save=["classifier", "pooler"])
+        assert conversion(peft.get_peft_model(net, config)) is not None
+
+
+def test_a_card_has_no_path_of_a_disk(families, tmp_path):
+    net = wrapped(base(families, "bert", tmp_path / "base"), "peft first", ["query"])
+    net.save_pretrained(tmp_path / "both")
+    (tmp_path / "base").rename(tmp_path / "gone")
+    net.get_base_model().save_pretrained(tmp_path / "net")
+    for file in ("both/README.md", "both/probattn.json", "net/README.md", "net/probattn.json"):
+        assert str(tmp_path) not in (tmp_path / file).read_text(), file
+    assert "Base model: base." in (tmp_path / "net" / "README.md").read_text()
 
 
 def test_adapters_of_a_plain_network_say_that_the_posterior_is_left_out(families, tmp_path):
@@ -187,6 +282,15 @@ def test_adapters_on_the_hub_bring_their_sites(families, peft_hub):
         UserWarning, match="me/net: these adapters were trained with probabilistic attention, which"
     ):
         peft_hub.read()
+
+
+def test_transformers_loads_adapters_of_the_hub_with_their_sites(families, peft_hub):
+    host = convert(
+        type(peft_hub.net.get_base_model()).from_pretrained(peft_hub.base), BayesianAttention(sigma=0.5)
+    )
+    host.load_adapter("me/net", adapter_kwargs=peft_hub.access)
+    inputs = families.BY_NAME["bert"].inputs()
+    assert torch.equal(families.forward(host, inputs), families.forward(peft_hub.net, inputs))
 
 
 def test_damaged_adapters_on_the_hub_are_refused(peft_hub):
@@ -268,10 +372,33 @@ def test_transformers_own_adapters_leave_the_sites_too(families, tmp_path):
     net.add_adapter(peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
     sites, adapters, _ = groups(net)
     assert {key for key, value in net.named_parameters() if value.requires_grad} == sites | adapters
-    expected = families.forward(net, families.BY_NAME["bert"].inputs())
+    inputs = families.BY_NAME["bert"].inputs()
+    with torch.no_grad():
+        for name in sites:
+            net.get_parameter(name).add_(0.1)  # they are trained
+    expected, drawn = (
+        families.forward(net, inputs),
+        posterior_predict(Classifier(net), inputs, 4, seed=0).logits,
+    )
     net.save_pretrained(tmp_path / "both")
+    assert not (tmp_path / "both" / "config.json").exists()
     again = load(tmp_path / "both")
-    assert torch.equal(families.forward(again, families.BY_NAME["bert"].inputs()), expected)
+    assert torch.equal(families.forward(again, inputs), expected)
+    other = convert(type(net).from_pretrained(tmp_path / "base"), BayesianAttention(sigma=0.5))
+    other.load_adapter(str(tmp_path / "both"))
+    assert torch.equal(families.forward(other, inputs), expected)
+    assert torch.equal(posterior_predict(Classifier(other), inputs, 4, seed=0).logits, drawn)
+    alone = peft.get_peft_model(
+        type(net).from_pretrained(tmp_path / "base"), peft.LoraConfig(target_modules=["query"])
+    )
+    alone.save_pretrained(tmp_path / "alone")
+    trained = convert(type(net).from_pretrained(tmp_path / "base"), BayesianAttention(sigma=0.5))
+    trained.load_state_dict(net.state_dict(), strict=False)
+    trained.load_adapter(str(tmp_path / "alone"))  # adapters without sites leave those that are there
+    assert all(torch.equal(trained.state_dict()[name], net.state_dict()[name]) for name in sites)
+    (tmp_path / "both" / "probattn.safetensors").write_bytes(b"1")
+    with pytest.raises(StoredNetworkError, match=r"probattn\.safetensors has 1 bytes"):
+        convert(alone.unload(), BayesianAttention(sigma=0.5)).load_adapter(str(tmp_path / "both"))
 
 
 def test_repulsive_heads_under_adapters_are_refused_by_name(families, tmp_path):

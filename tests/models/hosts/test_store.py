@@ -7,8 +7,16 @@ import stat
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, BertForMaskedLM
+import transformers
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForTokenClassification,
+    BertForMaskedLM,
+    BertForTokenClassification,
+)
 
+import probattn
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
 from probattn.models import StoredNetworkError, convert, inspect, load, save
 from probattn.models.hosts.convert import conversion
@@ -62,6 +70,50 @@ def test_low_precision_comes_back(families, bert, tmp_path):
     assert load(tmp_path / "net", dtype=torch.float32).dtype == torch.float32
 
 
+def test_another_head_is_taken_where_it_is_allowed(families, bert, tmp_path):
+    """With the options of transformers; the sites stay."""
+    torch.manual_seed(0)
+    net = convert(bert.classification(), BayesianAttention())
+    net.save_pretrained(tmp_path)
+    with pytest.raises(StoredNetworkError, match="ignore_mismatched_sizes"):
+        load(tmp_path, num_labels=5)
+    with pytest.raises(
+        StoredNetworkError, match="ignore_mismatched_sizes=True takes the others, for another head"
+    ):
+        load(tmp_path, AutoModelForTokenClassification)
+    options = {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    further, report = load(tmp_path, num_labels=5, **options)
+    assert further.classifier.weight.shape[0] == 5 and len(report["mismatched_keys"]) == 2
+    tagger, report = probattn.from_pretrained(AutoModelForTokenClassification, tmp_path, **options)
+    assert (
+        isinstance(tagger, BertForTokenClassification)
+        and "bert.pooler.dense.bias" in report["unexpected_keys"]
+    )
+    for other in (further, tagger):
+        stored, expected = other.state_dict(), net.state_dict()
+        sites = [name for name in expected if "probattn" in name]
+        assert sites and all(torch.equal(stored[name], expected[name]) for name in sites)
+        assert torch.equal(
+            stored["bert.embeddings.word_embeddings.weight"],
+            expected["bert.embeddings.word_embeddings.weight"],
+        )
+        assert len(conversion(other).calls) == len(conversion(net).calls) and not other.training
+    with pytest.raises(StoredNetworkError, match=r"site parameters in probattn\.safetensors do not fit"):
+        load(tmp_path, num_hidden_layers=1, ignore_mismatched_sizes=True)
+
+
+def test_a_save_does_not_list_transformers(bert, tmp_path, monkeypatch):
+    """``dir(transformers)`` looks for every optional package, and a save would take most of its time for that."""
+
+    def listed(_):
+        raise AssertionError("listed")
+
+    monkeypatch.setattr(type(transformers), "__dir__", listed)
+    net = convert(bert.classification(), BayesianAttention())
+    net.save_pretrained(tmp_path)
+    assert "(transformers.AutoModelForSequenceClassification, " in (tmp_path / "README.md").read_text()
+
+
 def test_nothing_is_written_over_or_left_half(families, bert, folder, monkeypatch):
     net = convert(bert.network(), BayesianAttention())
     with pytest.raises(FileExistsError, match="holds files"):
@@ -73,8 +125,8 @@ def test_nothing_is_written_over_or_left_half(families, bert, folder, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("probattn.models.hosts.saving.write_tensors", full)
-        with pytest.raises(OSError, match="No space left"):
+        patch.setattr("probattn.models.hosts.saving.tensor_bytes", full)
+        with pytest.raises(OSError, match=r"saving a network to .*second: the disk is full: free some space"):
             save(net, target)
     assert sorted(path.name for path in folder.parent.iterdir()) == ["net", "second"]
     assert list(target.iterdir()) == []

@@ -9,6 +9,7 @@ from huggingface_hub import ModelCard
 
 import probattn
 from probattn.models import describe, load
+from probattn.models.hosts.card import without_folders
 from probattn.trainer import compute_uncertainty
 from probattn.trainer.data import name_of
 
@@ -50,6 +51,28 @@ def shortly(
         for name, value in shown.items()
         if not name.removeprefix(prefix).endswith(left_out)
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("/home/a b/c d/reviews.csv", "reviews.csv"),
+        ("C:\\data\\reviews.csv", "reviews.csv"),
+        ("../data/graphs/cora: 5 nodes, 3 edges with self loops", "cora: 5 nodes, 3 edges with self loops"),
+        ("sst2", "sst2"),
+        ("nyu-mll/glue", "nyu-mll/glue"),
+        ("", ""),
+    ],
+)
+def test_words_about_data_have_no_folders(words, expected):
+    assert without_folders(words) == expected
+
+
+def test_words_about_a_file_that_is_there_have_no_folders(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "reviews.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    assert without_folders("data/reviews.csv, 40 images") == "reviews.csv, 40 images"
 
 
 def test_what_was_measured_is_on_the_card(scene, tmp_path):
