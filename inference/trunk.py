@@ -19,6 +19,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from probattn.sites.hooks import may_look
+
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 """What a module may take and give beside tensors, if it is to be skipped."""
 
@@ -253,13 +255,7 @@ def _is_watched(module: nn.Module) -> bool:
     """Whether a module must see every call, a hook may look at it, or something replaces its parts."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     replaced = vars(module).keys() & module._modules.keys()
-    return bool(replaced or getattr(module, "counts_calls", False)) or any(map(_looks, hooks))
-
-
-def _looks(hook: Any) -> bool:
-    """Whether a hook may look at what passes; those of transformers look where a pass asks for it."""
-    transformers = (getattr(hook, "__module__", None) or "").startswith("transformers.")
-    return not transformers and bool(getattr(getattr(hook, "__self__", None), "is_active", True))
+    return bool(replaced or getattr(module, "counts_calls", False)) or any(map(may_look, hooks))
 
 
 def _sizes_and_values(arguments: Any) -> list[object] | None:

@@ -12,6 +12,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from probattn.first_order import with_gradients
 from probattn.inference.elbo import AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.sites.threads import SHARED_STATE
@@ -39,20 +40,6 @@ class _Program(nn.Module):
         with SHARED_STATE.changed() as changes, _OwnValues():
             changes.enter_context(pyro.get_param_store().scope())
             return torch.stack(list(self.objective.terms(batch)))
-
-
-class _KnownGradients(torch.autograd.Function):
-    """A value whose gradients are known already."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor | None], *_parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        known = (None if gradient is None else gradient * upstream[0] for gradient in ctx.gradients)
-        return None, None, *known
 
 
 class EnsembleObjective(nn.Module):
@@ -107,7 +94,7 @@ class EnsembleObjective(nn.Module):
         if not graded:
             return terms_of_all
         gradients = _gathered(pieces, len(parameters), ensemble.num_particles)
-        loss = _KnownGradients.apply(terms_of_all.loss, gradients, *parameters.values(), *shared)
+        loss = with_gradients(terms_of_all.loss, [*parameters.values(), *shared], gradients)
         return terms_of_all._replace(loss=loss)
 
     def diagnostics(self) -> dict[str, dict[str, float]]:

@@ -23,6 +23,7 @@ from probattn.models.hosts.windows import (
     windows_to_heads,
 )
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
+from probattn.sites.hooks import reads_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.tiled_posterior import Attending
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
@@ -191,7 +192,7 @@ class HostedSite(nn.Module):
         """True if somebody may look at the weights of this call: a penalty, the caller of the network, or a hook."""
         penalised = self.penalty is not None and call.index in self.penalty.calls
         asked = self.state.shows_weights or host.options.get("output_attentions")
-        return bool(penalised or asked or host.module._forward_hooks or "forward" in vars(host.module))
+        return bool(penalised or asked or reads_weights(host.module))
 
 
 def host_attention(

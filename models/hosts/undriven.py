@@ -17,6 +17,7 @@ from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.sites import AttentionSite
 from probattn.sites.handlers import takes_expectations
+from probattn.sites.hooks import may_look
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass
 
@@ -146,14 +147,7 @@ def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
         "forward"
     )  # earlier releases of transformers put a module's own back in this place
     replaced = forward is not None and getattr(forward, "__func__", None) is not type(host).forward
-    return replaced or any(map(_looks, hooks))
-
-
-def _looks(hook: Any) -> bool:
-    """Whether a hook may look at weights or draw them; those of transformers look where a pass asks for it."""
-    if (getattr(hook, "__module__", None) or "").startswith("transformers."):
-        return False
-    return bool(getattr(getattr(hook, "__self__", None), "is_active", True))
+    return replaced or any(map(may_look, hooks))
 
 
 def former_implementation(config: object) -> str | None:

@@ -245,7 +245,8 @@ class _WeibullGammaKL(torch.autograd.Function):
 
 
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    arguments = ctx.saved_tensors
+    # Views, since one argument may depend on another: its gradient here is the one at fixed others.
+    arguments = [argument.view_as(argument) for argument in ctx.saved_tensors]
     inputs = [
         argument
         for argument, requires_grad in zip(arguments, ctx.needs_input_grad, strict=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from probattn.checks import check_share
 from probattn.divergences.gradient_reversal import reversed_twice
 from probattn.divergences.tokens import TokenSets, compare
+from probattn.first_order import with_gradients
 
 CPU_ENTRIES, MOST_ENTRIES = 2**18, 2**26
 """Costs that are held at once: on a CPU, where they stay in a core's cache, and elsewhere; those of a head at least."""
@@ -42,7 +41,7 @@ def conditional_transport(
     over the tokens of one head and one sample. Minimise the returned value: queries, keys and the navigator
     :math:`\tau_\phi` descend, and gradient reversal on both sides of the critic :math:`\tau_\eta` lets its parameters
     ascend. Value and gradient are computed in one sweep over the heads, which holds the costs of few of them at a time.
-    L lies in [0, 2]; a critic vector of length 0 costs 1. The gradient cannot be differentiated again.
+    L lies in [0, 2]; a critic vector of length 0 costs 1. A derivative of the gradient raises ``RuntimeError``.
 
     Args:
         query: ``[B, H, T, D]``.
@@ -76,8 +75,7 @@ def conditional_transport(
         shape = tokens.query.shape[:2]
         flat = [side.expand(*shape, *side.shape[2:]).flatten(0, 1) for side in sides]
         with_gradient = torch.is_grad_enabled() and any(side.requires_grad for side in sides)
-        cost: Tensor = _Transport.apply(*flat, forward_weight, with_gradient)
-        return cost.view(shape)
+        return _transported(flat, forward_weight, with_gradient).view(shape)
 
     return compare(measure, query, key, mask, query_mask, key_mask)
 
@@ -90,32 +88,22 @@ def _directions(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return vectors * inverse, inverse
 
 
-class _Transport(torch.autograd.Function):
+def _transported(tensors: Sequence[Tensor], forward_weight: float, with_gradient: bool) -> Tensor:
     """The cost ``[N]`` of N problems, from routes, vectors and probabilities of queries and keys, ``[N, T | S, ...]``.
 
-    The gradient is proportional to that of the cost, so the forward pass computes it and keeps no matrix.
+    The gradient is proportional to that of the cost, so this pass computes it and keeps no matrix.
     """
-
-    @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
-        *tensors, forward_weight, with_gradient = args
-        weights = tensors[4:]
-        cost = weights[0].new_zeros(len(weights[0]))
-        gradients = [torch.empty_like(each) for each in tensors[:4]] if with_gradient else []
-        most = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
-        step = max(1, most // (weights[0].shape[1] * weights[1].shape[1]))
+    weights = tensors[4:]
+    cost = weights[0].new_zeros(len(weights[0]))
+    gradients = [torch.empty_like(each) for each in tensors[:4]] if with_gradient else []
+    most = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
+    step = max(1, most // (weights[0].shape[1] * weights[1].shape[1]))
+    with torch.no_grad():
         for start in range(0, len(cost), step):
             piece = [each[start : start + step] for each in tensors]
             into = [each[start : start + step] for each in gradients]
             cost[start : start + step] = _sweep(piece, forward_weight, into)
-        ctx.save_for_backward(*gradients)
-        return cost
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor | None, ...]:
-        pull = pulls[0].view(-1, 1, 1)
-        return *(pull * each for each in ctx.saved_tensors), None, None, None, None
+    return with_gradients(cost, tensors[:4], gradients) if with_gradient else cost
 
 
 def _sweep(piece: Sequence[Tensor], forward_weight: float, gradients: Sequence[Tensor]) -> Tensor:

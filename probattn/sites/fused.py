@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from probattn.distributions.log_space import finite_exp
 from probattn.distributions.special import (
@@ -30,6 +29,7 @@ from probattn.distributions.special import (
     log_gamma_and_digamma_1p,
     reciprocal_gamma_1p,
 )
+from probattn.first_order import edges_to, first_order
 from probattn.sites.compiled import (
     NOISE_RANGE,
     Drawn,
@@ -41,6 +41,11 @@ from probattn.sites.compiled import (
 )
 from probattn.sites.layout import Places, cut, part_of
 
+ADVICE = (
+    "draws of a learned concentration have none; those of sigma > 0, and of BayesianAttention.bam() with the map "
+    "(output_attentions=True, or need_weights=True), can be differentiated twice"
+)
+"""What to use for a second derivative."""
 CPU_PIECE = 2**18
 """Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
 
@@ -91,7 +96,7 @@ def draw_weibull(
 
     for ``log_mean`` :math:`\mu`, ``rise`` r (None leaves its term out) and ``uniform`` u (overwritten), ``[B, H, T,
     S]``; ``alpha`` (None: no KL) and the 0/1 factors ``weight`` broadcast. Gradients flow to ``log_mean``, ``rise``
-    and ``alpha``; they cannot be differentiated again.
+    and ``alpha``; a derivative of these raises ``RuntimeError``.
 
     ``normalise`` is for :math:`W = S / \sum_{keys} S` in place of log S, with :math:`\mu` the log-softmax of what
     stands for it. The gradient needs no maps but these two and ``rise``: k and the noise follow from them. The noise
@@ -118,6 +123,7 @@ class _WeibullDraw(torch.autograd.Function):
         options: WeibullOptions,
         normalise: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
+        ctx.edges = edges_to(log_mean, rise, alpha)
         log_mean = torch.log_softmax(log_mean, dim=-1) if normalise else log_mean
         log_sum = log_mean.new_empty(*log_mean.shape[:-1], 1) if normalise else None
         # W takes the place of the noise, which nothing needs then.
@@ -156,7 +162,7 @@ class _WeibullDraw(torch.autograd.Function):
         return value, kl, log_mean
 
     @staticmethod
-    @once_differentiable
+    @first_order(ADVICE)
     def backward(
         ctx: Any, grad_value: Tensor | None, grad_kl: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from probattn.first_order import edges_to, first_order
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.fused import pieces
+from probattn.sites.fused import ADVICE, pieces
 
 
 class _Mix(nn.Module):
@@ -74,7 +74,7 @@ def mixed_positive(
 ) -> list[Tensor]:
     """The softplus of several mixes of one state, each of its shape.
 
-    ``swept`` allows one sweep over the map, whose gradient cannot be differentiated again.
+    ``swept`` allows one sweep over the map, whose second derivative raises ``RuntimeError``.
     """
     # A compiler finds the sweep of its own, and cuts nothing into pieces.
     if not swept or torch.compiler.is_compiling() or not all(isinstance(mix, HeadMix) for mix in mixes):
@@ -104,11 +104,12 @@ class _PositiveMixes(torch.autograd.Function):
             for each, own, shift in zip(found, weight, bias, strict=True):
                 _mixed(own, shift, maps[piece], out=each[piece])
                 torch.ops.aten.softplus.out(each[piece], out=each[piece])
+        ctx.edges = edges_to(maps, weight, bias)
         ctx.save_for_backward(maps, weight, *found)
         return found
 
     @staticmethod
-    @once_differentiable
+    @first_order(ADVICE)
     def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         maps, weight, *found = ctx.saved_tensors
         rows = weight.flatten(0, 1)  # [M * H, H]

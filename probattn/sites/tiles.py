@@ -17,12 +17,16 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from probattn.first_order import edges_to, first_order
 from probattn.sites.layout import Layout, Places, cut, part_of
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Rows
 
+ADVICE = (
+    "attention in tiles has none; output_attentions=True of a network, or need_weights=True of "
+    "probattn.MultiheadAttention, computes the map, whose gradient can be differentiated again"
+)
 TILE = 2**17
 """Scores of a tile; a handful of float32 buffers of this size fit a core's second-level cache."""
 
@@ -85,7 +89,7 @@ class TiledCall:
 def tiled_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, logits: Tensor | None, call: TiledCall
 ) -> Tiled:
-    """Attends with noise, differentiable once in the tensors.
+    """Attends with noise, differentiable once in the tensors; the derivative of a gradient raises ``RuntimeError``.
 
     Args:
         query: ``[B, H, T, D]``, float32 or float64 as all others.
@@ -131,13 +135,13 @@ class _TiledAttention(torch.autograd.Function):
                 if slope is not None and by_logits is not None:
                     slope[places[:2]] += by_logits
             output[places] = sweep.weights(places, scores) @ sweep.value[places[:2]]
-        ctx.call = call
+        ctx.call, ctx.edges = call, edges_to(query, key, value, bias, logits)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, bias, logits, output, slope)
         return output, log_sum, kl
 
     @staticmethod
-    @once_differentiable
+    @first_order(ADVICE)
     def backward(
         ctx: Any, grad_output: Tensor | None, grad_log_sum: Tensor | None, grad_kl: Tensor | None
     ) -> tuple[Tensor | None, ...]:

@@ -15,10 +15,11 @@ from torch import nn
 
 import probattn
 from probattn import BayesianAttention
-from probattn.inference import posterior_expectation
+from probattn.inference import AttentionELBO, AttentionGuide, posterior_expectation
 from probattn.models import convert, inspect, revert
 from probattn.models.hosts.cache import CACHE
 from probattn.models.hosts.passes import _cached
+from probattn.sites.tiled_posterior import TiledPosterior
 
 
 def converted(families, name, method=None, **selection):
@@ -386,3 +387,36 @@ def test_albert_shares_parameters_between_its_calls(families):
     assert calls[0].name.endswith("#0") and calls[1].name.endswith("#1")
     sites = {id(module) for module in net.modules() if type(module).__name__ == "HostedSite"}
     assert len(sites) == 1
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+def test_a_pass_that_shows_attentions_leaves_the_next_ones_in_tiles(families, name, monkeypatch):
+    """transformers leaves its hooks in place; in tiles, weights are None and memory is linear in the length."""
+    net = converted(families, name, BayesianAttention.bam(2.0))
+    inputs, tiled = families.BY_NAME[name].inputs(), []
+    draw = TiledPosterior.draw
+
+    def counted(posterior, *arguments, **options):
+        tiled.append(posterior)
+        return draw(posterior, *arguments, **options)
+
+    monkeypatch.setattr(TiledPosterior, "draw", counted)
+
+    def model(**options):
+        with pyro.plate("data", len(next(iter(inputs.values())))):
+            outputs.append(net.train()(**inputs, **options))
+            pyro.factor("first", outputs[-1][0].flatten(1).sum(1))
+
+    outputs, objective = [], AttentionELBO()(model, AttentionGuide(model))
+
+    def calls(**options):
+        tiled.clear()
+        objective(**options)
+        return len(tiled), outputs[-1]
+
+    before, _ = calls()
+    assert before > 0
+    shown, output = calls(output_attentions=True)
+    maps = output.encoder_attentions if name == "t5" else output.attentions
+    assert shown == 0 and len(maps) > 0 and all(each is not None for each in maps)
+    assert calls()[0] == before

@@ -1,0 +1,37 @@
+"""Hooks of modules that a pass must respect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+def may_look(hook: Any) -> bool:
+    """Whether a hook may read or draw what passes; those of transformers read it where a pass asks for it."""
+    if _is_of_transformers(hook):
+        return False
+    return bool(getattr(getattr(hook, "__self__", None), "is_active", True))
+
+
+def reads_weights(module: nn.Module) -> bool:
+    """Whether a forward hook, or what replaces a module's ``forward``, may read attention weights in this pass.
+
+    transformers leaves its hooks in place for good; they read maps only where the pass collects them.
+    """
+    forward = vars(module).get("forward")
+    # Earlier releases of transformers leave a module's own method there.
+    replaced = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
+    return replaced or any(may_look(hook) or _collects_maps(hook) for hook in module._forward_hooks.values())
+
+
+def _collects_maps(hook: Any) -> bool:
+    if not _is_of_transformers(hook):
+        return False
+    collector = getattr(hook, "__globals__", {}).get("_active_collector")
+    collected = {"attentions"} if collector is None else collector.get() or {}
+    return any(name.endswith("attentions") for name in collected)
+
+
+def _is_of_transformers(hook: Any) -> bool:
+    return (getattr(hook, "__module__", None) or "").startswith("transformers.")
