@@ -64,7 +64,8 @@ class AlignmentAttention(Method):
         debias: of "ot": the debiased divergence, 0 for equal sets; False gives the paper's plan cost.
         scaling: of "ot": ratio of successive distances in the annealing, in (0, 1).
         sweeps: of "ot": sweeps at each distance of the annealing, >= 0. 0 is fastest, and off by several per cent and
-            more; :func:`probattn.divergences.sinkhorn` has the accuracy of the others.
+            more; with others, problems that have not converged are solved again. Their accuracy is that of
+            :func:`probattn.divergences.sinkhorn`.
         bandwidth: of "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch
             that the site sees, frozen from then on. Under accumulation that is the first micro-batch, and with several
             processes that of the first one: unlike the other divergences, and unlike a number, "median" depends on how

@@ -118,6 +118,48 @@ def test_clusters_far_apart_have_the_optimum(sweeps, accuracy, dtype):
         assert (1 - accuracy) * optimum < value < (1 + accuracy) * (optimum + EPSILON * math.log(40))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sweeps", [10, 20, 50])
+@pytest.mark.parametrize(
+    ("clusters", "size", "apart", "spread", "queries", "keys"),
+    [
+        (3, 16, 4.0, 0.05, 16, 12),
+        (3, 4, 8.0, 0.05, 16, 12),
+        (3, 16, 16.0, 0.05, 5, 40),
+        (2, 16, 16.0, 0.5, 59, 54),  # a thousandth of the mass, at most of the cost, changes its cluster
+        (3, 4, 16.0, 0.2, 39, 58),
+    ],
+)
+def test_tight_clusters_have_the_optimum_of_the_linear_program(
+    clusters, size, apart, spread, queries, keys, sweeps, dtype
+):
+    pairs, optima = [], []
+    for seed in range(4):
+        source = seeded(seed)
+        centres = apart * torch.randn(clusters, size, generator=source, dtype=torch.float64)
+        sets = [
+            centres[torch.randint(clusters, (count,), generator=source)]
+            + spread * torch.randn(count, size, generator=source, dtype=torch.float64)
+            for count in (queries, keys)
+        ]
+        pairs.append(sets)
+        optima.append(ot.emd2([], [], ot.dist(*(each.numpy() for each in sets)) / 2))
+    query, key = (torch.stack(sets)[:, None].to(dtype) for sets in zip(*pairs, strict=True))
+    found = sinkhorn(query, key, debias=False, sweeps=sweeps)[:, 0]
+    for value, optimum in zip(found.tolist(), optima, strict=True):
+        assert optimum * (1 - 1e-3) < value < optimum * (1 + 1e-5) + EPSILON * math.log(max(queries, keys))
+
+
+def test_a_value_depends_on_no_other_problem_of_the_batch():
+    """Those that are solved again are solved alone."""
+    hard, easy = clusters(), clouds(40, 40, 8, dtype=torch.float64)
+    together = [torch.cat([easy[side][:, :1], hard[side], easy[side][:, 1:]]) for side in (0, 1)]
+    found = sinkhorn(*together, debias=False, sweeps=10)
+    for row in range(len(found)):
+        alone = sinkhorn(*(each[row : row + 1] for each in together), debias=False, sweeps=10)
+        torch.testing.assert_close(found[row : row + 1], alone, rtol=1e-12, atol=0)
+
+
 def test_without_sweeps_it_is_within_some_percent():
     query, key = clouds()
     fast = sinkhorn(query, key, debias=False, sweeps=0)
@@ -159,15 +201,16 @@ def test_a_translation_costs_half_its_square():
 def test_sweeps_that_lower_the_dual_are_not_taken(monkeypatch):
     """The first of two sets is led astray; it keeps what the annealing found, the other is refined."""
     module = importlib.import_module("probattn.divergences.sinkhorn")
+    monkeypatch.setattr(module, "LATE", math.inf)  # nothing is solved again
     query, key = (torch.cat([tensor, tensor]) for tensor in clouds(6, 5, dtype=torch.float64))
     annealed, refined = (sinkhorn(query, key, debias=False, sweeps=sweeps) for sweeps in (0, 5))
     assert not torch.isclose(annealed, refined, rtol=1e-6).any()
     sweep = module._swept
 
     def astray(*arguments):
-        f, g = sweep(*arguments)
+        f, g, lack = sweep(*arguments)
         worse = f - torch.rand(f.shape, generator=seeded(7), dtype=f.dtype)
-        return torch.cat([worse[: len(f) // 2], f[len(f) // 2 :]]), g
+        return torch.cat([worse[: len(f) // 2], f[len(f) // 2 :]]), g, lack
 
     monkeypatch.setattr(module, "_swept", astray)
     found = sinkhorn(query, key, debias=False, sweeps=5)
@@ -247,6 +290,8 @@ def test_annealing_starts_at_a_power_of_two_that_holds_all_points(extent, start)
 
 def test_sweeps_go_down_to_epsilon_by_squared_distances():
     module = importlib.import_module("probattn.divergences.sinkhorn")
-    assert list(module._Annealing(0.25, 0.25, 10, 64.0).strengths()) == [256.0, 16.0, 1.0, 0.25]
-    assert list(module._Annealing(0.25, 0.5, 10, 1.0).strengths()) == [1.0, 0.25]
-    assert list(module._Annealing(4.0, 0.5, 10, 1.0).strengths()) == [4.0]
+    anneal = module._Annealing(0.25, 0.25, 10, 64.0)
+    assert list(anneal.strengths(anneal.coarsest, 1 / 16)) == [256.0, 16.0, 1.0, 0.25]
+    assert list(anneal.strengths(1.0, 0.5)) == [1.0, 0.5, 0.25]
+    assert module._Annealing(0.25, 0.5, 10, 1.0).coarsest == 1.0
+    assert list(module._Annealing(4.0, 0.5, 10, 1.0).strengths(1.0, 0.25)) == [4.0]
