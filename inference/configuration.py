@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
@@ -18,6 +19,8 @@ from probattn.sites.alignment_factor import AlignmentFactor
 from probattn.sites.disagreement import DisagreementFactor
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite
+
+LOGGER = logging.getLogger("probattn")
 
 
 def model_configuration(model: nn.Module) -> dict[str, Any]:
@@ -83,6 +86,34 @@ def warn_of_frozen_sites(model: nn.Module) -> None:
             f"{len(frozen)} attention sites have no trainable parameter, so that their posterior stays as it is: "
             f"{shortened(', '.join(frozen), 200)}; set requires_grad for their parameters, unless this is meant",
             stacklevel=3,
+        )
+
+
+def log_latent(owner: str, model: nn.Module, *, guided: bool = False) -> None:
+    """Logs, in one line, what a training takes as latent; that nothing is, as a warning.
+
+    Args:
+        owner: who trains.
+        model: the model.
+        guided: whether a guide of the user's may draw further variables.
+    """
+    sites, heads = attention_sites(model), repulsive_heads(model)
+    particles = getattr(model, "num_particles", 0)
+    parts = {
+        f"the attention weights of {len(sites)} sites": bool(sites),
+        f"the heads of {len(heads)} projections, as particles": bool(heads),
+        f"the model itself, as {particles} particles": bool(particles),
+        "what the guide draws": guided,
+    }
+    latent = [part for part, holds in parts.items() if holds]
+    if latent:
+        LOGGER.info("%s: latent: %s", owner, "; ".join(latent))
+    else:
+        LOGGER.warning(
+            "%s: nothing is latent in %s: it has no attention site and no particles, and its weights are fitted to the "
+            "data alone; convert the network first (probattn.models.convert), unless this is meant",
+            owner,
+            type(getattr(model, "net", model)).__name__,
         )
 
 

@@ -160,7 +160,8 @@ def posterior_predict(
         TypeError: the model is none, a network whose head has no program, or takes the parts of a batch by name or
             returns more than its predictions; the batch is no mapping of tensors.
         ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, an unknown site, a latent
-            variable that is no attention and has no guide, or predictions of another shape than ``[B, ..., C]``.
+            variable that is no attention and has no guide, predictions of another shape than ``[B, ..., C]``, or
+            several draws where nothing is random: no attention site, and no module that draws by itself.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -365,7 +366,26 @@ class _Folding:
                 check_output("posterior_predict", output, len(part) * self.rows)
                 parts.append(output.unflatten(0, (len(part), self.rows)))
                 self.collector.check()
-        return torch.cat(parts)
+        logits = torch.cat(parts)
+        if len(seeds) > 1 and not self.collector.seen:
+            _refuse_equal(model, logits)
+        return logits
+
+
+def _refuse_equal(model: Model, logits: Tensor) -> None:
+    """Refuses draws ``[P, ...]`` without any attention site that differ by rounding alone."""
+    tolerance = 16 * torch.finfo(logits.dtype).eps * (1 + logits.nan_to_num(0.0, 0.0, 0.0).abs().max().item())
+    if torch.allclose(logits, logits[:1].expand_as(logits), rtol=0.0, atol=tolerance, equal_nan=True):
+        raise ValueError(
+            f"posterior_predict: nothing is random in {_name(model)}: no attention site announced itself, and the "
+            f"{len(logits)} draws are equal; convert the network first (probattn.models.convert), or ask for one "
+            "answer: num_samples=1 or posterior_expectation"
+        )
+
+
+def _name(model: Model) -> str:
+    network = getattr(model, "net", model)
+    return str(getattr(network, "__name__", type(network).__name__))
 
 
 def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Sequence[int]) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeVar, cast
 
@@ -77,6 +78,23 @@ def folded_draws(net: nn.Module, seed: int, draws: int, first: int = 0) -> Itera
         yield
 
 
+@dataclass
+class _DrawnForward:
+    """The forward pass of a site under a sampler, in the sampler's thread."""
+
+    sampler: _Sampler
+    forward: Callable[..., Any]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it draws in this thread."""
+        return self.sampler.is_active
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.sampler if self.is_active else nullcontext():
+            return self.forward(*args, **kwargs)
+
+
 class _Sampler(Messenger):
     """Answers attention sites with draws; entered around each call of a site in the thread that began the block."""
 
@@ -110,25 +128,18 @@ class _Sampler(Messenger):
                     f"sampling: {type(module).__name__} is sampled already; leave the block first"
                 )
         for site in sites:
-            for hook in (
-                site.register_forward_pre_hook(self._begin),
-                site.register_forward_hook(self._end, always_call=True),
-            ):
-                stack.callback(hook.remove)
+            forward = vars(site).get("forward")
+            vars(site)["forward"] = _DrawnForward(self, site.forward)
+            if forward is None:
+                stack.callback(vars(site).pop, "forward")
+            else:
+                stack.callback(vars(site).update, forward=forward)
         if self._draws > 1:
             stack.callback(net.register_forward_pre_hook(self._repeat_inputs, with_kwargs=True).remove)
         for module in net.modules():
             if callable(getattr(type(module), "generate", None)):
                 vars(module)["generate"] = self._generating(cast(Any, module).generate)
                 stack.callback(vars(module).pop, "generate")
-
-    def _begin(self, *_: object) -> None:
-        if self.is_active:
-            self.__enter__()
-
-    def _end(self, *_: object) -> None:
-        if self.is_active:
-            self.__exit__(None, None, None)
 
     def _pyro_sample(self, msg: Message) -> None:
         posterior = (msg["infer"] or {}).get(INFER_KEY)

@@ -14,7 +14,12 @@ from pyro.infer.autoguide import AutoGuide
 from torch import nn
 
 from probattn.checks import check_integer
-from probattn.inference.configuration import refuse_unsupported, refuse_unwrapped, warn_of_frozen_sites
+from probattn.inference.configuration import (
+    log_latent,
+    refuse_unsupported,
+    refuse_unwrapped,
+    warn_of_frozen_sites,
+)
 from probattn.inference.contract import refuse_unstarted
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
@@ -166,6 +171,9 @@ class SVIDriver(RunOptions):
             preserved_random_state(accelerator.device),
             frozen_parameters(),
         ):
+            if accelerator.is_main_process:
+                guided = self.guide is not None and type(self.guide) is not AttentionGuide
+                log_latent(type(self).__name__, self.model, guided=guided)
             seed_generators(self.seed, accelerator.process_index)
             options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
             particles = self.particles(len(train) if isinstance(train, Sized) else None)

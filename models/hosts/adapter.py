@@ -14,7 +14,7 @@ from probattn.models.hosts.interface import register
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask, read_traced
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.penalty import AttendedCall, CallFactor
-from probattn.models.hosts.undriven import attend_as_before
+from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
 from probattn.models.hosts.windows import (
     as_tokens,
     call_windows_to_heads,
@@ -27,9 +27,6 @@ from probattn.sites.hooks import reads_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.tiled_posterior import Attending
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
-
-IMPLEMENTATION = "probattn"
-"""Name under which the attention function is registered with transformers."""
 
 ATTRIBUTE = "probattn"
 """Name of the submodule that a converted attention module holds."""
@@ -72,6 +69,7 @@ class HostedSite(nn.Module):
 
     def attend(self, host: HostCall) -> Attended:
         """Attends with the methods of this call; an error if the module is called more often than at conversion."""
+        note_reached(host.module)
         call = self._call()
         if self.site is not None and (torch.compiler.is_exporting() or is_tracing()):
             raise RuntimeError(
@@ -224,7 +222,10 @@ def _attend(host: HostCall, hosted: Any) -> Attended:
     undriven = attend_as_before(host)
     if undriven is not None:
         return undriven
-    attended: Attended = host.eager() if hosted is None else hosted.attend(host)
+    if hosted is None:
+        refuse_stranger(host.module)
+        return host.eager()
+    attended: Attended = hosted.attend(host)
     return attended
 
 

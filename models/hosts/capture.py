@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, own_attention
+from probattn.models.hosts.adapter import ATTRIBUTE, own_attention
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
@@ -18,6 +18,7 @@ from probattn.models.hosts.dry_run import untouched
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import own_keys, read_mask
+from probattn.models.hosts.undriven import IMPLEMENTATION
 from probattn.sites import AttentionMask
 from probattn.sites.scores import repeat_heads
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, HostedSite
+from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.hosting import attach, hosted_sites, in_order, make_plan, scale_of
-from probattn.models.hosts.interface import implementations, restore, switch
+from probattn.models.hosts.interface import implementations, own_configurations, restore, switch
 from probattn.models.hosts.methods import place
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.peft_networks import refuse_copies, set_up_peft
@@ -21,7 +22,7 @@ from probattn.models.hosts.recomputing import forget_recomputing
 from probattn.models.hosts.record import RECORD, Conversion, conversion, host_of
 from probattn.models.hosts.saving import give_exits, take_exits
 from probattn.models.hosts.selection import Kind, Layers, Part, select
-from probattn.models.hosts.undriven import UndrivenPasses
+from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, take_names
 from probattn.sites import Method
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
@@ -115,6 +116,23 @@ def convert(
             f"{type(inner).__name__}: with config.latent_alignment 'mixture' it answers from single source tokens and "
             "not from its attention, which no method would change; set it to 'soft' or None first"
         )
+    configurations = own_configurations(inner)
+    try:
+        _attach(inner, options, layers, attention)
+    except BaseException:
+        restore(configurations)
+        raise
+    return net
+
+
+def _attach(
+    inner: PreTrainedModel, options: Mapping[type[Method], Method], layers: Layers | Part, attention: Kind
+) -> None:
+    """Adds the methods to a network that has configurations of its own."""
+    if (
+        inner.config._attn_implementation == IMPLEMENTATION
+    ):  # made from the configuration of a converted network
+        inner.set_attn_implementation("sdpa" if inner._supports_sdpa else "eager")
     calls = find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
     host = Host(inner, {call.stack: StackPass(inner) for call in calls})
@@ -138,7 +156,7 @@ def convert(
         state.traceable = all(site.traceable for site in hosted.values() if site.state is state)
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
-    hooks += UndrivenPasses.hooks(inner, before, hosted)
+    hooks += NetworkPasses.hooks(inner, before, hosted, calls)
     attributes = {name: value for each in placements.values() for name, value in each.attributes.items()}
     for name, value in attributes.items():
         setattr(inner, name, value)
@@ -146,7 +164,6 @@ def convert(
     record = Conversion(plan, layers, attention, before, hooks, tuple(attributes))
     setattr(inner, RECORD, record)
     give_exits(inner, record)
-    return net
 
 
 def revert(net: Network) -> Network:
@@ -179,6 +196,7 @@ def revert(net: Network) -> Network:
         forget_recomputing(module)
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
+    take_names(record.before)
     restore(record.before)
     for name in record.attributes:
         delattr(inner, name)

@@ -13,7 +13,7 @@ from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from probattn.models.hosts.interface import implementations, restore
+from probattn.models.hosts.interface import implementations, own_configurations, restore
 from probattn.sites.scores import exact_products
 
 ENCODER_LENGTH = 7
@@ -202,6 +202,7 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
     before = implementations(net)
     try:
         with torch.no_grad(), exact_products(), kept_generators(net):
+            own_configurations(net)
             net.eval()
             yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,10 +15,7 @@ from transformers.masking_utils import (
 )
 
 from probattn.models.hosts.bridges import bridge, has_bridge, is_bridge
-from probattn.models.hosts.undriven import CONFIGURED, former_implementation
-
-Implementations = list[tuple[Any, str, Any]]
-"""Attributes that :func:`switch` sets, each with its owner and its value."""
+from probattn.models.hosts.undriven import CONFIGURED, Implementations, former_implementation
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
@@ -46,6 +44,20 @@ def _mask(**options: Any) -> Tensor | None:
     queries = options["q_length"] if places is None else len(places)
     row = eager(**options | one)
     return None if row is None else row.expand(-1, -1, queries, -1)
+
+
+def own_configurations(net: PreTrainedModel) -> Implementations:
+    """Gives a network copies of its configurations, which others may share; the originals, for :func:`restore`."""
+    memo: dict[int, Any] = {}  # keeps what is one object within the network one object
+    before = [
+        (module, name, value)
+        for module in net.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, PretrainedConfig)
+    ]
+    for module, name, config in before:
+        setattr(module, name, copy.deepcopy(config, memo))
+    return before
 
 
 def implementations(net: PreTrainedModel) -> Implementations:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from probattn.models.hosts.adapter import ATTRIBUTE, IMPLEMENTATION, own_attention
+from probattn.models.hosts.adapter import ATTRIBUTE, own_attention
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.capture import network_calls
 from probattn.models.hosts.eager import Attended, HostCall
-from probattn.models.hosts.interface import implementations, restore, switch
+from probattn.models.hosts.interface import implementations, own_configurations, restore, switch
+from probattn.models.hosts.undriven import IMPLEMENTATION
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
         raise RuntimeError(
             f"masked_heads: {type(net).__name__} has masked heads already; name them all at once"
         )
-    before = implementations(net)
+    before = own_configurations(net)
+    before = [*implementations(net), *before]
     try:
         switch(net, IMPLEMENTATION)
         for module in modules:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from probattn.models.hosts.masks import HostMask, own_keys, read_mask
 from probattn.models.hosts.recomputing import prepare_recomputing
 from probattn.sites import AttentionMask, UpwardChain
 from probattn.sites.noise import Origin
+from probattn.sites.running import hooked_call, is_running
 from probattn.sites.traced import compiled_pass
 from probattn.sites.upward import swapped
 
@@ -27,6 +29,7 @@ class _Pass:
     """One thread's forward pass through a stack."""
 
     open: bool = False
+    call: FrameType | None = None
     rows: int | None = None
     calls: Counter[str] = field(default_factory=Counter)
     read: dict[int, tuple[Tensor, HostMask]] = field(default_factory=dict)
@@ -54,6 +57,10 @@ class StackPass:
         self.chains: dict[tuple[object, ...], UpwardChain] = {}
         self.traceable = False
         self._passes: dict[int, _Pass] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without passes: a copy is in none."""
+        return {**vars(self), "_passes": {}}
 
     @property
     def _current(self) -> _Pass:
@@ -96,7 +103,11 @@ class StackPass:
         self.clear()
         rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
         self._passes[threading.get_ident()] = _Pass(
-            open=True, rows=rows, past=_cached(kwargs), shows_weights=bool(kwargs.get("output_attentions"))
+            open=True,
+            call=hooked_call(),
+            rows=rows,
+            past=_cached(kwargs),
+            shows_weights=bool(kwargs.get("output_attentions")),
         )
 
     def end(self, *_: object) -> None:
@@ -115,7 +126,7 @@ class StackPass:
     def remember(self) -> Callable[[], AbstractContextManager[None]]:
         """What puts the pass and its chains back, as they are here, around layers that run again; each time a copy."""
         current = self._passes.get(threading.get_ident())
-        kept = None if current is None else replace(current, calls=current.calls.copy())
+        kept = None if current is None else replace(current, call=None, calls=current.calls.copy())
         chains = [chain.remember() for chain in self.chains.values()]
 
         @contextmanager
@@ -131,6 +142,8 @@ class StackPass:
 
     def count(self, module: str) -> int:
         """Number of this call of a module in the pass, from 0; always 0 outside a pass of the whole stack."""
+        if not is_running(self._current.call):
+            self.clear()  # an interrupt has left it behind
         current = self._current
         index = current.calls[module]
         current.calls[module] += current.open

@@ -1,11 +1,13 @@
 """Saving networks whole: the host's plain weights, with the sites, their description and the sums of all beside them.
 
 Everything that saves a converted network comes here: :func:`save`, and ``save_pretrained`` and ``push_to_hub`` of the
-network, which :func:`give_exits` replaces, so that ``transformers.Trainer`` and whoever else calls them is served too.
+network, so that ``transformers.Trainer`` and whoever else calls them is served too: the two methods of transformers'
+networks look for what :func:`give_exits` leaves with a converted one, and do as before for others.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import re
@@ -13,7 +15,6 @@ import shutil
 import stat
 import tempfile
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,8 @@ from probattn.models.hosts.weights import WEIGHTS, is_site, plain
 
 DRAFT = ".probattn-draft"
 """Folder in which files are written before they replace those of an earlier save."""
+EXIT = "_probattn_description"
+"""Attribute of a converted network, and of its parts that are networks: what a save describes, None for a part."""
 STORED = re.compile(
     r"(?:adapter_)?model(?P<variant>\.[^-]+?)?(?:-\d{5}-of-\d{5})?\.safetensors(?:\.index\.json)?"
 )
@@ -41,38 +44,6 @@ STORED = re.compile(
 
 Writer = Callable[[Path, dict[str, Tensor]], object]
 """Writes a host's files into a folder, from its weights without those of sites."""
-
-
-class NetworkFunction:
-    """A function with the network that it is about, to be an attribute of the network.
-
-    It holds the network weakly, so that a network without other references is freed at once; copies and pickles of a
-    network have a function of their own.
-    """
-
-    def __init__(self, function: Callable[..., Any], net: nn.Module, *details: object) -> None:
-        self.__setstate__((function, net, details))
-
-    def __getstate__(self) -> tuple[Callable[..., Any], nn.Module, tuple[object, ...]]:
-        return self._function, self._own(), self._details
-
-    def __setstate__(self, state: tuple[Callable[..., Any], nn.Module, tuple[object, ...]]) -> None:
-        self._function, net, self._details = state
-        self._net = weakref.ref(net)
-        functools.update_wrapper(self, getattr(PreTrainedModel, self._function.__name__), updated=())
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Calls the function."""
-        return self._function(self._own(), *self._details, *args, **options)
-
-    def _own(self) -> nn.Module:
-        net = self._net()
-        if net is None:
-            raise ReferenceError(
-                f"{self._function.__name__}: this is copy.copy of a network that is gone; use copy.deepcopy, or "
-                "probattn.models.save"
-            )
-        return net
 
 
 def give_exits(net: PreTrainedModel, record: Conversion | None) -> None:
@@ -84,17 +55,13 @@ def give_exits(net: PreTrainedModel, record: Conversion | None) -> None:
     for name, part in names.items() if record is not None else (("", net),):
         touched = () if record is None else record.plan.touched
         whole = all(f"{call.module}.".startswith(f"{name}." if name else "") for call in touched)
-        described = Description.of(part, record, {}) if whole else None
-        for function in (save_pretrained, push_to_hub):
-            vars(part)[function.__name__] = NetworkFunction(function, part, described)
+        vars(part)[EXIT] = Description.of(part, record, {}) if whole else None
 
 
 def take_exits(net: PreTrainedModel) -> None:
     """Undoes :func:`give_exits`."""
     for part in net.modules():
-        for function in (save_pretrained, push_to_hub):
-            if isinstance(vars(part).get(function.__name__), NetworkFunction):
-                del vars(part)[function.__name__]
+        vars(part).pop(EXIT, None)
 
 
 def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:
@@ -178,7 +145,11 @@ def save_pretrained(
         # Every process takes part where weights are gathered; releases before 5.9 write them in every one.
         with tempfile.TemporaryDirectory() as nowhere:
             type(net).save_pretrained(
-                net, nowhere, False, plain(net.state_dict() if state_dict is None else state_dict), **options
+                _for_transformers(net),
+                nowhere,
+                False,
+                plain(net.state_dict() if state_dict is None else state_dict),
+                **options,
             )
         return
     save_over(net, description, save_directory, _writer(net, **options), state_dict)
@@ -280,7 +251,20 @@ def _writer(net: Any, **options: Any) -> Writer:
     if host_of(net) is not net:
         return adapter_writer(net, **options)
     own = type(net).save_pretrained
-    return lambda folder, weights: own(net, folder, state_dict=weights, **options)
+    return lambda folder, weights: own(_for_transformers(net), folder, state_dict=weights, **options)
+
+
+def _for_transformers(net: Any) -> Any:
+    """A shallow copy of a network, which transformers saves as its own.
+
+    Its configuration names no attention implementation: the name is not written, but transformers accepts some options,
+    such as ``output_attentions``, beside names of its own alone.
+    """
+    copied = copy.copy(net)
+    vars(copied).pop(EXIT, None)
+    copied.config = copy.deepcopy(net.config)
+    copied.config._attn_implementation = None
+    return copied
 
 
 def _write(
@@ -308,7 +292,7 @@ def _write(
     if not (
         draft / CONFIG_NAME
     ).exists():  # adapters, whose base network may have been read with other options
-        net.config.save_pretrained(draft)
+        _for_transformers(net).config.save_pretrained(draft)
         config = json.loads((draft / CONFIG_NAME).read_bytes())
         description = description.model_copy(update={"config": config})
         (draft / CONFIG_NAME).unlink()
@@ -367,3 +351,19 @@ def _auto_class(net: Any) -> str:
         if mapping is not None and mapping.get(type(net.config), None) is type(net):
             return name
     return type(net).__name__
+
+
+def _exiting(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def exit_of(net: Any, *args: Any, **options: Any) -> Any:
+        if EXIT in vars(net):
+            return function(net, vars(net)[EXIT], *args, **options)
+        return original(net, *args, **options)
+
+    return exit_of
+
+
+# On import, so that an unpickled network is saved whole.
+for _function in (save_pretrained, push_to_hub):
+    _name = _function.__name__
+    setattr(PreTrainedModel, _name, _exiting(getattr(PreTrainedModel, _name), _function))

@@ -1,10 +1,11 @@
-"""Passes that nobody drives: the network attends with the attention function that it had before conversion."""
+"""Passes of a converted network: they reach its sites, or attend with the function that it had before conversion."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -14,13 +15,19 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
 from probattn.models.hosts.bridges import is_bridge
+from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.sites import AttentionSite
 from probattn.sites.handlers import takes_expectations
 from probattn.sites.hooks import may_look
+from probattn.sites.running import hooked_call, is_running
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass
 
+IMPLEMENTATION = "probattn"
+"""Name under which the attention function of converted networks is registered with transformers."""
+Implementations = list[tuple[Any, str, Any]]
+"""Attributes that a conversion sets, each with its owner and its former value."""
 CONFIGURED = "_attn_implementation_internal"
 """Where a configuration has the name of its attention implementation."""
 OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
@@ -31,16 +38,23 @@ class Hosted(Protocol):
     """What a converted attention module holds."""
 
     site: AttentionSite | None
+    calls: tuple[AttentionCall, ...]
     training: bool
 
 
 @dataclass
 class _Pass:
-    """One forward pass of the network in one thread: how many of its parts are inside, and whether none is driven."""
+    """One forward pass of the network in one thread: how many of its parts are inside, and whether none is driven.
 
-    owner: UndrivenPasses
+    ``call`` is the outermost part's; ``ran`` are the attention modules that ran, ``reached`` those whose sites did.
+    """
+
+    owner: NetworkPasses
     undriven: bool
+    call: FrameType | None
     depth: int = 0
+    ran: dict[nn.Module, Hosted] = field(default_factory=dict)
+    reached: set[nn.Module] = field(default_factory=set)
 
 
 _PASSES: dict[int, list[_Pass]] = {}
@@ -56,85 +70,190 @@ def _forget_other_threads() -> None:
 in_child(_forget_other_threads)
 
 
-class UndrivenPasses:
-    """Tells, once in a forward pass, whether anything wants its attention weights, by hooks on all parts of a network.
+def _current() -> _Pass | None:
+    """This thread's innermost pass, without what an interrupt has left behind."""
+    passes = _PASSES.get(threading.get_ident(), [])
+    while passes and not is_running(passes[-1].call):
+        passes.pop()
+    if not passes:
+        _PASSES.pop(threading.get_ident(), None)
+    return passes[-1] if passes else None
+
+
+class NetworkPasses:
+    """Keeps sites connected in every forward pass of a network, and tells whether anything wants its weights.
 
     With sigma 0 the posterior expectation is the network's own softmax. A pass without a Pyro handler, a sampler, a
     request for attention weights or a hook that may look at them therefore runs the function and the masks that the
     network had, which makes it equal to the unconverted network bit for bit.
 
+    In all other passes every attention module that runs and holds a site must reach it. transformers chooses the
+    attention function by a name in the configuration, which anybody may set: a name set after conversion is that of
+    the function for passes outside a driver from the next pass on. What goes round the sites otherwise is refused where
+    the pass ends.
+
     Args:
-        former: configurations with the names of the implementations that they had.
+        before: configurations with the names of the implementations that they had; names set later replace these.
         hosts: the attention modules that hold a site, a factor or a penalty, with what holds them.
+        members: all attention modules.
+        attends_as_before: whether passes outside a driver may run the function that the network had.
     """
 
     is_active: ClassVar[bool] = False
     """Its hooks look at no tensors."""
 
-    def __init__(self, former: list[tuple[Any, str]], hosts: list[tuple[nn.Module, Hosted]]) -> None:
-        self._former = former
+    def __init__(
+        self,
+        before: Implementations,
+        hosts: Mapping[nn.Module, Hosted],
+        members: Collection[nn.Module],
+        attends_as_before: bool,
+    ) -> None:
+        self._before = before
+        self._configs = [config for config, attribute, _ in before if attribute == CONFIGURED]
         self._hosts = hosts
+        self.members = members
+        self._attends_as_before = attends_as_before
 
     @classmethod
     def hooks(
-        cls, net: PreTrainedModel, before: Sequence[tuple[Any, str, Any]], hosted: Mapping[str, Hosted]
+        cls,
+        net: PreTrainedModel,
+        before: Implementations,
+        hosted: Mapping[str, Hosted],
+        calls: Iterable[AttentionCall],
     ) -> list[RemovableHandle]:
-        """Hooks all parts of a network that :func:`~probattn.models.convert` has switched; none where it may not be."""
-        former = [(config, name) for config, attribute, name in before if attribute == CONFIGURED]
-        sites = [each.site for each in hosted.values() if each.site is not None]
-        if (
-            not hosted
-            or any(name not in OWN_FUNCTIONS for _, name in former)
+        """Hooks all parts of a network that :func:`~probattn.models.convert` has switched."""
+        names = [name for _, attribute, name in before if attribute == CONFIGURED]
+        sites = [hosting.site for hosting in hosted.values() if hosting.site is not None]
+        attends_as_before = not (
+            any(name not in OWN_FUNCTIONS for name in names)
             or any(site.method.learns_scale for site in sites)
             or any(is_bridge(module) for module in net.modules())
-        ):
-            return []
-        passes = cls(former, [(net.get_submodule(name), each) for name, each in hosted.items()])
-        handles = []
-        for module in net.modules():
+        )
+        hosts = {net.get_submodule(name): hosting for name, hosting in hosted.items()}
+        members = {net.get_submodule(call.module) for call in calls}
+        passes = cls(before, hosts, members, attends_as_before)
+        handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
+        for module in net.modules() if hosts else ():
             if isinstance(module, PreTrainedModel):
                 handles.append(module.register_forward_pre_hook(passes.enter, with_kwargs=True))
                 handles.append(module.register_forward_hook(passes.leave, always_call=True))
         return handles
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """A forward pre-hook; that of the outermost part decides."""
+        """A forward pre-hook of a part; that of the outermost one decides."""
         if compiled_pass() is None:
             self._enter(module, kwargs)
+        elif any(getattr(config, CONFIGURED) != IMPLEMENTATION for config in self._configs):
+            self._connect()
 
     @torch.compiler.disable(reason="passes are kept by thread")
     def _enter(self, module: nn.Module, kwargs: Mapping[str, Any]) -> None:
-        passes = _PASSES.setdefault(threading.get_ident(), [])
-        if not passes or passes[-1].owner is not self:
-            passes.append(_Pass(self, self._is_undriven(module, kwargs)))
-        passes[-1].depth += 1
+        current = _current()
+        if current is None or current.owner is not self:
+            self._connect()
+            _refuse_other(module)
+            current = _Pass(self, self._is_undriven(module, kwargs), hooked_call())
+            _PASSES.setdefault(threading.get_ident(), []).append(current)
+        _refuse_other(module)
+        current.depth += 1
 
-    def leave(self, *_: object) -> None:
-        """A forward hook that runs after errors too."""
+    def meet(self, host: nn.Module, _: tuple[Any, ...]) -> None:
+        """A forward pre-hook of an attention module."""
+        _refuse_other(host)
+        if not torch.compiler.is_compiling():
+            current = _current()
+            if current is not None and current.owner is self:
+                current.ran[host] = self._hosts[host]
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        """A forward hook of a part that runs after errors too."""
         if compiled_pass() is None:
-            self._leave()
+            self._leave(module, output is not None)
 
     @torch.compiler.disable(reason="passes are kept by thread")
-    def _leave(self) -> None:
-        passes = _PASSES.get(threading.get_ident())
-        if passes and passes[-1].owner is self:
-            passes[-1].depth -= 1
-            if not passes[-1].depth:
-                passes.pop()
-        if not passes:
-            _PASSES.pop(threading.get_ident(), None)
+    def _leave(self, module: nn.Module, succeeded: bool) -> None:
+        current = _current()
+        if current is None or current.owner is not self:
+            return
+        current.depth -= 1
+        if current.depth:
+            return
+        _PASSES[threading.get_ident()].remove(current)
+        if succeeded and not current.undriven:
+            _refuse_unreached(module, current)
+
+    @torch.compiler.disable(reason="a name that was set after conversion is taken over once")
+    def _connect(self) -> None:
+        """Takes a name that was set after conversion for that of passes outside a driver."""
+        for config in self._configs:
+            name = getattr(config, CONFIGURED)
+            if name not in (IMPLEMENTATION, None, *OWN_FUNCTIONS):
+                raise RuntimeError(
+                    f"{type(config).__name__}: the attention implementation was set to {name!r} after conversion, "
+                    "which has no attention sites; set 'eager' or 'sdpa', or call probattn.models.revert(net), set it "
+                    "and convert the network again"
+                )
+        take_names(self._before)
 
     def former(self, config: object) -> str | None:
         """The implementation that a configuration had."""
-        return next((name for own, name in self._former if own is config), None)
+        return next((name for owner, _, name in self._before if owner is config), None)
 
     def _is_undriven(self, module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-        if not takes_expectations() or torch.compiler.is_exporting() or is_tracing():
+        if not self._attends_as_before or not takes_expectations():
+            return False
+        if torch.compiler.is_exporting() or is_tracing():
             return False
         asked = kwargs.get("output_attentions")
         if asked or (asked is None and getattr(module.config, "output_attentions", False)):
             return False
-        return not any(_is_watched(host, hosted) for host, hosted in self._hosts)
+        return not any(_is_watched(host, hosted) for host, hosted in self._hosts.items())
+
+
+def refuse_stranger(module: nn.Module) -> None:
+    """Refuses an attention module without a site that was put into a network after conversion."""
+    current = _current()
+    if current is not None and module not in current.owner.members:
+        raise RuntimeError(
+            f"{type(module).__name__}: this attention module was put into a converted network, whose sites it has none "
+            "of; put it in before the conversion: probattn.models.revert(net), change it and convert it again"
+        )
+
+
+def take_names(before: Implementations) -> None:
+    """Takes names that configurations were given after conversion for those that they had before it."""
+    for number, (owner, attribute, _) in enumerate(before):
+        name = getattr(owner, CONFIGURED, None) if attribute == CONFIGURED else IMPLEMENTATION
+        if name != IMPLEMENTATION:
+            before[number] = owner, attribute, "eager" if name is None else name
+            setattr(owner, CONFIGURED, IMPLEMENTATION)
+
+
+def _refuse_other(module: nn.Module) -> None:
+    """Refuses a configuration that is not the conversion's, with which a module would go round its site."""
+    config = getattr(module, "config", None)
+    name = getattr(config, CONFIGURED, IMPLEMENTATION)
+    if name != IMPLEMENTATION:
+        raise RuntimeError(
+            f"{type(module).__name__}: expected the configuration that convert gave it, with the attention "
+            f"implementation {IMPLEMENTATION!r}, got one with {name!r}, which has no attention sites; change the "
+            "configuration of the network itself, net.config, or call probattn.models.revert(net), change it and "
+            "convert the network again"
+        )
+
+
+def _refuse_unreached(module: nn.Module, ended: _Pass) -> None:
+    """Refuses a pass in which attention modules ran and their sites did not."""
+    names = [hosted.calls[0].module for host, hosted in ended.ran.items() if host not in ended.reached]
+    if names:
+        raise RuntimeError(
+            f"{type(module).__name__}: the attention site of {names[0]} was not reached ({len(names)} of "
+            f"{len(ended.ran)}), so that its attention was deterministic: after conversion something replaced the "
+            f"module's forward, its submodule {IMPLEMENTATION!r} or transformers' attention function of that name; "
+            "undo that, or call probattn.models.revert(net) and convert the network again"
+        )
 
 
 def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
@@ -142,12 +261,13 @@ def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
     recorded = bool(vars(host).keys() & host._modules.keys())  # a recorder hides what the module holds
     if recorded or (hosted.training and torch.is_grad_enabled()):
         return True
-    hooks = [*host._forward_hooks.values(), *(hosted.site._forward_pre_hooks.values() if hosted.site else ())]
+    if hosted.site is not None and getattr(vars(hosted.site).get("forward"), "is_active", False):
+        return True  # its weights are drawn
     forward = vars(host).get(
         "forward"
     )  # earlier releases of transformers put a module's own back in this place
     replaced = forward is not None and getattr(forward, "__func__", None) is not type(host).forward
-    return replaced or any(map(may_look, hooks))
+    return replaced or any(map(may_look, host._forward_hooks.values()))
 
 
 def former_implementation(config: object) -> str | None:
@@ -157,8 +277,15 @@ def former_implementation(config: object) -> str | None:
 
 @torch.compiler.disable(reason="passes are kept by thread")
 def _former_implementation(config: object) -> str | None:
-    passes = _PASSES.get(threading.get_ident())
-    return passes[-1].owner.former(config) if passes and passes[-1].undriven else None
+    current = _current()
+    return current.owner.former(config) if current is not None and current.undriven else None
+
+
+def note_reached(host: nn.Module) -> None:
+    """Notes that an attention module has reached its site."""
+    current = _current()
+    if current is not None:
+        current.reached.add(host)
 
 
 def attend_as_before(host: HostCall) -> Attended | None:

@@ -61,7 +61,7 @@ def link(network: nn.Module, *, together: bool = True) -> nn.Module:
         if layer.site is None:
             layer.site = name or None
     for chain in (each for each in chains.values() if len(each) > 1):
-        network.register_forward_pre_hook(chain.clear)
+        network.register_forward_pre_hook(chain.begin)
         network.register_forward_hook(chain.clear, always_call=True)
     return network
 

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from probattn.sites.fused import Positive
 from probattn.sites.layout import Layout
 from probattn.sites.mixes import UpwardMaps, mixed_positive
+from probattn.sites.running import hooked_call, is_running
 
 Pass = TypeVar("Pass")
 
@@ -80,6 +83,11 @@ class UpwardChain:
         self.alone = alone
         self._maps: list[UpwardMaps] = []
         self._passes: dict[int, UpwardPass] = {}
+        self._calls: dict[int, FrameType | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without passes: a copy is in none."""
+        return {**vars(self), "_passes": {}, "_calls": {}}
 
     def __len__(self) -> int:
         return len(self._maps)
@@ -92,10 +100,19 @@ class UpwardChain:
     def clear(self, *_: object) -> None:
         """Forgets the states of an unfinished forward pass; serves as a module's forward hook as it is."""
         self._passes.pop(threading.get_ident(), None)
+        self._calls.pop(threading.get_ident(), None)
+
+    @torch.compiler.disable(reason="passes are kept by thread")
+    def begin(self, *_: object) -> None:
+        """Serves as a forward pre-hook of the module that makes all calls, with whose own call the states end."""
+        self.clear()
+        self._calls[threading.get_ident()] = hooked_call()
 
     @property
     def current(self) -> UpwardPass | None:
         """This thread's pass, if one has been begun and not ended."""
+        if not is_running(self._calls.get(threading.get_ident())):
+            self.clear()  # an interrupt has left it behind
         return self._passes.get(threading.get_ident())
 
     def remember(self) -> Callable[[], AbstractContextManager[None]]:

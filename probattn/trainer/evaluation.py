@@ -108,9 +108,8 @@ def mean_of_draws(program: HeadProgram, inputs: Mapping[str, Tensor], draws: int
 
     .. math:: \log \frac{1}{P} \sum_p \mathrm{softmax}(f(x, S_p))
 
-    for classes, the log-odds of the mean for labels that are 0 or 1. A network without latent attention has one draw.
+    for classes, the log-odds of the mean for labels that are 0 or 1.
     """
-    draws = draws if attention_sites(program) else 1
     first = next(iter(inputs.values()))
     chunk = max(rows_per_pass(first.device) // len(first), 1)
     total: tuple[Tensor, ...] = ()

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from transformers.trainer_utils import EvalLoopOutput
 
 from probattn.checks import check_choice, check_instance, check_integer, check_number
-from probattn.inference.configuration import warn_of_frozen_sites
+from probattn.inference.configuration import log_latent, warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
 from probattn.inference.session import (
@@ -241,6 +241,8 @@ class ProbabilisticTrainer(Checkpoints):
         if not training:
             return self._network
         warn_of_frozen_sites(self._network)
+        if self.is_world_process_zero():
+            log_latent("ProbabilisticTrainer", self._network)
         self._objective = None  # a run of its own: accelerate changes what it prepares
         objective = self._bound()
         self._updates = Updates(objective, self.accelerator, self._data_size)

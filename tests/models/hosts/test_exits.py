@@ -249,8 +249,8 @@ def test_a_network_that_nobody_refers_to_is_freed_at_once(families, bert, tmp_pa
         assert kept() is None
     finally:
         gc.enable()
-    with pytest.raises(ReferenceError, match=r"copy\.copy of a network that is gone"):
-        shallow.save_pretrained(tmp_path)
+    shallow.save_pretrained(tmp_path)
+    load(tmp_path)
 
 
 def test_a_classifier_and_accelerate_unwrap_to_the_same(families, bert, tmp_path):
