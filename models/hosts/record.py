@@ -10,8 +10,8 @@ from torch.utils.hooks import RemovableHandle
 
 from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.hosting import Plan
-from probattn.models.hosts.interface import Implementations
 from probattn.models.hosts.selection import Kind, Layers, Part
+from probattn.models.hosts.undriven import Implementations
 from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention, Method
 from probattn.sites.repulsive import RepulsiveAttention
 
