@@ -182,6 +182,8 @@ def opened_image(file: Path) -> Any:
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{file}: expected an image, got what cannot be read as one ({error})") from error
 
 
