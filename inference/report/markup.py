@@ -28,6 +28,11 @@ def plain(words: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(escape(printable(words)))
 
 
+def breakable(name: str) -> Markup:
+    """A name such as ``card_payment`` as :func:`plain` has it, with places after underscores where a line may break."""
+    return plain(name).replace("_", Markup("_<wbr>"))
+
+
 def shortened(text: str, room: int = 110) -> str:
     """A printable text as a title of its panel."""
     return printable(text if len(text) <= room else f"{text[: room - 1]}\N{HORIZONTAL ELLIPSIS}")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from probattn.files.durable import write_atomically
 from probattn.inference.report.charts.svg import isolated, printable_lines
 from probattn.inference.report.findings import evidence, headline, opening
-from probattn.inference.report.markup import Section, formatted, plain
+from probattn.inference.report.markup import Section, breakable, formatted, plain
 from probattn.inference.report.measures import (
     MINUS,
     MODEL_LABELS,
@@ -167,7 +167,7 @@ def _environment(package: str | None) -> Environment:
         "separators": (",", ":"),
     }
     environment.filters |= {"isolated": isolated, "formatted": formatted, "capital": capital}
-    environment.globals |= {"plain": plain, "minus": MINUS, "roles": ROLE_TITLES}
+    environment.globals |= {"plain": plain, "breakable": breakable, "minus": MINUS, "roles": ROLE_TITLES}
     environment.globals |= {"titles": MODEL_TITLES, "labels": MODEL_LABELS, "styles": MODEL_STYLES}
     return environment
 

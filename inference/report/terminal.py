@@ -16,6 +16,8 @@ from probattn.inference.report.record import Measure, ModelKey
 from probattn.inference.report.results import Results
 from probattn.inference.report.sites import EDGE_MEASURES
 
+LONGEST_RULE = 120
+"""Most columns of the line below the headings, of a table that has no terminal's width."""
 GUTTER = "  "
 """Between columns."""
 SHOWN: tuple[Measure, ...] = (
@@ -91,7 +93,7 @@ class Sheet:
             lines, room = [], max(map(_columns_of, headings[1:]), default=0)
         else:
             full = sum(columns) + len(GUTTER) * (len(columns) - 1)
-            lines = [*self._row(headings, columns), "-" * full]
+            lines = [*self._row(headings, columns), "-" * min(full, LONGEST_RULE)]
         for number, group in enumerate(groups):
             lines += [""] * bool(number) + _wrapped(group.title, width)
             for row in group.rows:

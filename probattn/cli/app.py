@@ -140,6 +140,7 @@ def evaluate(
     show(runs[0][1].table(results))
     _in_part(results)
     echo(f"results: {file}")
+    echo(f"next: probattn report {shlex.join(map(str, run))}")
 
 
 def given_or_own(task: Any, **options: int | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from probattn.inference.report.sections import gap_words
 STYLES = ("det", "bay", "exp", "mom")
 """Colours of recipes, in turn."""
 COSTS = (1, 2, 5, 10, 20, 50, 100)
-WIDTH, HEIGHT = 560, 320
+WIDTH, HEIGHT = 420, 280
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def page(results: ComparisonResults) -> str:
 
 
 def headline(results: ComparisonResults) -> str:
-    """What answers most at the error among the ways that reliably answer more than the reference."""
+    """The way with most coverage at the error among those with reliably more of it than the reference."""
     percent = f"{100 * results.error:g}%"
     gains = [
         row
@@ -57,16 +57,16 @@ def headline(results: ComparisonResults) -> str:
         if (gap := row.gaps.get("coverage")) is not None and results.verdict("coverage", gap) == "better"
     ]
     if not gains:
-        return f"No way answers reliably more at {percent} error than the reference"
+        return f"No way of predicting has reliably more coverage at {percent} error than the reference"
     best = max(gains, key=lambda row: row.values["coverage"].mean)
     share = f"{100 * best.values['coverage'].mean:.1f}%"
-    return f"{best.recipe}, {row_title(best)}, answers reliably more at {percent} error: {share} of the texts"
+    return f"{best.recipe}, {row_title(best)}, has reliably more coverage at {percent} error: {share} of the texts"
 
 
 def _sections(results: ComparisonResults) -> Iterator[Section]:
     measures = [name for name in MEASURES if any(name in row.values for row in results.rows)]
     titles = {
-        "coverage": f"Answered at {100 * results.error:g}% error",
+        "coverage": f"Coverage at {100 * results.error:g}% error",
         "auroc": "AUROC of out-of-distribution inputs",
     }
     charts = [(title, _frontier(results, name, title)) for name, title in titles.items() if name in measures]

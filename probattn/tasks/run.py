@@ -317,7 +317,7 @@ def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
     if resume:
         if not known.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if read_as(task, known) != task.recipe.resolved():
+        if _kept(read_as(task, known), folder) != _kept(task.recipe, folder):
             raise RunError(f"{folder}: its recipe differs from the one given; resume with {known}")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")
@@ -327,7 +327,12 @@ def _keep_recipe(recipe: Any, folder: Path) -> None:
     """Writes the recipe of a run into its folder, which is made; a run that is resumed has it."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / RECIPE).exists():
-        write_atomically(folder / RECIPE, recipe.resolved().dump().encode())
+        write_atomically(folder / RECIPE, _kept(recipe, folder).dump().encode())
+
+
+def _kept(recipe: Any, folder: Path) -> Any:
+    """A recipe as a run keeps it: paths absolute, and with the folder that the run is in."""
+    return recipe.resolved().model_copy(update={"output": str(folder)})
 
 
 def _check_recipe_is_there(folder: Path) -> None:

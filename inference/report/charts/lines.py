@@ -10,6 +10,7 @@ from statistics import median
 from markupsafe import Markup
 
 from probattn.inference.report.charts.svg import (
+    DIGIT,
     Axis,
     Frame,
     Plot,
@@ -26,8 +27,8 @@ from probattn.inference.report.record import Curve, Entropy, PAvPUPoint, Reliabi
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
 
-LETTER, DIGIT = 8.0, 7.7
-"""Width of a letter of a label and of a digit of an axis in a wide font (DejaVu Sans), pixels."""
+LETTER = 8.0
+"""Width of a letter of a label in a wide font (DejaVu Sans), pixels."""
 
 SMALLEST_SHARE = 0.05
 """Risk-coverage curves start here: the error of a handful of examples is too noisy."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
+DIGIT, TICK_GAP = 7.7, 3.0
+"""Width of a digit of an axis in a wide font (DejaVu Sans), and least distance of two labels, pixels."""
 Attribute = str | float | int
 Points = Sequence[tuple[float, float]]
 
@@ -187,14 +190,24 @@ class Plot:
 
 
 def bottom_axis(parent: ET.Element, frame: Frame, across: Scale, x: Axis, base: float) -> None:
-    """Draws a horizontal axis at the height ``base``."""
-    end = frame.width - frame.right
+    """Draws a horizontal axis at the height ``base``; a label that would touch the one before is left out."""
+    end, written = frame.width - frame.right, -math.inf
     for value, label in x.ticks:
-        add(parent, "line", "tickmark", x1=across(value), x2=across(value), y1=base, y2=base + 4)
-        write(parent, across(value), base + 16, label, "tick", "middle")
+        at, half = across(value), _width(label) / 2
+        mark = add(parent, "line", "tickmark", x1=at, x2=at, y1=base, y2=base + 4)
+        if at - half < written + TICK_GAP:
+            hint(mark, label)
+            continue
+        write(parent, at, base + 16, label, "tick", "middle")
+        written = at + half
     add(parent, "line", "axis", x1=frame.left, x2=end, y1=base, y2=base)
     if x.title:
         write(parent, (frame.left + end) / 2, base + 35, x.title, "axis-title", "middle")
+
+
+def _width(label: str) -> float:
+    """Width of a tick label in a wide font."""
+    return sum(DIGIT / 2 if sign in ".," else DIGIT for sign in label)
 
 
 def spread_labels(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from probattn.data import DataWarning, PadCollate, TextDataset, TokenizedTexts
+from probattn.data import BUILT_IN, DataWarning, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
 from probattn.files.durable import digest
@@ -47,6 +47,7 @@ from probattn.inference.report import (
     site_alignments,
     training_curves,
 )
+from probattn.inference.report.measures import capital
 from probattn.models import AttentionCalls, Classifier, inspect, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
@@ -703,6 +704,7 @@ def _accuracy(network: TrainedClassifier, batches: list[dict[str, Tensor]]) -> f
 
 
 def _title(source: str) -> str:
-    """A data set's name for people: ``rotten_tomatoes (test)`` is "Rotten tomatoes (test)"."""
-    name = Path(source).name.replace("_", " ")
-    return name[:1].upper() + name[1:]
+    """A data set's name for people: ``rotten_tomatoes (test)`` is "Rotten tomatoes (test)"; files keep their names."""
+    if source.partition(" (")[0] not in BUILT_IN:
+        return source if source.startswith("hub:") else Path(source).name
+    return capital(source.replace("_", " "))

@@ -47,7 +47,7 @@ class ClassesTask(HeadTask):
         for name, examples in parts.items():
             described = None if name in (*given, "validation") else self._described(name)
             source = str(file if name in given else section.validation or section.train)
-            title = str(file) if name in given else f"{Path(section.train).stem} (validation)"
+            title = str(file) if name in given else f"{Path(section.train).name} (validation)"
             found[name] = HeldOut(
                 title=title if described is None else described.title,
                 role=("in_domain" if name in given else name) if described is None else described.role,

@@ -194,7 +194,7 @@ class HeadTask(HeadNetworks):
         named = section.shifted if key == "shifted" else section.train
         return DataSet(
             key=key,
-            title=shortened(f"{Path(named).stem} (test)", 60),
+            title=shortened(f"{Path(named).name} (test)", 60),
             role="shifted" if key == "shifted" else "in_domain",
             size=len(self.examples[key]),
             labelled=True,

@@ -26,6 +26,7 @@ from probattn.inference.report import (
     evaluate,
     training_curves,
 )
+from probattn.inference.report.measures import capital
 from probattn.models.program import seeded
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.errors import RunError, one_line
@@ -197,7 +198,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             models |= predictions(network, batches, prediction, chunk_size=1)
         described = DataSet(
             key="test",
-            title=f"{graph.source.capitalize()} (test)",
+            title=f"{capital(graph.source)} (test)",
             role="in_domain",
             size=int(graph.test_mask.sum()),
             labelled=True,

@@ -253,3 +253,25 @@ def test_labels_and_large_numbers_have_room_beside_the_plot(label: str) -> None:
     texts = {text.text: float(text.get("x")) for text in root.iter() if text.tag.endswith("text")}
     assert texts[label] + 8 * len(label) <= width
     assert texts["210,000"] - 7.7 * len("210,000") >= 0
+
+
+@pytest.mark.parametrize("label", ["det", "deterministic attention"])
+@given(
+    st.lists(
+        st.sampled_from([0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.25, 0.5, 0.875]), min_size=2, unique=True
+    )
+)
+def test_tick_labels_do_not_touch(label: str, thresholds: list[float]) -> None:
+    """By the widths of DejaVu Sans at 12 pixels, 7.6 a digit and 3.8 a point; marks without a label have a hint."""
+    points = [PAvPUPoint(threshold=value, value=0.5, certain=0.5) for value in sorted(thresholds)]
+    root = ET.fromstring(pavpu_chart([(label, "det", points)], "PAvPU"))
+    base = max(float(text.get("y", 0)) for text in root.iter("text") if text.get("class") == "tick")
+    spans = []
+    for text in root.iter("text"):
+        if text.get("class") == "tick" and float(text.get("y", 0)) == base:
+            words = text.text or ""
+            half = sum(3.8 if sign == "." else 7.6 for sign in words) / 2
+            spans.append((float(text.get("x", 0)) - half, float(text.get("x", 0)) + half))
+    assert spans and all(first[1] + 2 < second[0] for first, second in itertools.pairwise(sorted(spans)))
+    hints = [mark for mark in root.iter("line") if mark.get("class") == "tickmark" and len(mark)]
+    assert len(spans) + len(hints) == len(thresholds)

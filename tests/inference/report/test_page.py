@@ -25,7 +25,7 @@ from probattn.inference.report.evaluation import (
     evaluate,
     most_uncertain,
 )
-from probattn.inference.report.markup import site_labels
+from probattn.inference.report.markup import breakable, site_labels
 from probattn.inference.report.measures import TEXTS
 from probattn.inference.report.page import RAMPS, duration, render_report, write_report
 from probattn.inference.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, RunDescription
@@ -33,7 +33,7 @@ from probattn.inference.report.results import Results, write_results
 from probattn.inference.report.sites import EDGE_MEASURES, SiteHealth
 from probattn.inference.report.terminal import results_table
 
-VOID = {"meta", "link", "br", "input"}
+VOID = {"meta", "link", "br", "input", "wbr"}
 ALONE = [
     ("findings", "Findings"),
     ("compare", "Comparison"),
@@ -618,3 +618,14 @@ def test_printable_text_is_balanced_and_loses_no_letter(words: str, after: str) 
     assert printable(made) == made
     if not stray(words):
         assert made == words
+
+
+def test_names_break_after_an_underscore_and_nowhere_else() -> None:
+    assert breakable("card_payment<b>") == "<bdi>card_<wbr>payment&lt;b&gt;</bdi>"
+
+
+def test_cells_of_tables_that_scroll_break_between_words(text: str) -> None:
+    """``overflow-wrap: anywhere`` of the body lets a cell shrink to a letter."""
+    rules = dict(re.findall(r"^([^@{}\n]+) \{([^{}]*)\}$", text, re.MULTILINE))
+    assert "overflow-wrap: anywhere" in rules["body"]
+    assert rules[".scroll th, .scroll td"].strip() == "overflow-wrap: break-word;"

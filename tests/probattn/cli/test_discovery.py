@@ -20,7 +20,9 @@ def test_recipes_are_listed_with_what_they_are_for(command):
     for name in recipe_names():
         line = next(line for line in shown.splitlines() if line.startswith(f"{name} "))
         assert len(line.removeprefix(name).strip()) > 10 and line.endswith(".")
-    assert "Classification\n" in shown and "Translation\n" in shown
+    assert "Classification\n" in shown and "Translation\n" in shown and "\nGraph text\n" in shown
+    rules = [line for line in shown.splitlines() if line and not line.strip("-")]
+    assert len(rules) == 1 and len(rules[0]) <= 120
 
 
 def test_methods_are_listed_with_their_sections(command):

@@ -1,12 +1,14 @@
 """``probattn init`` with files of any name, and what it says of their labels."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import succeeds
 
+from probattn.cli.errors import wrapped
 from probattn.recipes import load_any_recipe
 from probattn.tasks.sections.base import RunRecipe, run_name
 
@@ -118,6 +120,19 @@ def test_labels_that_cannot_be_meant_are_remarked(command, labels, words, traine
     assert ("next: probattn train t.yaml" in result.output) == trained
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_lines_break_between_words_on_a_terminal(monkeypatch, terminal):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = SimpleNamespace(isatty=lambda: terminal)
+    text = f"warning: {'without a word ' * 9}{'x' * 50} out-of-domain\nshort"
+    lines = wrapped(text, stream).splitlines()
+    assert " ".join(lines).split() == text.split() and lines[-1] == "short"
+    if terminal:
+        assert all(len(line) <= 40 or line == "x" * 50 for line in lines)
+    else:
+        assert "\n".join(lines) == text
+
+
 def test_contradictory_labels_are_told_by_init_and_by_train(command, network):
     rows = [(f"the film was good {n % 100}", "ab"[n // 100]) for n in range(110)]
     write("t.csv", "text;label", rows)
@@ -126,3 +141,13 @@ def test_contradictory_labels_are_told_by_init_and_by_train(command, network):
     sets = ["training.steps=1", f"network.name={network}", "report.baseline=false", "data.max_length=null"]
     trained = command("train", "t.yaml", "--quiet", *(part for item in sets for part in ("--set", item)))
     assert trained.exit_code == 0 and words in trained.output
+
+
+def test_the_recipe_of_a_run_names_its_folder(command, network):
+    write("t.csv", "text;label", [(f"the film was good {n}", "ab"[n % 2]) for n in range(110)])
+    text = f"data: {{train: t.csv, max_length: null}}\nnetwork: {{name: {network}}}\ntraining: {{steps: 1}}\n"
+    Path("t.yaml").write_text(text + "report: {baseline: false}\n", encoding="utf-8")
+    succeeds("train", "t.yaml", "-o", "runs/other", "--quiet")
+    assert load_any_recipe("runs/other/recipe.yaml").output == "runs/other"
+    for recipe in ("t.yaml", "runs/other/recipe.yaml"):
+        assert command("train", recipe, "-o", "runs/other", "--resume", "--quiet").exit_code == 0

@@ -363,7 +363,9 @@ def test_workers_take_the_other_gpus(monkeypatch, given, index, expected):
 def test_the_headline_names_what_is_reliably_better(compared):
     folder, _, _ = compared
     results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
-    assert headline(results) == "No way answers reliably more at 40% error than the reference"
+    assert (
+        headline(results) == "No way of predicting has reliably more coverage at 40% error than the reference"
+    )
     gap = Comparison(
         model="draws", value=0.2, low=0.1, high=0.3, p=1e-4, corrected=1e-3, seeds=(0.2, 0.2, 0.2)
     )
@@ -373,7 +375,7 @@ def test_the_headline_names_what_is_reliably_better(compared):
     )
     sizes = {**results.sizes, "test": 500}
     better = results.model_copy(update={"rows": rows, "sizes": sizes, "seeds": (0, 1, 2)})
-    assert headline(better).startswith("latent, posterior draws, answers reliably more at 40% error: ")
+    assert headline(better).startswith("latent, posterior draws, has reliably more coverage at 40% error: ")
 
 
 def test_workers_write_logs_and_the_last_lines_of_a_failed_one_are_shown(tmp_path, capsys):

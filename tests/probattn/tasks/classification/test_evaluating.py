@@ -13,6 +13,7 @@ from probattn.inference.report import read_results, write_results
 from probattn.models import describe, load
 from probattn.recipes import load_recipe
 from probattn.tasks import Classification, RunError, load_network, run_task
+from probattn.tasks.classification import task as classification
 
 
 def test_predictions_stand_in_the_order_of_the_data(run, recipe):
@@ -95,3 +96,16 @@ def test_an_evaluation_writes_its_predictions(run):
         assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
         assert row["label"] == max(shares, key=shares.__getitem__)
         assert float(row["probability"]) == pytest.approx(max(shares.values()), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        ("/home/me/ood_text.csv", "ood_text.csv"),
+        ("/home/me/tickets (1).csv (test)", "tickets (1).csv (test)"),
+        ("rotten_tomatoes (test)", "Rotten tomatoes (test)"),
+        ("hub:owner/my_set (test)", "hub:owner/my_set (test)"),
+    ],
+)
+def test_files_keep_their_names_in_titles(source, title):
+    assert classification._title(source) == title
