@@ -378,8 +378,8 @@ def _refuse_equal(model: Model, logits: Tensor) -> None:
     if torch.allclose(logits, logits[:1].expand_as(logits), rtol=0.0, atol=tolerance, equal_nan=True):
         raise ValueError(
             f"posterior_predict: nothing is random in {_name(model)}: no attention site announced itself, and the "
-            f"{len(logits)} draws are equal; convert the network first (probattn.models.convert), or ask for one "
-            "answer: num_samples=1 or posterior_expectation"
+            f"{len(logits)} draws are equal; convert it first, probattn.models.convert(net, "
+            "probattn.BayesianAttention()), or ask for one answer: num_samples=1 or posterior_expectation"
         )
 
 

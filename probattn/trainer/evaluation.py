@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from torch import Tensor
 from transformers import EvalPrediction
 
-from probattn.inference.configuration import attention_sites
 from probattn.inference.elbo import ELBOTerms
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.loop import StepTerms
@@ -85,7 +84,7 @@ def predicted_scores(
     program: HeadProgram, inputs: Mapping[str, Tensor], prediction: Prediction, draws: int, *seed: int
 ) -> Tensor:
     """Scores ``[B, ...]`` whose probabilities are the posterior predictive ones: of draws, or of their moments."""
-    if prediction == "moments" and attention_sites(program):
+    if prediction == "moments":
         return mean_of_moments(program, inputs, draws, *seed)
     return mean_of_draws(program, inputs, draws, *seed)
 

@@ -9,6 +9,7 @@ from pyro.nn import PyroModule
 from transformers import Trainer, TrainingArguments
 
 from probattn.checks import check_share
+from probattn.inference.configuration import attention_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.models.program import HeadProgram
 
@@ -58,6 +59,16 @@ def refuse_arguments(args: TrainingArguments | None, compute_loss_func: Any) -> 
             f"ProbabilisticTrainer: {args.n_gpu} devices in one process are not supported: torch.nn.DataParallel runs "
             f"threads that Pyro's handlers do not reach; {PROCESSES}, or leave one device visible "
             "(CUDA_VISIBLE_DEVICES=0)"
+        )
+
+
+def refuse_certain(program: HeadProgram, prediction: str) -> None:
+    """Refuses draws and moments of a network without attention sites, in which nothing is random."""
+    if prediction != "mean" and not attention_sites(program):
+        raise ValueError(
+            f"ProbabilisticTrainer: prediction={prediction!r} of a {type(program.net).__name__} without attention "
+            "sites, in which nothing is random; convert it first, probattn.models.convert(net, "
+            "probattn.BayesianAttention()), or leave prediction at 'mean'"
         )
 
 

@@ -39,7 +39,13 @@ from probattn.trainer.evaluation import (
     prediction_words,
     real_rows,
 )
-from probattn.trainer.refusals import refuse_arguments, refuse_model, refuse_other_loss, refuse_smoothing
+from probattn.trainer.refusals import (
+    refuse_arguments,
+    refuse_certain,
+    refuse_model,
+    refuse_other_loss,
+    refuse_smoothing,
+)
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 TRAINING = 0
@@ -92,8 +98,9 @@ class ProbabilisticTrainer(Checkpoints):
         NonFiniteError: (in training) the loss or its gradient is not finite; the message names the site.
         TypeError: a program or an ensemble in place of the network; no program is known for it; a class mixed in has a
             ``compute_loss`` of its own, which would be left out.
-        ValueError: an option out of its range; label smoothing of a head without it, ``compute_loss_func``,
-            ``torch.nn.DataParallel``, DeepSpeed, FSDP or ``torch_compile``.
+        ValueError: an option out of its range; draws or moments of a network without attention sites; label smoothing
+            of a head without it, ``compute_loss_func``, ``torch.nn.DataParallel``, DeepSpeed, FSDP or
+            ``torch_compile``.
 
     Example:
         >>> import tempfile
@@ -162,7 +169,7 @@ class ProbabilisticTrainer(Checkpoints):
         # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
         self.model_accepts_loss_kwargs = True
         self.add_callback(BeforeStep(self._before_step))
-        self._bound()
+        refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Makes the accelerator, whose clipping is that of :class:`Updates`."""
@@ -356,6 +363,7 @@ class ProbabilisticTrainer(Checkpoints):
         if self.prediction == "mean":
             _, scores, labels = super().prediction_step(model, inputs, False, ignore_keys, **kwargs)
             return loss, scores, labels
+        refuse_certain(self.program, self.prediction)
         inputs = self._prepare_inputs(inputs)
         with self.accelerator.autocast():
             scores = predicted_scores(

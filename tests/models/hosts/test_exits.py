@@ -56,7 +56,7 @@ def answers(net, inputs):
         with poutine.trace() as trace, pyro.plate("data", len(found[0])):
             found.append(head(net(**inputs)))
         found += [site["value"] for site in trace.trace.nodes.values() if site["type"] == "sample"]
-        if type(net).__name__.endswith("SequenceClassification"):
+        if type(net).__name__.endswith("SequenceClassification") and len(found) > 1:
             found.append(posterior_predict(Classifier(net), inputs, num_samples=3, seed=5).logits)
     return [value for value in found if isinstance(value, torch.Tensor)]
 """

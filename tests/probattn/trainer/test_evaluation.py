@@ -12,7 +12,7 @@ from transformers import EvalPrediction
 import probattn
 from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_moments, posterior_predict
 from probattn.inference.predictive import Posterior
-from probattn.models import program_for
+from probattn.models import program_for, revert
 from probattn.trainer import compute_uncertainty
 from probattn.trainer import evaluation as module
 
@@ -148,21 +148,18 @@ def test_chunks_of_draws_add_up_to_the_mean(monkeypatch, scene, link):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_network_without_draws_is_asked_once(monkeypatch, scene, tmp_path):
-    asked = []
-    original = module.posterior_predict
-    monkeypatch.setattr(
-        module,
-        "posterior_predict",
-        lambda *args, **kwargs: asked.append(args[2]) or original(*args, **kwargs),
+@pytest.mark.parametrize("prediction", ["draws", "moments"])
+def test_a_network_without_sites_has_no_draws(scene, tmp_path, prediction):
+    data, words = (
+        scene.classes(4),
+        rf"prediction='{prediction}' of a Bert\w+ without attention sites, in which nothing is random",
     )
-    data = scene.classes(4)
-    net = scene.network(scene.bert)
-    found = trainer_of(scene, tmp_path, net, data, prediction="draws").predict(data)
-    assert asked == [1]
-    with torch.no_grad():
-        expected = net.eval()(**scene.collate(data)).logits.log_softmax(-1)
-    np.testing.assert_allclose(found.predictions, expected, atol=1e-6)
+    with pytest.raises(ValueError, match=words):
+        trainer_of(scene, tmp_path, scene.network(scene.bert), data, prediction=prediction)
+    trainer = trainer_of(scene, tmp_path, scene.network(scene.bert, BAYESIAN), data, prediction=prediction)
+    revert(trainer.model)
+    with pytest.raises(ValueError, match=words):
+        trainer.predict(data)
 
 
 def test_measures_of_uncertainty(scene, tmp_path):

@@ -1,0 +1,249 @@
+"""A converted network keeps its sites, whatever is done to its configuration, and says so where nothing is random."""
+
+import copy
+import logging
+import threading
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+from transformers import TrainingArguments
+
+import probattn
+from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
+from probattn.inference import (
+    AttentionELBO,
+    AttentionGuide,
+    ParticleEnsemble,
+    SVGDDriver,
+    SVIDriver,
+    posterior_moments,
+    posterior_predict,
+)
+from probattn.models import Classifier, convert, program_for, revert
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+BATCH = {
+    "input_ids": torch.arange(12).view(2, 6) + 1,
+    "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2]),
+}
+DATA = {**BATCH, "labels": torch.tensor([0, 1])}
+
+
+def plain(config=None, **options):
+    torch.manual_seed(0)
+    config = hf.BertConfig(vocab_size=40, initializer_range=0.4, **SIZES) if config is None else config
+    return hf.BertForSequenceClassification._from_config(config, **options).eval()
+
+
+def causal(attn_implementation="sdpa"):
+    torch.manual_seed(0)
+    config = hf.LlamaConfig(vocab_size=40, initializer_range=0.4, pad_token_id=0, **SIZES)
+    return hf.LlamaForCausalLM._from_config(config, attn_implementation=attn_implementation).eval()
+
+
+def sampled(net, seed=0):
+    with torch.no_grad(), probattn.sampling(net, seed=seed):
+        return net(**BATCH).logits
+
+
+def spread(net):
+    return posterior_predict(net, BATCH, 4).std.max().item()
+
+
+def each_config(net, name):
+    for module in net.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = name
+
+
+ROADS = {
+    "set_attn_implementation": lambda net, name: net.set_attn_implementation(name),
+    "the configuration": lambda net, name: setattr(net.config, "_attn_implementation", name),
+    "the configuration of a part": lambda net, name: setattr(
+        net.base_model.config, "_attn_implementation", name
+    ),
+    "every configuration": each_config,
+}
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("make", [plain, causal])
+def test_another_implementation_is_that_of_plain_passes_and_sites_stay(make, road, name):
+    former = "sdpa" if name == "eager" else "eager"
+    net = convert(make(attn_implementation=former), BayesianAttention())
+    expected = sampled(net)
+    ROADS[road](net, name)
+    assert torch.equal(sampled(net), expected)
+    theirs = make(attn_implementation=name)
+    with torch.no_grad():
+        assert torch.equal(net(**BATCH).logits, theirs(**BATCH).logits)
+    with pytest.raises(RuntimeError, match="training without a driver"):
+        net.train()(**BATCH)
+    assert revert(net).config._attn_implementation == name
+
+
+def test_trainings_and_closed_forms_go_on_under_another_implementation(tmp_path):
+    net = convert(plain(), BayesianAttention(), AlignmentAttention("ct"))
+    program = program_for(net)
+
+    def terms():
+        torch.manual_seed(0)
+        return AttentionELBO()(program, AttentionGuide(program))(DATA)
+
+    expected, moments = terms(), posterior_moments(net, BATCH).std
+    net.set_attn_implementation("eager")
+    torch.testing.assert_close(terms(), expected)
+    assert expected.kl_nats > 1 and expected.factors != 0
+    torch.testing.assert_close(posterior_moments(net, BATCH).std, moments)
+    net.set_attn_implementation("sdpa")
+    rows = [{name: value[i % 2] for name, value in DATA.items()} for i in range(4)]
+    arguments = TrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
+    trainer = probattn.ProbabilisticTrainer(model=net, args=arguments, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    assert trainer.evaluate()["eval_kl_nats"] > 1
+    with pytest.raises(RuntimeError, match="training without a driver"):
+        hf.Trainer(model=net, args=arguments, train_dataset=rows).train()
+
+
+def test_a_name_without_sites_and_a_reader_of_another_thread_are_refused():
+    net = convert(plain(), BayesianAttention())
+    net.config._attn_implementation = "paged|sdpa"
+    with pytest.raises(RuntimeError, match=r"set to 'paged\|sdpa' after conversion.*revert\(net\)"):
+        sampled(net)
+    net = convert(plain(), BayesianAttention())
+    expected, found = sampled(net), []
+    net.set_attn_implementation("eager")
+    thread = threading.Thread(target=lambda: found.append(sampled(net)))
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0], expected)
+
+
+def test_parts_run_by_themselves():
+    """An encoder alone, a decoder with cached states, and a layer that is left out."""
+    torch.manual_seed(0)
+    config = hf.BartConfig(
+        vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2
+    )
+    config.decoder_attention_heads, config.decoder_ffn_dim, config.encoder_ffn_dim = 2, 16, 16
+    config.decoder_layerdrop = config.encoder_layerdrop = 0.9
+    net = convert(hf.BartForConditionalGeneration(config), BayesianAttention.bam())
+    words = BATCH["input_ids"]
+    with torch.no_grad(), probattn.sampling(net):
+        encoded = net.eval().get_encoder()(words)
+        assert net(encoder_outputs=encoded, decoder_input_ids=words).logits.isfinite().all()
+        assert net.generate(words, max_new_tokens=3, num_beams=2).shape[0] == 2
+        for _ in range(6):
+            assert net.train()(words).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_networks_of_one_configuration_object_are_converted_each_by_itself(first):
+    config = hf.BertConfig(vocab_size=40, initializer_range=0.4, **SIZES)
+    a, b = plain(config), plain(config)
+    c = plain(config)
+    expected = c(**BATCH).logits
+    convert(a, BayesianAttention())
+    assert config._attn_implementation == b.config._attn_implementation == "sdpa"
+    assert torch.equal(b(**BATCH).logits, expected)
+    convert(b, BayesianAttention())
+    left, other = (a, b) if first == "a" else (b, a)
+    revert(left)
+    assert left.config._attn_implementation == "sdpa"
+    assert spread(other) > 1e-3
+    assert SVIDriver(program_for(other), progress=False, cpu=True).fit(DATA, steps=1).train["kl_nats"] > 1
+    other.config.id2label = {0: "no", 1: "yes"}
+    assert revert(other).config.id2label == {0: "no", 1: "yes"}
+    assert torch.equal(c(**BATCH).logits, expected) and c.config is config
+
+
+def test_a_failed_conversion_gives_the_configuration_back():
+    net = plain()
+    config = net.config
+    with pytest.raises(ValueError, match="layer"):
+        convert(net, BayesianAttention(), layers=[7])
+    assert net.config is net.bert.config is config
+
+
+def test_configurations_of_parts_stay_those_of_the_whole():
+    torch.manual_seed(0)
+    text = {"vocab_size": 40, "max_position_embeddings": 16, **SIZES}
+    config = hf.CLIPConfig(text_config=text, vision_config={"image_size": 8, "patch_size": 4, **SIZES})
+    net = hf.CLIPModel(config)
+    for each in (convert(net, BayesianAttention()), copy.deepcopy(net), revert(net)):
+        assert each.config is not config
+        assert each.text_model.config is each.config.text_config
+        assert each.vision_model.config is each.config.vision_config
+
+
+def test_a_network_made_from_the_configuration_of_a_converted_one_is_a_plain_one():
+    net = convert(plain(), BayesianAttention())
+    again = type(net)(net.config).eval()
+    again.load_state_dict(plain().state_dict())
+    torch.testing.assert_close(again(**BATCH).logits, plain()(**BATCH).logits)
+    convert(again, BayesianAttention())
+    assert torch.equal(again(**BATCH).logits, plain()(**BATCH).logits)
+    assert spread(net) > 1e-3 and spread(again) > 1e-3
+    assert revert(again).config._attn_implementation == "sdpa"
+
+
+class _Noisy(nn.Module):
+    """Dropout that stays on in evaluation mode, of torch's generators or of its own."""
+
+    def __init__(self, net, generator=None):
+        super().__init__()
+        self.net, self.generator = net, generator
+
+    def forward(self, batch):
+        logits = self.net(**batch).logits
+        return logits + torch.randn(logits.shape, generator=self.generator)
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+def test_draws_of_a_network_without_randomness_are_refused(chunk):
+    words = r"nothing is random in BertForSequenceClassification.*convert it first"
+    for net in (plain(), convert(plain(), RepulsiveAttention()), plain().to(torch.bfloat16)):
+        with pytest.raises(ValueError, match=words):
+            posterior_predict(net, BATCH, 5, chunk_size=chunk)
+        with pytest.raises(ValueError, match="no attention sites"), probattn.sampling(net):
+            pass
+        assert posterior_predict(net, BATCH, 1).logits.shape == (1, 2, 2)
+    for generator in (None, torch.Generator()):
+        assert posterior_predict(_Noisy(plain(), generator), BATCH, 5, chunk_size=chunk).std.max() > 0
+    ensemble = ParticleEnsemble(Classifier(plain()), num_particles=3)
+    assert len(posterior_predict(ensemble, BATCH).logits) == 3
+
+
+def test_the_first_line_of_a_training_says_what_is_latent(caplog, tmp_path):
+    def lines(train):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="probattn"):
+            train()
+        return [
+            (record.levelname, record.getMessage()) for record in caplog.records if record.name == "probattn"
+        ]
+
+    def fit(net, driver=SVIDriver, **options):
+        return lines(lambda: driver(program_for(net), progress=False, cpu=True, **options).fit(DATA, steps=1))
+
+    def train(net):
+        rows = [{name: value[i % 2] for name, value in DATA.items()} for i in range(4)]
+        arguments = TrainingArguments(
+            str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True
+        )
+        return lines(probattn.ProbabilisticTrainer(model=net, args=arguments, train_dataset=rows).train)
+
+    for way, name in ((fit, "SVIDriver"), (train, "ProbabilisticTrainer")):
+        nothing = way(plain())
+        assert [level for level, _ in nothing] == ["WARNING"]
+        assert nothing[0][1].startswith(f"{name}: nothing is latent in BertForSequenceClassification")
+        latent = way(convert(plain(), BayesianAttention()))
+        assert latent == [("INFO", f"{name}: latent: the attention weights of 2 sites")]
+    heads = fit(convert(plain(), RepulsiveAttention()), SVGDDriver)
+    assert heads == [("INFO", "SVGDDriver: latent: the heads of 6 projections, as particles")]
+    ensemble = ParticleEnsemble(Classifier(plain()), num_particles=3)
+    whole = lines(lambda: SVGDDriver(ensemble, progress=False, cpu=True).fit(DATA, steps=1))
+    assert whole == [("INFO", "SVGDDriver: latent: the model itself, as 3 particles")]
