@@ -85,7 +85,7 @@ def check_patterns(adapters: Mapping[str, Any], net: nn.Module, source: Path) ->
     patterns = [adapters.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern")]
     for table in (adapters.get(name) for name in ("rank_pattern", "alpha_pattern")):
         patterns += [rf"(.*\.)?({key})$" for key in table] if isinstance(table, Mapping) else []
-    patterns = [each for each in patterns if isinstance(each, str) and re.escape(each) != each]
+    patterns = [one for one in patterns if isinstance(one, str) and re.escape(one) != one]
     if not patterns:
         return
     names = [name for name, _ in net.named_modules()]

@@ -249,4 +249,4 @@ def _texts(X: Any) -> list[str]:
     wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
     if wrong:
         raise TypeError(f"X: expected texts, got {wrong[0]}; write a missing text as ''")
-    return [whole_text(f"X[{place}]", str(text), "X") for place, text in enumerate(texts)]
+    return [whole_text(f"X[{row}]", str(text), "X") for row, text in enumerate(texts)]

@@ -35,13 +35,13 @@ def workers(command: Sequence[str], number: int, device: torch.device, folder: P
     What each of them writes is in ``worker-N.log`` in the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"worker-{place}.log" for place in range(1, number + 1)]
+    files = [folder / f"worker-{index}.log" for index in range(1, number + 1)]
     started: list[subprocess.Popen[bytes]] = []
     with _terminated():
         try:
-            for place, file in enumerate(files, 1):
+            for index, file in enumerate(files, 1):
                 with file.open("wb") as log:
-                    environment = {**os.environ, "OMP_NUM_THREADS": "1", **other_gpu(device, place)}
+                    environment = {**os.environ, "OMP_NUM_THREADS": "1", **other_gpu(device, index)}
                     started.append(
                         subprocess.Popen(  # a Ctrl-C of the terminal does not reach a session of its own
                             command, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -97,7 +97,7 @@ def other_gpu(device: torch.device, number: int) -> dict[str, str]:
     """The environment in which a process sees one GPU, the ``number``-th after the one of this process, in turn."""
     if device.type != "cuda":
         return {}
-    count, own = torch.cuda.device_count(), device.index or 0
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = given.split(",") if given else [str(each) for each in range(count)]
-    return {"CUDA_VISIBLE_DEVICES": names[(own + number) % count].strip()}
+    count, first = torch.cuda.device_count(), device.index or 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",") if visible else [str(index) for index in range(count)]
+    return {"CUDA_VISIBLE_DEVICES": names[(first + number) % count].strip()}

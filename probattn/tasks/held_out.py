@@ -123,7 +123,7 @@ class HeldOut:
         self, run: Path, key: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`kept`."""
-        rows = [{name: each[name] for name in KEPT} for each in answers]
+        rows = [{name: answer[name] for name in KEPT} for answer in answers]
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         head = json.dumps({**self._head(run, drawing), ANSWERS: digest(lines)}, ensure_ascii=False)
         file = run / FOLDER / f"{key}.jsonl"

@@ -40,8 +40,8 @@ class Policies(Area):
         self.texts = scratch / "new.csv"
         self.texts.write_text("text\nthe film was good\nbad plot\n\nawful cast\n", encoding="utf-8")
 
-    def attempt(self, draw: random.Random, place: Path) -> bool:
-        run = place / "run"
+    def attempt(self, draw: random.Random, folder: Path) -> bool:
+        run = folder / "run"
         shutil.copytree(self.run, run)
         kinds = ["policy.json"] * 4 + ["triage.features.safetensors"] + ["held_out"] * 3
         kind = draw.choice(kinds)
@@ -52,7 +52,7 @@ class Policies(Area):
             if (run / "policy.json").read_text(encoding="utf-8") != self.policy:
                 raise LostError("other predictions gave another policy", file.name)
             return used
-        output = place / "decided.csv"
+        output = folder / "decided.csv"
         result = invoke("predict", run, "--policy", run, "--input", self.texts, "--output", output, "--quiet")
         used = check_result(result, kind)
         if used != output.exists():
@@ -92,10 +92,10 @@ class FilesOfTexts(Area):
         super().__init__(scratch)
         self.run = _texts_run(scratch)
 
-    def attempt(self, draw: random.Random, place: Path) -> bool:
+    def attempt(self, draw: random.Random, folder: Path) -> bool:
         ending, written = draw.choice(("csv", "tsv", "jsonl", "txt")), draw.choice(("csv", "tsv", "jsonl"))
         rows = [self._row(draw, number) for number in range(draw.randint(1, 8))]
-        file, output = place / f"in.{ending}", place / f"out.{written}"
+        file, output = folder / f"in.{ending}", folder / f"out.{written}"
         text = _content(rows, ending)
         whole = draw.random() < 0.3
         if not whole:
@@ -110,7 +110,7 @@ class FilesOfTexts(Area):
         used = check_result(
             invoke("predict", self.run, "--input", file, "--output", output, "--quiet"), about
         )
-        if sorted(each.name for each in place.iterdir()) != sorted(
+        if sorted(file.name for file in folder.iterdir()) != sorted(
             {file.name, *([output.name] if used or there else [])}
         ):
             raise LostError("files are left, or the output is missing", about)
@@ -119,23 +119,28 @@ class FilesOfTexts(Area):
                 raise LostError("the output of a refused file was replaced", about)
             return False
         answers = _read(output)
-        if any("predicted_label" not in each and "label" not in each for each in answers):
+        if any("predicted_label" not in row and "label" not in row for row in answers):
             raise LostError("a row without an answer", about)
         if whole:
-            self._check_again(place, output, answers, rows if ending != "txt" else [], about)
+            self._check_again(folder, output, answers, rows if ending != "txt" else [], about)
         return True
 
     def _check_again(
-        self, place: Path, output: Path, answers: list[dict[str, str]], rows: list[dict[str, str]], about: str
+        self,
+        folder: Path,
+        output: Path,
+        answers: list[dict[str, str]],
+        rows: list[dict[str, str]],
+        about: str,
     ) -> None:
         """What was written is read as it came in, and its texts are predicted alike."""
-        again = place / "again.jsonl"
+        again = folder / "again.jsonl"
         succeeds("predict", self.run, "--input", output, "--output", again, "--quiet")
         repeated = _read(again)
         for number, row in enumerate(rows):
             if any(repeated[number][name] != value for name, value in row.items()):
                 raise LostError("a row came back changed", f"{about}\n{row!r}\n{repeated[number]!r}")
-        if [each["label"] for each in answers] != [each["predicted_label"] for each in repeated]:
+        if [row["label"] for row in answers] != [row["predicted_label"] for row in repeated]:
             raise LostError("a text that was written is predicted otherwise", about)
 
     def _row(self, draw: random.Random, number: int) -> dict[str, str]:

@@ -180,7 +180,7 @@ def test_a_child_forked_in_the_middle_of_a_prediction_predicts_and_trains(beside
     """The other thread is lost with what it changed: the child finds networks and store as they were, and no lock."""
     model, other = classifier(0), classifier(1).train()
     pyro.clear_param_store()
-    own = pyro.param("own", torch.tensor(3.0))
+    stored = pyro.param("stored", torch.tensor(3.0))
     expected = posterior_predict(model, BATCH, 4).logits
     exits: list[int] = []
 
@@ -188,7 +188,7 @@ def test_a_child_forked_in_the_middle_of_a_prediction_predicts_and_trains(beside
         same = torch.equal(posterior_predict(model, BATCH, 4).logits, expected)
         data = BATCH | {"labels": torch.tensor([0, 1, 0, 1])}
         SVIDriver(model, batch_size=4, progress=False, cpu=True).fit(data, steps=1)
-        return same and other.training and torch.equal(pyro.param("own"), own)
+        return same and other.training and torch.equal(pyro.param("stored"), stored)
 
     def fork() -> None:
         child = os.fork()

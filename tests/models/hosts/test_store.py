@@ -301,7 +301,7 @@ def test_more_classes_than_a_network_can_have_are_refused_before_they_are_named(
     (folder / "manifest.json").unlink()
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"num_labels": 10**9}))
-    for read in (load, lambda place: open_pretrained(AutoConfig, place)):
+    for read in (load, lambda path: open_pretrained(AutoConfig, path)):
         with pytest.raises(StoredNetworkError, match="expected at most 1,000,000 num_labels, got 1000000000"):
             read(folder)
 
@@ -313,7 +313,7 @@ def test_pipes_and_devices_are_refused_unread(folder, name):
         file = folder / name
         file.unlink(missing_ok=True)
         make(file)
-        for read in (load, lambda place: open_pretrained(AutoConfig, place)):
+        for read in (load, lambda path: open_pretrained(AutoConfig, path)):
             with pytest.raises(StoredNetworkError, match=f"{name}: expected a file, got a pipe"):
                 read(folder)
 

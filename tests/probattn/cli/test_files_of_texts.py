@@ -281,11 +281,11 @@ def test_a_file_that_is_predicted_again_keeps_its_texts(run, tmp_path, kind, esc
     file, once, twice = (tmp_path / f"{name}.{kind}" for name in ("in", "once", "twice"))
     source = [{"=text": text, "text": text} for text in FORMULAS]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in source), encoding="utf-8")
-    given = ("predict", run, "--quiet", "--escape", escape)
-    succeeds(*given, "--input", tmp_path / "in.jsonl", "--output", once)
-    succeeds(*given, "--input", once, "--output", twice)
+    arguments = ("predict", run, "--quiet", "--escape", escape)
+    succeeds(*arguments, "--input", tmp_path / "in.jsonl", "--output", once)
+    succeeds(*arguments, "--input", once, "--output", twice)
     back = tmp_path / "back.jsonl"
-    succeeds(*given, "--input", twice, "--output", back)
+    succeeds(*arguments, "--input", twice, "--output", back)
     answers = [json.loads(line) for line in back.read_text(encoding="utf-8").splitlines()]
     assert [(row["=text"], row["text"]) for row in answers] == [(text, text) for text in FORMULAS]
     assert all(row["label"] == row["predicted_label"] == row["predicted_predicted_label"] for row in answers)

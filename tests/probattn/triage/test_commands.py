@@ -269,8 +269,8 @@ def test_a_network_without_a_manifest_is_known_by_its_files(triaged, command, tm
     assert len(set(contents)) == 8
 
 
-def _without_network(folder, place):
-    return write_policy(read_policy(folder).model_copy(update={"network": None}), place / "none.json")
+def _without_network(folder, new):
+    return write_policy(read_policy(folder).model_copy(update={"network": None}), new / "none.json")
 
 
 DEFAULTS = ("--error", "0.9", "--sets", "lac", "--num-samples", "3")
@@ -315,7 +315,9 @@ def test_damaged_predictions_are_named_and_made_anew(predicted, command, tmp_pat
 
 
 def _limits(policy, *changes):
-    return policy["limits"].__setitem__(slice(None), [{**policy["limits"][0], **each} for each in changes])
+    return policy["limits"].__setitem__(
+        slice(None), [{**policy["limits"][0], **change} for change in changes]
+    )
 
 
 @pytest.mark.parametrize(

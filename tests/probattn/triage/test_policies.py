@@ -115,7 +115,7 @@ def test_sets_are_those_of_the_rule():
     assert set(policy.set_of(answer)) == set(inside) and policy.set_of(answer)[0] == "cold"
     whole = policy.model_copy(update={"sets": policy.sets.model_copy(update={"threshold": None})})
     assert whole.set_of(answer) == ("cold", "warm", "mild")
-    values = torch.tensor([list(each["probabilities"].values()) for each in held.answers])
+    values = torch.tensor([list(answer["probabilities"].values()) for answer in held.answers])
     expected = Counter((1 - values <= policy.sets.threshold).sum(dim=1).tolist())
     assert len(expected) > 1 and set_sizes(held, policy) == expected == dict(sorted(expected.items()))
     assert set_sizes(held, whole) == {3: 600}
