@@ -1,9 +1,11 @@
 """Policies from predictions that are known, and what they decide."""
 
+import itertools
 import json
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from probattn.triage import (
     shift,
     write_policy,
 )
+from probattn.triage import page as pages
 from probattn.triage.calibration import (
     class_rows,
     confusions,
@@ -396,6 +399,47 @@ def test_shift_is_that_of_scipys_tests():
     assert found.classes == pytest.approx(sum(max(a - b, 0) for a, b in zip(*shares, strict=True)))
     few = dataset_shift(Seen.of(scores[:40], labels[:40]), Seen.of(others, other_labels))
     assert few.uncertainty_p == pytest.approx(stats.ks_2samp(scores[:40], others, method="exact").pvalue)
+
+
+@pytest.mark.parametrize(
+    "rows", [((6, 1, 0, 1), (9, 0, 0, 4)), ((1, 3, 0, 0), (8, 2, 1, 0)), ((0, 2), (12, 1))]
+)
+def test_the_p_value_of_classes_is_that_of_all_tables(rows):
+    """Of every table with the same totals, by its hypergeometric probability; some classes have one input, or none."""
+    totals = [sum(column) for column in zip(*rows, strict=True)]
+    names = "abcd"[: len(totals)]
+
+    def statistic(row):
+        expected = [total * sum(rows[0]) / sum(totals) for total in totals]
+        return sum((n - e) ** 2 / t for n, e, t in zip(row, expected, totals, strict=True) if t)
+
+    probability = 0.0
+    for row in itertools.product(*(range(total + 1) for total in totals)):
+        if sum(row) == sum(rows[0]) and statistic(row) >= statistic(rows[0]) - 1e-9:
+            ways = math.prod(math.comb(total, n) for total, n in zip(totals, row, strict=True))
+            probability += ways / math.comb(sum(totals), sum(rows[0]))
+    first, second = (
+        Seen.of([0.5] * sum(row), "".join(name * n for name, n in zip(names, row, strict=True)))
+        for row in rows
+    )
+    assert dataset_shift(first, second).classes_p == pytest.approx(probability, abs=0.015)
+
+
+def test_inputs_have_a_class_each_or_none():
+    held, _, _ = judged(8, size=4)
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        _ = replace(held, labels=held.labels[:3]).wrong
+
+
+def test_the_chart_has_all_shares(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(pages, "line_chart", lambda lines, x, y, _: drawn.append((lines, x, y)))
+    curve = SimpleNamespace(coverage=(0.5, 1.0), risk=(0.0, 0.3))
+    pages._chart(SimpleNamespace(curve=curve, policy=SimpleNamespace(error=0.05)))
+    ((wrong, promise), x, y) = drawn[0]
+    assert wrong.points == ((0.5, 0.0), (1.0, 0.3)) and promise.points == ((0.0, 0.05), (1.0, 0.05))
+    assert (x.low, x.high, y.low) == (0, 1, 0) and y.high >= 0.3
+    assert x.ticks[0] == y.ticks[0] == (0, "0") and x.ticks[-1] == (1, "100%")
 
 
 def test_inputs_of_one_kind_are_rarely_called_another(monkeypatch):
