@@ -65,7 +65,7 @@ def warn_about_labels(
 def _blanks(labels: Sequence[str], places: Sequence[str]) -> Iterator[str]:
     padded = [(label, where) for label, where in zip(labels, places, strict=True) if label != label.strip()]
     if padded:
-        examples = _first(f"{shown(label)} in {where}" for label, where in dict(padded).items())
+        examples = _first(f"{shown(label)} in {where}" for label, where in dict(reversed(padded)).items())
         yield (
             f"labels with blanks around them: {len(padded):,} ({examples}); they are read without the blanks: remove "
             "these from the file, which other programs read as further classes"

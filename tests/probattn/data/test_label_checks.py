@@ -26,15 +26,15 @@ def test_texts_with_two_labels_are_counted_with_their_lines(tmp_path: Path) -> N
 
 
 def test_case_variants_and_blanks_are_told_with_what_to_do(tmp_path: Path) -> None:
-    labels = ["REFUND ", "Refund", "refund", "card", "refund"]
+    labels = ["REFUND ", "Refund", "refund", "card", "refund", "REFUND "]
     rows = [(f"text {n}", label) for n, label in enumerate(labels)]
     blanks, variants = warned(tmp_path / "a.csv", rows)
-    assert blanks.startswith("labels with blanks around them: 1 ('REFUND ' in line 2); they are read without")
-    assert "'REFUND' (1) and 'Refund' (1) and 'refund' (2)" in variants
-    assert "`label_map: {'REFUND': 'refund', 'Refund': 'refund'}`" in variants
+    assert blanks.startswith("labels with blanks around them: 2 ('REFUND ' in line 2); they are read without")
+    assert "'REFUND' (2) and 'Refund' (1) and 'refund' (2)" in variants
+    assert "`label_map: {'Refund': 'REFUND', 'refund': 'REFUND'}`" in variants
     source = Source(str(tmp_path / "a.csv"), label_map={"REFUND": "refund", "Refund": "refund"})
     with pytest.warns(DataWarning, match="blanks around"):
-        assert source.load("train").counts() == {"card": 1, "refund": 4}
+        assert source.load("train").counts() == {"card": 1, "refund": 5}
 
 
 def test_pairs_are_the_same_where_both_texts_are(tmp_path: Path) -> None:
