@@ -20,6 +20,7 @@ from probattn.files.manifest import verify_manifest
 from probattn.inference.checkpoint import CorruptCheckpointError
 from probattn.trainer.checkpoints import DRAFT, last_checkpoint, verify_checkpoint
 
+pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")  # transformers', of quick saves
 CALLS = ((os, ("mkdir", "open", "rename", "replace", "rmdir", "unlink")), (torch, ("save",)))
 """What a save changes a disk with; a kill may come before or after each call."""
 
