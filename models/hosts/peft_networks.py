@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from torch import nn
 from transformers.integrations.peft import PeftAdapterMixin
 
-from probattn.files.manifest import DamagedFolderError, verify_folder
+from probattn.files.json_files import read_json
+from probattn.files.manifest import MANIFEST, DamagedFolderError, Manifest, verify_folder
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
 from probattn.models.hosts.description import FILE, Description
 from probattn.models.hosts.hub import ACCESS, OutOfReachError, download, is_name
@@ -107,7 +109,8 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
                 verify_folder(folder)
             except DamagedFolderError as error:
                 raise StoredNetworkError(f"{folder}: {error}; copy it again, or save it anew") from error
-        call.arguments[identifier] = str(folder)
+        if is_name(model_id):
+            call.arguments[identifier] = str(folder)  # so that all files are of one commit
         loaded = original(*call.args, **call.kwargs)
         if conversion(net) is None:
             warnings.warn(
@@ -135,11 +138,17 @@ def _access(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _folder(model_id: Any, access: Mapping[str, Any]) -> Path | None:
-    """The folder of adapters with sites, a local one or the hub's after its download; None of adapters alone."""
+    """The folder with the sites of adapters, a local one or the hub's after its download; None of adapters alone."""
     if is_name(model_id):
         return download(model_id, **access)
-    folder = Path(model_id)
-    return folder if (folder / FILE).exists() else None
+    folder = Path(model_id).absolute()
+    if (folder / FILE).exists():
+        return folder
+    if not (folder.parent / MANIFEST).exists():
+        return None
+    files = read_json(folder.parent / MANIFEST, TypeAdapter(Manifest)).files
+    # PEFT writes adapters of other names than "default" into folders below.
+    return folder.parent if f"{folder.name}/{ADAPTERS}" in files else None
 
 
 def refuse_copies(name: str, copied: Collection[str]) -> None:

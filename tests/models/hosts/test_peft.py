@@ -185,6 +185,20 @@ def test_folders_of_earlier_versions_have_the_configuration_apart(families, tmp_
     assert torch.equal(families.forward(load(tmp_path / "both"), inputs), families.forward(net, inputs))
 
 
+def test_an_adapter_in_a_folder_below_brings_the_sites(families, tmp_path):
+    net = wrapped(base(families, "bert", tmp_path / "base"), "peft first", ["query"])
+    net.add_adapter("further", peft.LoraConfig(target_modules=["value"], init_lora_weights=False))
+    net.set_adapter("further")
+    net.eval().save_pretrained(tmp_path / "both")
+    host = type(net.get_base_model()).from_pretrained(tmp_path / "base")
+    host = convert(host, BayesianAttention(sigma=0.5))
+    again = peft.PeftModel.from_pretrained(host, str(tmp_path / "both" / "further")).eval()
+    inputs = families.BY_NAME["bert"].inputs()
+    assert torch.equal(families.forward(again, inputs), families.forward(net, inputs))
+    drawn = [posterior_predict(Classifier(each), inputs, 4, seed=0).logits for each in (again, net)]
+    assert torch.equal(*drawn)
+
+
 def test_the_configuration_of_the_base_network_is_the_one_that_was_saved(families, tmp_path):
     """It may have been read with other options than those in its folder."""
     base(families, "bert", tmp_path / "base")
