@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from probattn.sites.seeds import seed_integers
+
 Collate = Callable[[list[Any]], Any]
 
 
@@ -81,7 +83,7 @@ class DataOrder:
         """Row indices of an epoch in their order, ``[N]``."""
         if not self.shuffle:
             return np.arange(self.num_rows)
-        generator = np.random.default_rng([self.seed, epoch])
+        generator = np.random.default_rng(seed_integers([self.seed, epoch]))
         rows = generator.permutation(self.num_rows)
         return rows if self.length_pool is None else self._similar(rows, generator)
 
@@ -205,7 +207,7 @@ def load_batches(
 ) -> DataLoader[Any]:
     """Loader of given batches of rows; ``seed`` seeds the workers, so torch's generator is the same after resuming."""
     generator = torch.Generator()
-    generator.manual_seed(int(np.random.SeedSequence(list(seed)).generate_state(1)[0]))
+    generator.manual_seed(int(np.random.SeedSequence(seed_integers(seed)).generate_state(1)[0]))
     return DataLoader(
         rows,
         batch_sampler=list(batches),

@@ -226,8 +226,8 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor 
         # then draw the divergence, or name the site.
         except NotImplementedError:
             return None
-    result: Tensor = scale_and_mask(divergence, posterior["scale"], posterior["mask"])
-    return result
+    # A number, 0, where a law is masked out by mask(False).
+    return torch.as_tensor(scale_and_mask(divergence, posterior["scale"], posterior["mask"]))
 
 
 def _categorical_divergence(q: Categorical, p: Categorical) -> Tensor:

@@ -41,6 +41,7 @@ from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.building import as_program
 from probattn.sites.noise import Scratch, SeededNoise
 from probattn.sites.posterior import SitePosterior
+from probattn.sites.seeds import seed_integers
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
@@ -505,14 +506,14 @@ def device_of(inputs: Mapping[str, Tensor]) -> torch.device:
 
 
 def seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:
-    """A seed as a tuple of integers."""
+    """A seed as a tuple of integers, which differs wherever seeds do."""
     parts = [seed] if isinstance(seed, SupportsIndex) else seed
     if not isinstance(parts, Iterable) or not all(isinstance(part, SupportsIndex) for part in parts):
         raise TypeError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
     entropy = [operator.index(part) for part in parts]
     if min(entropy, default=0) < 0:
         raise ValueError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
-    return tuple(entropy)
+    return seed_integers(entropy)
 
 
 def _seed(entropy: Sequence[int], draw: int) -> int:

@@ -20,6 +20,7 @@ from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 
 from probattn.inference.checkpoint import CheckpointError
+from probattn.sites.seeds import seed_integers
 from probattn.sites.threads import SHARED_STATE, SharedState
 
 Precision = Literal["no", "bf16", "fp16"]
@@ -94,16 +95,22 @@ RandomState = dict[str, Any]
 
 
 def seed_generators(*seed: int) -> None:
-    """Seeds Python, numpy and torch (every device) from integers >= 0; other integers give unrelated streams."""
-    python, numpy, torch_seed = (int(word) for word in np.random.SeedSequence(seed).generate_state(3))
+    """Seeds Python, numpy and torch (every device) from integers >= 0; as many others give unrelated streams."""
+    python, numpy, torch_seed = (
+        int(word) for word in np.random.SeedSequence(seed_integers(seed)).generate_state(3)
+    )
     pyro.set_rng_seed(numpy)  # seeds all three; two get words of their own, or all would start from one
     random.seed(python)
     torch.manual_seed(torch_seed)
 
 
 def derived_seed(*entropy: int) -> int:
-    """A seed of 63 bits from integers >= 0; other integers give unrelated ones."""
-    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    """A seed of 63 bits from integers >= 0; as many others give an unrelated one.
+
+    Zeros at the end of up to four integers add nothing: (5) and (5, 0) give the same.
+    """
+    state = np.random.SeedSequence(seed_integers(entropy)).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
 
 
 def generator_states(devices: Iterable[torch.device]) -> list[Tensor]:

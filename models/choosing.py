@@ -48,7 +48,9 @@ def program_for(
 
     A sequence or image classifier without ``problem_type`` becomes what transformers' own loss would make of it:
     :class:`Regressor` for one label (``num_labels=1``), :class:`MultiLabelClassifier` where ``labels`` are floats, else
-    :class:`Classifier`. An encoder-decoder with a language modelling head becomes a :class:`Translator`.
+    :class:`Classifier`. An encoder-decoder with a language modelling head becomes a :class:`Translator`. A class of
+    your own names its program in a class attribute ``program_class``, as
+    :class:`probattn.models.McanForQuestionAnswering` does.
 
     Args:
         net: a Hugging Face network with a head, converted or not, PEFT's wrapper of one, or a program, which is
@@ -87,7 +89,10 @@ def program_for(
 def _program_class(net: nn.Module, labels: Tensor | None) -> type[Program] | None:
     if not isinstance(net, PreTrainedModel):
         return None
-    head = next((name for cls in type(net).__mro__ for name in _heads(cls.__name__)), None)
+    own: type[Program] | None = getattr(type(net), "program_class", None)
+    if own is not None:
+        return own
+    head = next((name for cls in type(net).__mro__ for name in _heads(cls)), None)
     if head is None:
         return None
     program = HEADS[head]
@@ -98,14 +103,16 @@ def _program_class(net: nn.Module, labels: Tensor | None) -> type[Program] | Non
     return program
 
 
-def _heads(name: str) -> Iterator[str]:
-    """Names of transformers' tables that list a class; else those that its name ends with."""
+def _heads(cls: type) -> Iterator[str]:
+    """Names of transformers' tables that list a class; of a class from elsewhere also those that its name ends with."""
+    name = cls.__name__
     for head in HEADS:
         table = getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES", {})
         if any(name == listed if isinstance(listed, str) else name in listed for listed in table.values()):
             yield head
-    suffix = name.rpartition("For")[2]
-    yield from (head for head in HEADS if head.replace("_", "").lower() == suffix.lower())
+    if not cls.__module__.startswith("transformers."):
+        suffix = name.rpartition("For")[2]
+        yield from (head for head in HEADS if head.replace("_", "").lower() == suffix.lower())
 
 
 def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:

@@ -19,6 +19,8 @@ from probattn.sites.handlers import is_handled, takes_answers
 Link = Literal["softmax", "sigmoid", "identity"]
 """What turns a prediction into probabilities; "identity" where it is a number of its own."""
 
+SEVERAL = ', or for several labels a row set net.config.problem_type = "multi_label_classification"'
+"""What a head for one class advises about as many numbers a row as there are classes."""
 IGNORED = -100
 """Label of a position that is not observed; transformers' own convention."""
 
@@ -158,6 +160,15 @@ class HeadProgram(Program):
     ) -> None:
         """Announces the labels, with those of the batch observed; without any they are values to predict."""
 
+    def aligned(self, prediction: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions and the labels that they are compared with, place by place; here as they stand.
+
+        Args:
+            prediction: as :meth:`forward` gives it, or of one of several kinds of labels.
+            labels: those of a key of :attr:`label_names`.
+        """
+        return prediction, labels
+
     def observations(self, batch: Mapping[str, Tensor]) -> int:
         """Number of observed labels in a batch, of which transformers' losses are means.
 
@@ -218,7 +229,9 @@ def check_classes(
     if labels.shape != shape or labels.is_floating_point():
         raise ValueError(
             f"{owner}: expected class numbers int64 {list(shape)} as {name}, got {labels.dtype} {list(labels.shape)}; "
-            "give one whole number a " + ("row" if len(shape) == 1 else "token")
+            "give one whole number a "
+            + ("row" if len(shape) == 1 else "token")
+            + (SEVERAL if labels.shape == (*shape, classes) and len(shape) == 1 else "")
         )
     given = labels[labels != IGNORED] if ignored else labels
     if not given.numel():

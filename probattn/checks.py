@@ -119,12 +119,17 @@ def check_instance(owner: str, name: str, value: object, kind: type, words: str)
 
 
 def check_batch(owner: str, batch: object) -> None:
-    """Raises ``TypeError`` unless ``batch`` is a mapping without lists or texts, which are not tensors yet."""
+    """Raises ``TypeError`` unless ``batch`` is a mapping without lists or texts, which are no tensors."""
     advice = "tokenize texts with return_tensors='pt'; collate rows of a data set; take the batches of a loader in turn"
     if not isinstance(batch, Mapping):
         got = type(batch).__name__
         raise TypeError(f"{owner}: expected a batch, a mapping of tensors by name, got {got}; {advice}")
     for name, value in batch.items():
+        if isinstance(value, list | tuple) and value and all(hasattr(each, "shape") for each in value):
+            raise TypeError(
+                f"{owner}: expected a tensor under {name!r}, got {len(value)} tensors in a {type(value).__name__}; a "
+                f"batch has one tensor a name: give each its own, such as '{name}_0'"
+            )
         if isinstance(value, (str, list)):
             raise TypeError(f"{owner}: expected a tensor under {name!r}, got {shown(value)}; {advice}")
 

@@ -9,10 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from probattn.sites.seeds import seed_integers
+
 
 def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:
     """A generator for each run; equal seeds with other streams are independent of each other."""
-    words = [int(np.random.SeedSequence((seed, stream)).generate_state(1)[0]) for seed in seeds]
+    words = [
+        int(np.random.SeedSequence(seed_integers((seed, stream))).generate_state(1)[0]) for seed in seeds
+    ]
     return [torch.Generator().manual_seed(word) for word in words]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy, deepcopy
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,9 +15,10 @@ from probattn.models.graphwriter.configuration import GraphWriterConfig
 from probattn.models.graphwriter.decoder import CopyOutput, FedState, GraphWriterDecoder
 from probattn.models.graphwriter.encoder import GraphWriterEncoder, GraphWriterEncoderOutput
 from probattn.models.graphwriter.graph import NO_RELATION
+from probattn.models.graphwriter.program import GraphTextProgram
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
 from probattn.models.lstm import OwnEncoderDecoder
-from probattn.models.program import IGNORED
+from probattn.models.program import IGNORED, Program
 from probattn.models.translation.network import END
 from probattn.models.translation.recurrent.encoder import check_mask
 
@@ -178,6 +179,8 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         >>> output.logits.shape, output.logits.exp().sum(-1).allclose(torch.ones(2, 5))
         (torch.Size([2, 5, 23]), True)
     """
+
+    program_class: ClassVar[type[Program]] = GraphTextProgram
 
     def __init__(self, config: GraphWriterConfig) -> None:
         super().__init__(config)

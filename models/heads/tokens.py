@@ -77,14 +77,18 @@ class TokenClassifier(HeadProgram):
         logits, valid = prediction, _real_tokens(prediction, inputs)
         if given is not None:
             check_classes(self, "labels", given, prediction.shape[:2], prediction.shape[2], ignored=True)
-            logits, given = prediction[:, : prediction.shape[1] - self.shift], given[:, self.shift :]
+            logits, given = self.aligned(prediction, given)
             valid = given != IGNORED
             given = given.where(valid, 0)
         law = dist.Categorical(logits=logits.float()).mask(valid).to_event(1)
         pyro.sample("label", law, obs=given, infer={"prediction": given is None})
 
+    def aligned(self, prediction: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits ``[B, T, C]`` without the last and labels ``[B, T]`` without the first :attr:`shift` positions."""
+        return prediction[:, : prediction.shape[1] - self.shift], labels[:, self.shift :]
+
     def _count(self, labels: Tensor) -> int:
-        return int((labels[:, self.shift :] != IGNORED).sum())
+        return int((self.aligned(labels, labels)[1] != IGNORED).sum())
 
 
 class MaskedLanguageModel(TokenClassifier):

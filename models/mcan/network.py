@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from probattn.models.lstm import OwnPreTrainedModel, read_padded
 from probattn.models.mcan.attention import AttentionalReduction, PaddingMask
 from probattn.models.mcan.configuration import McanConfig
 from probattn.models.mcan.layers import CoAttended, CoAttention, ImageGrid
+from probattn.models.mcan.program import VisualQuestionProgram
+from probattn.models.program import Program
 
 DRY_WORDS, DRY_REGIONS = 7, 5
 """Lengths of the dry run where regions are given; they differ, so that guided attention does not look like self."""
@@ -69,6 +71,7 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
 
     config_class = McanConfig
     base_model_prefix = "mcan"
+    program_class: ClassVar[type[Program]] = VisualQuestionProgram
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__(config)

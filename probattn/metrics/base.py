@@ -83,6 +83,7 @@ class UncertaintyMetric(Metric):
 class ExampleMean(UncertaintyMetric):
     """Mean over all examples of a quantity that each example has; a subclass names the quantity's function."""
 
+    is_differentiable: bool = True
     _quantity: ClassVar[Callable[..., Tensor]]
     total: Tensor
     count: Tensor

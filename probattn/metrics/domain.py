@@ -1,6 +1,6 @@
 """Uncertainty in and out of domain, accumulated."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from probattn.metrics.functional.inputs import kept_by_mask, prediction_shape
 
 class OutOfDomainMetric(ScoredExamples):
     """Keeps the uncertainty and the domain of every input, which all such metrics of a collection share."""
+
+    __jit_unused_properties__: ClassVar[list[str]] = [*ScoredExamples.__jit_unused_properties__, "domains"]
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ from probattn.sites.building import build
 from probattn.sites.deferred import announce
 from probattn.sites.handlers import is_handled
 from probattn.sites.scores import repeat_heads
+from probattn.sites.seeds import seed_integers
 
 SUFFIX = ".alignment"
 """Suffix of an attention call's name in that of its factor."""
@@ -197,7 +198,8 @@ class AlignmentFactor(nn.Module):
             return query, query_mask, key, key_mask
         if torch.is_grad_enabled():
             self.draws += 1
-        entropy = np.random.SeedSequence([self.method.seed, int(self.draws)]).generate_state(1, np.uint64)
+        integers = seed_integers([self.method.seed, int(self.draws)])
+        entropy = np.random.SeedSequence(integers).generate_state(1, np.uint64)
         source = torch.Generator().manual_seed(int(entropy[0] >> np.uint64(1)))
         queries = random_subset(query, query_mask, limit, source)
         return (*queries, *random_subset(key, key_mask, limit, source))

@@ -8,7 +8,7 @@ from torch import Tensor
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import is_handled
 from probattn.sites.masks import AttentionMask
-from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.site import AttentionSite, SiteSpec, refuse_tracing
 
 
 def attention(
@@ -46,6 +46,7 @@ def attention(
         Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``.
 
     Raises:
+        RuntimeError: the pass is traced, by a Jit ELBO of Pyro for instance.
         TypeError: the method needs parameters but was not built.
         ValueError: shapes do not fit.
 
@@ -57,6 +58,7 @@ def attention(
         >>> output.shape, weights.shape
         (torch.Size([2, 4, 5, 8]), torch.Size([2, 4, 5, 5]))
     """
+    refuse_tracing(name)
     _check_shapes(name, query, key, value)
     site = _site(name, method, query, key)
     valid = _mask(name, mask, query, key)

@@ -16,7 +16,7 @@ from probattn.sites.handlers import refuse_repeated
 from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
 from probattn.sites.repulsive import RepulsiveAttention
-from probattn.sites.site import AttentionSite, SiteSpec
+from probattn.sites.site import AttentionSite, SiteSpec, refuse_tracing
 from probattn.sites.tiled_posterior import Attending
 
 _ELSEWHERE: Mapping[type, str] = {
@@ -134,8 +134,10 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             Output shaped as the query, and weights ``[B, T, S]`` (``[B, H, T, S]`` unaveraged) or None.
 
         Raises:
+            RuntimeError: the pass is traced, by a Jit ELBO of Pyro for instance.
             ValueError: ``is_causal`` without a mask, or a mask of the wrong shape.
         """
+        refuse_tracing(self.site_name)
         if is_causal and attn_mask is None:
             raise ValueError(
                 "MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None"

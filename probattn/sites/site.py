@@ -9,6 +9,7 @@ from typing import Literal
 import pyro
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 
 from probattn.checks import check_integer
 from probattn.distributions import LogNormal, Weibull
@@ -138,6 +139,7 @@ class LatentSite(nn.Module):
         return layout.weights(log_weights(name, value).to(scores.dtype)) if weights is None else weights
 
     def _refuse_unsupported(self, name: str) -> None:
+        refuse_tracing(name)
         if getattr(self, "_is_replica", False):
             raise RuntimeError(
                 f"site {name!r}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is not "
@@ -240,6 +242,15 @@ class AttentionSite(LatentSite):
         heads = query.shape[1]
         if heads != self.spec.num_heads and (not self.spec.windowed or heads % self.spec.num_heads):
             raise ValueError(f"site {name!r}: expected {self.spec.num_heads} query heads, got {heads}")
+
+
+def refuse_tracing(name: str) -> None:
+    """Raises ``RuntimeError`` in a pass that is traced, whose graph would hold one draw for good."""
+    if is_tracing():
+        raise RuntimeError(
+            f"site {name!r}: latent attention cannot be traced, by torch.jit.trace or a Jit ELBO of Pyro; use "
+            "probattn.inference.AttentionELBO, or pyro.infer.TraceMeanField_ELBO or Trace_ELBO"
+        )
 
 
 def answer(name: str, posterior: AnsweringPosterior) -> Tensor:

@@ -17,17 +17,18 @@ FILES = ("arrow", "csv", "json", "pandas", "parquet", "text")
 
 
 def some_labels(*data: Any) -> Tensor | None:
-    """Labels of a row, which tell several classes from several labels."""
+    """Labels of a row, which tell several classes from several labels; ``ValueError`` where they are no numbers."""
     rows: Any = next((each for each in data if hasattr(each, "__len__") and not isinstance(each, dict)), ())
     row = rows[0] if len(rows) else None
     named = row if isinstance(row, Mapping) else {}
     found = next((named[name] for name in LABELS if name in named), None)
-    if isinstance(found, str):
-        raise TypeError(
-            f"ProbabilisticTrainer: expected labels as whole numbers, got {shown(found)}; replace each name by its "
-            "number, that of config.label2id"
-        )
-    return None if found is None else torch.as_tensor(found)
+    try:
+        return None if found is None else torch.as_tensor(found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"ProbabilisticTrainer: expected numbers as labels, got {shown(found)} in the first row; number the "
+            "classes, with the names in config.label2id"
+        ) from error
 
 
 def size_for_particles(data: Any) -> int:

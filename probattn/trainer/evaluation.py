@@ -11,23 +11,14 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
-from transformers import EvalPrediction
 
 from probattn.inference.elbo import ELBOTerms
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.loop import StepTerms
 from probattn.inference.predictive import posterior_predict, rows_per_pass
-from probattn.metrics.functional import (
-    area_under_risk_coverage,
-    brier_score,
-    calibration_error,
-    negative_log_likelihood,
-    pavpu,
-    predictive_entropy,
-)
 from probattn.metrics.functional.inputs import accumulation_dtype, widened
 from probattn.models.hosts.card import evaluations_in, note_evaluations, notes
-from probattn.models.program import IGNORED, HeadProgram, Link
+from probattn.models.program import HeadProgram, Link
 from probattn.trainer.data import name_of
 
 Prediction = Literal["mean", "draws", "moments"]
@@ -160,60 +151,3 @@ def add_to_card(
     number = "rows" if rows is None else f"{rows} rows"
     entry = {"figures": figures, "on": f"{number}{f' of {known}' if known else ''}, {words}"}
     note_evaluations(net, evaluations_in(notes(net)) | {name: entry})
-
-
-def compute_uncertainty(prediction: EvalPrediction) -> dict[str, float]:
-    r"""Measures of predicted classes and of their uncertainty, as ``compute_metrics`` of a ``Trainer``.
-
-    The predictions are those of any ``Trainer`` for classes; of a :class:`ProbabilisticTrainer` with
-    ``prediction="draws"`` or ``"moments"`` they are the logarithms of the posterior predictive probabilities.
-    Labels of -100 do not count.
-
-    Args:
-        prediction: logits ``[N, C]`` with labels ``[N]``, or ``[N, T, C]`` with ``[N, T]``; of several outputs the
-            first.
-
-    Returns:
-        ``accuracy``; ``negative_log_likelihood`` and ``predictive_entropy`` in nats; ``brier_score``;
-        ``calibration_error`` (10 bins); ``area_under_risk_coverage`` of errors ranked by entropy; ``pavpu``, which
-        counts a prediction as certain whose entropy is below half of that of C equal probabilities.
-
-    Raises:
-        ValueError: predictions or labels of another shape, or no label that counts.
-
-    Example:
-        >>> import numpy as np
-        >>> logits, labels = np.log([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1])
-        >>> figures = compute_uncertainty(EvalPrediction(logits, labels))
-        >>> figures["accuracy"], round(figures["negative_log_likelihood"], 4)
-        (1.0, 0.1643)
-    """
-    outputs, labels = prediction.predictions, prediction.label_ids
-    scores = torch.as_tensor(outputs[0] if isinstance(outputs, tuple) else outputs)
-    if isinstance(labels, tuple) or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape:
-        received = "several kinds of labels" if isinstance(labels, tuple) else f"labels {list(labels.shape)}"
-        raise ValueError(
-            f"compute_uncertainty: expected logits [N, C] with labels [N], or [N, T, C] with [N, T], got logits "
-            f"{list(scores.shape)} and {received}; write compute_metrics with the functions of probattn.metrics"
-        )
-    target = torch.as_tensor(labels).flatten()
-    counted = target != IGNORED
-    scores, target = scores.flatten(0, -2)[counted], target[counted]
-    if not len(target):
-        raise ValueError(f"compute_uncertainty: expected labels other than {IGNORED}, got none")
-    entropy = predictive_entropy(scores, inputs="logits")
-    wrong = scores.argmax(dim=-1) != target
-    threshold = math.log(scores.shape[-1]) / 2
-    certain = pavpu(
-        scores.unsqueeze(0), target, threshold=threshold, criterion="predictive_entropy", inputs="logits"
-    )
-    figures = {
-        "accuracy": 1 - wrong.double().mean(),
-        "negative_log_likelihood": negative_log_likelihood(scores, target, inputs="logits").mean(),
-        "brier_score": brier_score(scores, target, inputs="logits").mean(),
-        "calibration_error": calibration_error(scores, target, inputs="logits"),
-        "predictive_entropy": entropy.mean(),
-        "area_under_risk_coverage": area_under_risk_coverage(entropy, wrong),
-        "pavpu": certain,
-    }
-    return {name: float(value) for name, value in figures.items()}

@@ -46,6 +46,7 @@ from probattn.trainer.refusals import (
     refuse_other_loss,
     refuse_smoothing,
 )
+from probattn.trainer.uncertainty import with_program
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 TRAINING = 0
@@ -329,13 +330,18 @@ class ProbabilisticTrainer(Checkpoints):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """That of ``Trainer``, with the same noise every time; its loss is the mean over all labels."""
-        device, means = self.args.device, EvaluationMeans()
+        device, means, compute = self.args.device, EvaluationMeans(), self.compute_metrics
         self._evaluation = means
-        with preserved_random_state(device):
-            seed_generators(self.args.seed, self.args.process_index, EVALUATION)
-            output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+        if compute is not None:
+            self.compute_metrics = with_program(compute, self.program)
+        try:
+            with preserved_random_state(device):
+                seed_generators(self.args.seed, self.args.process_index, EVALUATION)
+                output = super().evaluation_loop(
+                    dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+                )
+        finally:
+            self.compute_metrics = compute
         figures, metrics = means.take(self.accelerator), output.metrics or {}
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         if figures:

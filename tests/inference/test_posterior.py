@@ -138,6 +138,7 @@ def test_tables_and_pictures(tmp_path):
     for number, (posterior, panels) in enumerate([(drawn, 3), (streamed, 3), (tokens, 1), (many, 1)]):
         figure = posterior.plot(1)
         assert len([axis for axis in figure.axes if axis.get_label() != "<colorbar>"]) == panels
+        assert all(picture.get_clim()[0] == 0 for axis in figure.axes for picture in axis.get_images())
         figure.savefig(tmp_path / f"{number}.png")
     shown = drawn.plot(2).axes[1].images[0].get_array()
     last = list(drawn.attention.values())[-1]

@@ -4,13 +4,21 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.infer import (
+    JitTrace_ELBO,
+    JitTraceMeanField_ELBO,
+    RenyiELBO,
+    Trace_ELBO,
+    TraceEnum_ELBO,
+    TraceGraph_ELBO,
+    TraceMeanField_ELBO,
+)
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.distributions import constraints
 
-from probattn import BayesianAttention
+from probattn import BayesianAttention, MultiheadAttention, attention
 from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, OptimizerOptions, SVIDriver
 from probattn.inference.program_elbo import ProgramELBOModule, bind
 
@@ -210,3 +218,47 @@ def test_another_guide_or_estimator_does_not_resume(tmp_path):
 
     with pytest.raises(Exception, match="guide"):
         start(Other()).fit(DATA, steps=2, resume=True)
+
+
+@pytest.mark.parametrize("mask", [True, False, torch.tensor(False)])
+def test_a_latent_law_that_is_masked_out_has_no_divergence(mask):
+    """By value and gradient, TraceMeanField_ELBO's."""
+
+    def model():
+        x = pyro.sample("x", dist.Normal(0.0, 1.0).mask(mask))
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(1.0))
+
+    def guide():
+        loc = pyro.param("loc", torch.tensor(0.5))
+        pyro.sample("x", dist.Normal(loc, 1.0).mask(mask))
+
+    found = []
+    for elbo in (AttentionELBO, TraceMeanField_ELBO):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        loss = elbo().differentiable_loss(model, guide)
+        loss.backward()
+        found.append((loss.detach(), pyro.param("loc").grad))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("elbo", [JitTrace_ELBO, JitTraceMeanField_ELBO])
+@pytest.mark.parametrize("form", ["layer", "function"])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is (deprecated|not supported)")
+def test_a_traced_objective_is_refused_with_one_that_works(elbo, form):
+    layer = MultiheadAttention(4, 2, batch_first=True)
+    site = BayesianAttention.bam().build(num_heads=2, head_dim=2)
+    x = torch.randn(3, 5, 4)
+
+    def model(x):
+        heads = x.view(3, 5, 2, 2).transpose(1, 2)
+        with pyro.plate("data", 3):
+            output = (
+                layer(x, x, x)[0] if form == "layer" else attention("a", heads, heads, heads, method=site)[0]
+            )
+            pyro.sample("y", dist.Normal(output.flatten(1), 1.0).to_event(1), obs=x.flatten(1))
+
+    with pytest.raises(
+        RuntimeError, match=r"latent attention cannot be traced, .* use probattn\.inference\.Att"
+    ):
+        elbo(ignore_jit_warnings=True).loss_and_grads(model, AttentionGuide(model), x)

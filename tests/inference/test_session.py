@@ -4,6 +4,7 @@ import random
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -12,9 +13,11 @@ from accelerate.tracking import GeneralTracker
 from scipy import stats
 
 from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.predictive import seed_words
 from probattn.inference.session import (
     accelerator_session,
     capture_random_state,
+    derived_seed,
     preserved_random_state,
     restore_random_state,
     seed_generators,
@@ -135,3 +138,35 @@ def test_trackers_are_finished_even_after_an_error() -> None:
         accelerator.init_trackers("x")
         raise RuntimeError("inside")
     assert tracker.finishes == 1
+
+
+LARGE = 2**32
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((LARGE + 5, 7), (5, 7 * LARGE + 1)),
+        ((5, LARGE), (LARGE + 5, 1)),
+        ((LARGE, 0), (0, 1)),
+        ((LARGE**2, 3, 1), (0, LARGE, 3 * LARGE + 1)),
+    ],
+)
+def test_seeds_of_several_words_are_not_those_of_others(first, second):
+    assert derived_seed(*first) != derived_seed(*second)
+    seeds = [np.random.SeedSequence(seed_words(seed)).generate_state(4).tolist() for seed in (first, second)]
+    assert seeds[0] != seeds[1]
+    net = torch.nn.Dropout(0.5)
+    drawn = []
+    for seed in (first, second):
+        seed_generators(*seed)
+        drawn.append(net(torch.ones(64)))
+    assert not torch.equal(*drawn)
+
+
+def test_smaller_seeds_are_those_of_numpy():
+    """Results that were published rest on them."""
+    for seed in ((0,), (5, 7), (LARGE - 1, 3, 0, 1)):
+        state = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+        assert derived_seed(*seed) == int(state) >> 1
+        assert seed_words(seed) == seed

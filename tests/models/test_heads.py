@@ -13,8 +13,13 @@ import probattn
 from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver, posterior_predict
 from probattn.models import (
     Classifier,
+    GraphWriterConfig,
+    GraphWriterForGeneration,
+    McanConfig,
+    McanForQuestionAnswering,
     MultipleChoice,
     Regressor,
+    SpanExtractor,
     StoredNetworkError,
     convert,
     load,
@@ -352,3 +357,57 @@ def test_the_noise_of_numbers_is_saved_and_loaded(latent, tmp_path, caplog):
     )
     with pytest.raises(StoredNetworkError, match="expected one of 'normal', 'student_t', got 'cauchy'"):
         load(tmp_path / "one")
+
+
+def test_classes_name_their_program_and_tables_are_followed_to_the_letter():
+    """A suffix alone makes a network for visual questions one that marks spans."""
+    words = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    mcan = McanForQuestionAnswering(McanConfig(vocab_size=9, num_labels=3, **words))
+    graphs = GraphWriterForGeneration(GraphWriterConfig(vocab_size=20, **words))
+    assert type(program_for(mcan)).__name__ == "VisualQuestionProgram"
+    assert type(program_for(graphs)).__name__ == "GraphTextProgram"
+    net, inputs = convert(mcan, probattn.BayesianAttention()).eval(), mcan.dry_inputs()
+    assert posterior_predict(net, inputs, 3).mean_probabilities.shape == (2, 3)
+    vilt = hf.ViltForQuestionAnswering(hf.ViltConfig(**SIZES, image_size=8, patch_size=4, vocab_size=WORDS))
+    assert "ViltForQuestionAnswering: no program is known" in _program_of(vilt)
+
+
+def _program_of(net):
+    try:
+        return type(program_for(net)).__name__
+    except TypeError as error:
+        return str(error)
+
+
+def test_as_many_labels_a_row_as_classes_are_advised_to_name_the_problem():
+    program = program_for(bert("SequenceClassification", num_labels=3))
+    batch = {"input_ids": torch.ones(2, 4, dtype=torch.long), "labels": torch.ones(2, 3, dtype=torch.long)}
+    with pytest.raises(ValueError, match=r'one whole number a row, or for several .* = "multi_label_class'):
+        poutine.trace(program).get_trace(batch)
+
+
+def test_tensors_in_a_list_are_refused_by_what_they_are():
+    batch = {"parts": [torch.zeros(2, 3), torch.zeros(2, 4)]}
+    with pytest.raises(TypeError, match=r"'parts', got 2 tensors in a list; .* its own, such as 'parts_0'"):
+        posterior_predict(lambda inputs: inputs["parts"][0], batch, 2)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 1), None])
+def test_a_span_needs_two_vectors_of_logits(shape):
+    class Net(torch.nn.Module):
+        def forward(self, input_ids):
+            logits = None if shape is None else torch.zeros(shape)
+            return hf.modeling_outputs.QuestionAnsweringModelOutput(start_logits=logits, end_logits=logits)
+
+    with pytest.raises(ValueError, match="expected a network that returns start_logits and end_logits"):
+        SpanExtractor(Net())({"input_ids": torch.ones(2, 4, dtype=torch.long)})
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_labels_to_predict_are_those_of_real_tokens(padded):
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    batch = {"input_ids": torch.ones(2, 4, dtype=torch.long)} | ({"attention_mask": mask} if padded else {})
+    trace = poutine.trace(program_for(bert("TokenClassification"))).get_trace(batch)
+    law = trace.nodes["label"]["fn"].base_dist
+    expected = law.base_dist.log_prob(torch.zeros(2, 4)) * (mask if padded else 1)
+    torch.testing.assert_close(law.log_prob(torch.zeros(2, 4)), expected)

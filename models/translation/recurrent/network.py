@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,6 +12,7 @@ from transformers.utils.generic import ModelOutput
 
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
 from probattn.models.lstm import OwnEncoderDecoder
+from probattn.models.program import Program
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
 from probattn.models.translation.recurrent.decoder import (
@@ -25,6 +26,7 @@ from probattn.models.translation.recurrent.encoder import (
     RecurrentEncoderOutput,
     check_mask,
 )
+from probattn.models.translation.translator import Translator
 
 
 @cached_output
@@ -214,6 +216,8 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
         >>> lexical_probe(net.output, states, queries, target).shape
         torch.Size([1, 2, 4])
     """
+
+    program_class: ClassVar[type[Program]] = Translator
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__(config)

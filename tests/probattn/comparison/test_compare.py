@@ -19,7 +19,7 @@ from probattn.comparison import ComparisonResults, Ways, costs, figures, running
 from probattn.comparison import page as comparison_page
 from probattn.comparison import ways as comparison_ways
 from probattn.comparison.page import headline
-from probattn.comparison.running import _gaps
+from probattn.comparison.running import CompareOptions, _gaps
 from probattn.comparison.workers import other_gpu, workers
 from probattn.inference.report import Comparison, Predictions
 from probattn.tasks.progress import shown
@@ -274,6 +274,12 @@ def test_bad_input_in_one_line(command, tmp_path, options, words):
     done = command("compare", *options, "--output", tmp_path / "out")
     assert done.exit_code == 2 and words in done.output and "Traceback" not in done.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [{"seeds": 0}, {"workers": 0}])
+def test_no_seed_or_no_worker_alone_is_refused(options):
+    with pytest.raises(ValueError, match="expected at least one seed and one worker, got"):
+        CompareOptions(("sst2_babn",), **options)
 
 
 def test_an_unknown_reference_names_those_there_are(compared, command):

@@ -248,3 +248,18 @@ def test_computing_nothing_warns_and_is_nan() -> None:
         warnings.simplefilter("always")
         assert metric.compute().isnan()
     assert any("compute" in str(warning.message) for warning in caught)
+
+
+def test_a_gradient_is_declared_where_a_value_has_one(case: Any, data: Any) -> None:
+    metric = case.make()
+    preds, *others = case.arguments(data.batches()[0], "probabilities")
+    value = metric(preds.clone().requires_grad_(), *others)
+    assert metric.is_differentiable == any(each.requires_grad for each in parts(value))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is (deprecated|not supported)")
+@pytest.mark.filterwarnings(
+    "ignore:This property will be removed in 2.0.0:DeprecationWarning"
+)  # torchmetrics' own
+def test_torch_scripts_every_metric(case: Any) -> None:
+    torch.jit.script(case.make())

@@ -7,12 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import accuracy_score, log_loss
+from torch import nn
 from transformers import EvalPrediction
 
 import probattn
 from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_moments, posterior_predict
 from probattn.inference.predictive import Posterior
-from probattn.models import program_for, revert
+from probattn.models import TokenClassifier, program_for, revert
 from probattn.trainer import compute_uncertainty
 from probattn.trainer import evaluation as module
 
@@ -173,7 +174,11 @@ def test_measures_of_uncertainty(scene, tmp_path):
     assert found["brier_score"] == pytest.approx(((probabilities - np.eye(3)[labels]) ** 2).sum(-1).mean())
     padded = np.full((10, 5, 3), -100.0), np.full((10, 5), -100)
     padded[0][:, :4], padded[1][:, :4] = logits.reshape(10, 4, 3), labels.reshape(10, 4)
-    assert compute_uncertainty(EvalPrediction((padded[0], None), padded[1])) == pytest.approx(found)
+    tokens = TokenClassifier(nn.Linear(1, 1))
+    with_padding = compute_uncertainty(EvalPrediction((padded[0], None), padded[1]), program=tokens)
+    assert with_padding == pytest.approx(found)
+    with pytest.raises(ValueError, match=r"compute_uncertainty: expected the program .* logits before them"):
+        compute_uncertainty(EvalPrediction(*padded))
     for scores, given in (
         (logits, labels[:3]),
         (logits[:, 0], labels),

@@ -74,7 +74,10 @@ def test_a_program_of_a_compiled_network_trains_as_the_network_does(scene, tmp_p
     [
         (2.0, r"expected labels as whole numbers, .*got torch.float32 of shape \[\]; .*pandas"),
         ([0.0, 1.0], r"a number for each of 3, got torch.float32 of shape \[2\]"),
-        ("billing", r"ProbabilisticTrainer: expected labels as whole numbers, got 'billing'; .*label2id"),
+        (
+            "billing",
+            r"ProbabilisticTrainer: expected numbers as labels, got 'billing' in the first row; .*label2id",
+        ),
     ],
 )
 def test_labels_of_another_kind_are_refused_with_their_cause(scene, tmp_path, labels, message):
