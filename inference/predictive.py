@@ -45,6 +45,7 @@ from probattn.sites.seeds import seed_integers
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
+from probattn.sites.upward import LinkedPaths
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
 BATCH_ROWS = 32
@@ -60,10 +61,16 @@ class PosteriorExpectation(Messenger):
     takes_expectations: ClassVar[bool] = True
     """For converted networks, which need not reach their sites then."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._paths = LinkedPaths()
+
     def _pyro_sample(self, msg: Message) -> None:
         infer: Mapping[str, Any] = msg["infer"] or {}
         posterior = infer.get(INFER_KEY)
         if isinstance(posterior, SitePosterior) and msg["value"] is None:
+            if posterior.method.learns_scale:  # E[S] depends on the path
+                self._paths.add(str(msg["name"]), posterior.call)
             msg["value"] = exp_carrying_log(posterior.distribution.log_mean)
         else:
             predict_label(msg)

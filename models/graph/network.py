@@ -87,10 +87,10 @@ class GraphAttentionNetwork(nn.Module):
         self.hidden, self.output = made
         # A chain's calls have maps of one shape: layers with different numbers of heads cannot share one.
         self.chain = UpwardChain()
-        shared = self.chain if options.heads == options.output_heads else None
+        together = options.heads == options.output_heads
         if attention is not None:
             for number in pick_layers(layers):  # after both layers: these begin alike, latent or not
-                made[number].make_latent(attention, shared)
+                made[number].make_latent(attention, self.chain if together else UpwardChain())
 
     def forward(self, features: Tensor, edges: Edges, *, observations: int = 1) -> Tensor:
         """Logits of all nodes.

@@ -23,6 +23,7 @@ from probattn.inference import (
     AttentionELBO,
     AttentionGuide,
     HeadParticles,
+    posterior_expectation,
     posterior_moments,
     posterior_predict,
 )
@@ -88,6 +89,14 @@ def test_unlinked_layers_are_refused_by_name(use):
         USES[use](model, data)
     for together in (True, False):
         USES[use](probattn.link(model, together=together), data)
+
+
+def test_an_expectation_that_depends_on_the_path_is_refused_too():
+    data = {"x": batch()["x"]}
+    with pytest.raises(ValueError, match=SEVERAL):
+        posterior_expectation(Two(BayesianAttention(sigma=0.5)), data)
+    for model in (Two(), probattn.link(Two(BayesianAttention(sigma=0.5)))):
+        assert posterior_expectation(model, data).shape == (B, 2)
 
 
 def test_a_posterior_without_an_upward_path_needs_no_link():
