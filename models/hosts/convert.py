@@ -82,6 +82,9 @@ def convert(
     parameters are float32 (float64 in a float64 network), also next to half-precision weights: they are few, and sites
     compute in float32.
 
+    The network gets copies of its configurations, which other networks may share. An attention implementation that is
+    set later, ``net.set_attn_implementation("eager")``, is that of passes outside a driver; the sites stay.
+
     Args:
         net: a Hugging Face network.
         methods: attention methods, at most one of each kind.
