@@ -211,7 +211,7 @@ def kl_explosion(
     where = "" if largest is None else f", most of it at site {largest} ({sites[largest]:.3g} nats)"
     words = (
         f"the KL of the attention weights exploded: {terms.kl:.3g} beside a log-likelihood of "
-        f"{terms.log_likelihood:.3g}{where}, so that nothing is learned from the labels"
+        f"{terms.log_likelihood:.3g}{where}"
     )
     methods = [part.method for part in module.modules() if isinstance(part, LatentSite)]
     causes = []
@@ -224,7 +224,9 @@ def kl_explosion(
 
 def warn_exploded(step: int, explosion: Explosion) -> None:
     """Warns of an explosion of a KL in a run that goes on."""
-    message = f"step {step + 1}: {explosion.words}; {explosion.advice}"
+    message = (
+        f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels; {explosion.advice}"
+    )
     warnings.warn(message, ExplodedKLWarning, stacklevel=4)
 
 
@@ -241,17 +243,16 @@ def describe_failure(
     explosion: Explosion | None = None,
 ) -> str:
     """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
-    parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
-    figures = f"{parts}, gradient norm {gradient_norm}"
     if explosion is None:
-        failure = f"{where} is not finite: {figures}"
+        parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
+        failure = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
         site = "; no attention site is to blame: every site's KL, concentration and spread are finite"
         advice = (
             "Lower the learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with "
             f"{precision}"
         )
     else:
-        failure = f"{where} or its gradient is not finite: {explosion.words}; {figures}"
+        failure = f"{where} or its gradient is not finite: {explosion.words}; gradient norm {gradient_norm}"
         site, advice = "", f"{explosion.advice[0].upper()}{explosion.advice[1:]}"
     site = f"; sites: {_first(sites)}" if sites else site
     gradient = f"; gradients that are not finite: {_first(gradients)}" if gradients else ""
