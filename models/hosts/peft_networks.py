@@ -102,7 +102,7 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
                     stacklevel=2,
                 )
             return loaded
-        if folder is None:
+        if folder is None or model_id is None:
             return original(net, *args, **options)
         if conversion(net) is not None:
             try:

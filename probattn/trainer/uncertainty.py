@@ -29,7 +29,7 @@ def with_program(compute: Callable[..., Any], program: HeadProgram) -> Callable[
     """A ``compute_metrics`` whose predictions know their program, as :func:`compute_uncertainty` needs it."""
 
     @wraps(compute)
-    def computed(prediction: EvalPrediction, *args: Any, **kwargs: Any) -> Any:
+    def computed(prediction: Any, *args: Any, **kwargs: Any) -> Any:
         prediction.program = program
         return compute(prediction, *args, **kwargs)
 

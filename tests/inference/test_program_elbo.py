@@ -259,6 +259,6 @@ def test_a_traced_objective_is_refused_with_one_that_works(elbo, form):
             pyro.sample("y", dist.Normal(output.flatten(1), 1.0).to_event(1), obs=x.flatten(1))
 
     with pytest.raises(
-        RuntimeError, match=r"latent attention cannot be traced, .* use probattn\.inference\.Att"
+        RuntimeError, match=r"latent attention cannot be traced, .* use probattn.inference.Att"
     ):
         elbo(ignore_jit_warnings=True).loss_and_grads(model, AttentionGuide(model), x)
