@@ -189,7 +189,9 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     task = load_task(folder / f"{name}.yaml")
     names = ("0", "1") if name == "choices" else ("dark", "light")
     assert policy.classes == names and policy.size == task.sizes()["test"]
-    asked = [f"{name} (test)", f"{name} (validation)"]
+    file = Path(task.section_of_examples.train).name
+    asked = [f"{file} (test)", f"{file} (validation)"]
+    assert file in {"choices.jsonl", "images"}
     assert [task.held_out()[part].title for part in ("test", "validation")] == asked
 
     words = [word.format(image=next((folder / "images").rglob("*.png"))) for word in ANSWERS[name][0]]
@@ -349,14 +351,14 @@ def test_shifted_data_are_measured_beside_the_others(folder: Path, tmp_path: Pat
         (tmp_path / "run" / "metrics.json").read_text(encoding="utf-8")
     )
     assert [(data.key, data.role, data.title) for data in results.data] == [
-        ("test", "in_domain", "numbers (test)"),
-        ("shifted", "shifted", "other (test)"),
+        ("test", "in_domain", "numbers.csv (test)"),
+        ("shifted", "shifted", "other.csv (test)"),
     ]
     assert results.data[1].size == 10  # the limit is that of the test set
     home, away = (results.score("deterministic", data.key) for data in results.data)
     assert home is not None and away is not None and home.values["rmse"] != away.values["rmse"]
     assert {difference.data for difference in results.differences} == {"test", "shifted"}
-    assert "other (test)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "other.csv (test)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 SWAG = "startphrase,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
