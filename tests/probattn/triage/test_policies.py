@@ -35,7 +35,7 @@ from probattn.triage.calibration import (
     shift_of,
 )
 from probattn.triage.policy import score_of
-from probattn.triage.tables import promise_words
+from probattn.triage.tables import headline, promise_words
 
 NAMES = ("cold", "mild", "warm")
 
@@ -423,6 +423,32 @@ def test_the_p_value_of_classes_is_that_of_all_tables(rows):
         for row in rows
     )
     assert dataset_shift(first, second).classes_p == pytest.approx(probability, abs=0.015)
+
+
+def test_the_headline_says_what_the_answers_are_chosen_by():
+    held, _, _ = judged(8)
+    held = held.at_distances(torch.rand(600, generator=torch.Generator().manual_seed(0)))
+    outcomes = (SimpleNamespace(answered=300, size=600),)
+    for options, words in (
+        (TriageOptions(error=0.2), "50.0% of the inputs are answered at an error of at most 20%"),
+        (
+            TriageOptions(error=0.2, novelty=0.1),
+            "50.0% of the inputs are answered at an error of at most 20%",
+        ),
+        (TriageOptions(error=None, cost=5.0), "50.0% of the inputs are answered, at the least cost"),
+        (
+            TriageOptions(error=None, cost=5.0, novelty=0.1),
+            "50.0% of the inputs are answered, at the least cost among those near the training data",
+        ),
+        (
+            TriageOptions(error=0.2, by_class=True),
+            "50.0% of the inputs are answered, each class at an error of at most 20%",
+        ),
+    ):
+        results = SimpleNamespace(policy=calibrate(held, None, options), outcomes=outcomes)
+        assert headline(results) == words
+        results.outcomes = (SimpleNamespace(answered=0, size=600),)
+        assert headline(results).startswith("No input can be answered: ")
 
 
 def test_inputs_have_a_class_each_or_none():
