@@ -35,7 +35,7 @@ from probattn.triage.calibration import (
     shift_of,
 )
 from probattn.triage.policy import score_of
-from probattn.triage.tables import headline, promise_words
+from probattn.triage.tables import headline, opening, promise_words
 
 NAMES = ("cold", "mild", "warm")
 
@@ -449,6 +449,22 @@ def test_the_headline_says_what_the_answers_are_chosen_by():
         assert headline(results) == words
         results.outcomes = (SimpleNamespace(answered=0, size=600),)
         assert headline(results).startswith("No input can be answered: ")
+
+
+def test_where_nothing_is_answered_the_page_opens_with_what_the_promise_needs():
+    """At 95% confidence 59 answered inputs without a wrong one are the fewest that show an error of 5%."""
+    held, _, _ = judged(8)
+    outcomes = (SimpleNamespace(answered=0, size=600, wrong=60),)
+    assert 0.95**59 <= 0.05 < 0.95**58
+    promised = SimpleNamespace(policy=calibrate(held, None, TriageOptions(error=0.05)), outcomes=outcomes)
+    words = "10.0% of all 600 held-out predictions are wrong"
+    assert opening(promised).startswith(
+        f"{words}; the promise needs 59 answered ones without a wrong one, or more"
+    )
+    cheapest = SimpleNamespace(
+        policy=calibrate(held, None, TriageOptions(error=None, cost=5.0)), outcomes=outcomes
+    )
+    assert opening(cheapest) == f"{words}."
 
 
 def test_inputs_have_a_class_each_or_none():
