@@ -20,8 +20,8 @@ from probattn.sites.site import AttentionSite, SiteSpec, refuse_tracing
 from probattn.sites.tiled_posterior import Attending
 
 _ELSEWHERE: Mapping[type, str] = {
-    RepulsiveAttention: "keep torch.nn.MultiheadAttention and move what probattn.particles.head_slices gives, or",
-    AlignmentAttention: "call AlignmentAttention(...).build(num_heads, head_dim) with queries and keys, or",
+    RepulsiveAttention: "keep torch.nn.MultiheadAttention and move what probattn.particles.head_slices gives, or ",
+    AlignmentAttention: "call AlignmentAttention(...).build(num_heads, head_dim) with queries and keys, or ",
 }
 """What to do in your own module for another method."""
 
@@ -92,7 +92,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         if not isinstance(options, BayesianAttention):
             raise TypeError(
                 f"MultiheadAttention: expected method=BayesianAttention(...), got {type(options).__name__}; "
-                f"{_ELSEWHERE.get(type(options), '')} convert a network of transformers with it: convert(net, method)"
+                f"{_ELSEWHERE.get(type(options), '')}convert a network of transformers with it: convert(net, method)"
             )
         self.latent = AttentionSite(options, SiteSpec(num_heads, self.head_dim)).to(
             device=device, dtype=dtype
