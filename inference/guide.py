@@ -70,7 +70,7 @@ class AttentionGuide(GuideMessenger):
         self.graph_pass: GraphPass | None = None
         self._paths = LinkedPaths()
         self._extracted = 0
-        self._told = False
+        self._logged = False
 
     def __enter__(self) -> Self:
         """Begins a pass."""
@@ -82,12 +82,12 @@ class AttentionGuide(GuideMessenger):
     def get_traces(self) -> tuple[Trace, Trace]:
         """As Pyro's; for one of its estimators, which asks after the call, it logs once what becomes of the KL."""
         self._extracted += 1
-        if self._extracted > 1 and not (self.takes_outputs or self._told):
-            self._told = True
-            self._tell_reduction()
+        if self._extracted > 1 and not (self.takes_outputs or self._logged):
+            self._logged = True
+            self._log_reduction()
         return super().get_traces()
 
-    def _tell_reduction(self) -> None:
+    def _log_reduction(self) -> None:
         for name, site in self.trace.nodes.items():
             posterior = (site.get("infer") or {}).get(INFER_KEY)
             if isinstance(posterior, SitePosterior) and posterior.method.kl_reduction != "sum":

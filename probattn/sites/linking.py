@@ -42,28 +42,37 @@ def link(network: nn.Module, *, together: bool = True) -> nn.Module:
     sites = {
         name: site
         for name, site in network.named_modules()
-        if isinstance(site, LatentSite) and (id(site) in within or site.chain.alone)
+        if isinstance(site, LatentSite) and (id(site) in within or site.chain.unlinked)
     }
     if not sites:
         raise ValueError(f"link: expected MultiheadAttention layers in {type(network).__name__}, found none")
-    chains: dict[object, UpwardChain] = {}
-    heads: dict[UpwardChain, tuple[str, int]] = {}
+    stacks: dict[object, dict[str, LatentSite]] = {}
     for name, site in sites.items():
-        chain = chains.setdefault(_stack(network, name) if together else name, UpwardChain())
-        first, number = heads.setdefault(chain, (name, site.spec.num_heads))
-        if number != site.spec.num_heads:
-            raise ValueError(
-                f"link: expected layers with as many heads, got {number} in {first!r} and {site.spec.num_heads} in "
-                f"{name!r}; link parts of the network, or link(network, together=False)"
-            )
-        site.join(chain)
+        stacks.setdefault(_stack(network, name) if together else name, {})[name] = site
+    for stack in stacks.values():
+        _check_heads(stack)
+    for stack in stacks.values():
+        chain = UpwardChain()
+        for site in stack.values():
+            site.join(chain)
+        if len(chain) > 1:
+            network.register_forward_pre_hook(chain.begin)
+            network.register_forward_hook(chain.clear, always_call=True)
     for name, layer in layers.items():
         if layer.site is None:
             layer.site = name or None
-    for chain in (each for each in chains.values() if len(each) > 1):
-        network.register_forward_pre_hook(chain.begin)
-        network.register_forward_hook(chain.clear, always_call=True)
     return network
+
+
+def _check_heads(stack: dict[str, LatentSite]) -> None:
+    """Refuses sites of one path that differ in their number of heads."""
+    (first, expected), *others = ((name, site.spec.num_heads) for name, site in stack.items())
+    for name, number in others:
+        if number != expected:
+            raise ValueError(
+                f"link: expected layers with as many heads, got {expected} in {first!r} and {number} in {name!r}; link "
+                "parts of the network, or link(network, together=False)"
+            )
 
 
 def _stack(network: nn.Module, name: str) -> tuple[str, bool]:
@@ -71,5 +80,5 @@ def _stack(network: nn.Module, name: str) -> tuple[str, bool]:
     parts = name.split(".")
     outer = (".".join(parts[:length]) for length in range(len(parts)))
     stacks = (nn.TransformerEncoder, nn.TransformerDecoder)
-    stack = next((each for each in outer if isinstance(network.get_submodule(each), stacks)), "")
+    stack = next((name for name in outer if isinstance(network.get_submodule(name), stacks)), "")
     return stack, "multihead_attn" in parts

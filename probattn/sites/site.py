@@ -82,7 +82,7 @@ class LatentSite(nn.Module):
         self.upward: UpwardMaps | None = None
         if method.has_upward_path:
             self.upward = UpwardMaps(method, spec.num_heads, spec.max_positions)
-        self.chain = UpwardChain(alone=True)
+        self.chain = UpwardChain(unlinked=True)
         self.positions: list[int] = []
         self.join(self.chain if chain is None else chain)
 

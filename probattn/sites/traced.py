@@ -19,7 +19,7 @@ from probattn.distributions.log_space import finite_exp
 from probattn.distributions.special import EULER_MASCHERONI
 from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
-from probattn.sites.handlers import attentive
+from probattn.sites.handlers import value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import MASKED_SCORE, AttentionMask
 from probattn.sites.noise import Kind, Noise
@@ -71,7 +71,7 @@ class GraphPass:
 
 def graph_pass() -> GraphPass | None:
     """The pass of the guide whose handlers are active; None without one, or where another handler looks at sites."""
-    handlers = attentive()
+    handlers = value_handlers()
     found: GraphPass | None = getattr(handlers[0], "graph_pass", None) if len(handlers) == 1 else None
     return found
 

@@ -73,14 +73,14 @@ class UpwardChain:
     Calls join with :meth:`join` in the order in which the network makes them.
 
     Args:
-        alone: whether nobody has decided yet if the call has a chain to itself: a second such call in a pass is then
+        unlinked: whether nobody has decided yet if the call has a chain to itself: a second such call in a pass is then
             refused, see :class:`LinkedPaths`.
     """
 
-    alone: bool = False
+    unlinked: bool = False
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self.alone = alone
+    def __init__(self, *, unlinked: bool = False) -> None:
+        self.unlinked = unlinked
         self._maps: list[UpwardMaps] = []
         self._passes: dict[int, UpwardPass] = {}
         self._calls: dict[int, FrameType | None] = {}
@@ -227,7 +227,7 @@ class LinkedPaths:
 
     def add(self, name: str, call: UpwardCall | None) -> None:
         """Takes a call of the pass; ``ValueError`` for the second that is alone without having been meant to be."""
-        if call is None or not call.chain.alone:
+        if call is None or not call.chain.unlinked:
             return
         if self._first not in (None, name):
             raise ValueError(

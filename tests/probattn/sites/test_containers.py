@@ -190,9 +190,9 @@ def test_the_kl_of_a_padded_batch_is_that_of_its_real_queries():
     """Torch's containers hand a float mask on, where the layer itself was given a bool one."""
     layer, x, mask = MultiheadAttention(E, H, batch_first=True).eval(), torch.randn(B, T, E), padding(T)
     nats = []
-    for given in (mask, floating(mask)):
+    for padding_mask in (mask, floating(mask)):
         with AttentionGuide(layer) as guide, pyro.plate("data", B):
-            layer(x, x, x, key_padding_mask=given)
+            layer(x, x, x, key_padding_mask=padding_mask)
         posterior = guide.trace.nodes["attention"]["infer"]["attention"]
         nats.append((posterior.kl(), posterior.reduction_factor()))
     for first, second in zip(*nats, strict=True):

@@ -41,7 +41,7 @@ class Reader(PyroModule):
         with pyro.plate("data", len(x)):
             read, weights = self.attend(x, x, x)
             logits = self.head(read[:, 0])
-            pyro.sample("label", dist.Categorical(logits=logits), obs=y)
+            pyro.sample("label", dist.Categorical(logits=logits), obs=y, infer={"prediction": True})
         return logits, weights
 
 

@@ -157,6 +157,8 @@ def test_layers_with_other_numbers_of_heads_are_not_joined():
     model.second = MultiheadAttention(E, 4, batch_first=True)
     with pytest.raises(ValueError, match=r"as many heads, got 2 in 'first.*4 in 'second"):
         probattn.link(model)
+    with pytest.raises(ValueError, match=SEVERAL):  # nothing was linked
+        AttentionGuide(model)(batch())
     probattn.link(model, together=False)
 
 
