@@ -64,7 +64,10 @@ def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
     net.save_pretrained(tmp_path / "net")
     card = (tmp_path / "net" / "README.md").read_text()
     assert f"| accuracy | {score.accuracy:.4g} |\n| calibration error | {score.ece:.4g} |" in card
-    assert "Training data: " in card and load(tmp_path / "net") is not None
+    assert "Training data: reviews.csv.\n" in card and load(tmp_path / "net") is not None
+    assert (
+        str(tmp_path.parent) not in (run / "model" / "probattn.json").read_text() + card
+    )  # no path of this disk
 
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
