@@ -369,7 +369,7 @@ ATTRIBUTES = {
 HARMLESS = {
     "torch": """
     buffers children cuda extra_repr forward get_buffer get_extra_state get_parameter get_submodule ipu
-    modules mtia named_buffers named_children named_modules named_parameters parameters set_extra_state
+    modules mtia named_buffers named_children named_modules named_parameters parameters set_extra_state smart_apply
     state_dict xpu
     """,
     "transformers": """
