@@ -175,7 +175,7 @@ def _label_columns(table: Table, values: Mapping[str, Sequence[str]], text: str,
 
     def rank(name: str) -> tuple[int, int, int, int]:
         words = re.findall(r"[^\W_]+", name.lower())
-        exact = next((place for place, usual in enumerate(LABELS) if name.lower() == usual), len(LABELS))
+        exact = next((order for order, usual in enumerate(LABELS) if name.lower() == usual), len(LABELS))
         named = exact < len(LABELS) or bool(set(words) & set(LABELS))
         fractions = any(
             NUMBER.fullmatch(value) and not float(value).is_integer() for value in different[name]
