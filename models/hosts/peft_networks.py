@@ -89,7 +89,7 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_adapter(net: Any, *args: Any, **options: Any) -> Any:
         call = inspect.signature(original).bind(net, *args, **options)
         identifier = "model_id" if "model_id" in call.arguments else "peft_model_id"
-        model_id = call.arguments.get(identifier)
+        model_id: Any = call.arguments.get(identifier)
         try:
             folder = None if model_id is None else _folder(model_id, _access(call.arguments))
         except OutOfReachError:
