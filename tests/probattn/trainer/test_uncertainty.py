@@ -168,3 +168,13 @@ def test_labels_that_are_no_numbers_are_refused(scene, tmp_path):
         probattn.ProbabilisticTrainer(
             model=scene.network(scene.bert), args=scene.arguments(tmp_path), train_dataset=rows
         )
+
+
+def test_two_classes_are_enough_and_a_message_names_what_came():
+    logits, labels = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1, 0])
+    assert compute_uncertainty(EvalPrediction(logits, labels))["accuracy"] == 1
+    for given, words in (((labels, labels), "several kinds of labels"), (labels[:1], r"labels \[1\]")):
+        with pytest.raises(ValueError, match=rf"got logits \[2, 2\] and {words}"):
+            compute_uncertainty(EvalPrediction(logits, given))
+    with pytest.raises(ValueError, match=r"got logits \[2, 1\] and labels \[2\]"):
+        compute_uncertainty(EvalPrediction(logits[:, :1], labels))
