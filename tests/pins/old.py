@@ -28,6 +28,7 @@ from probattn.inference import (
     SVGDDriver,
     posterior_predict,
 )
+from probattn.inference.configuration import attention_sites
 from probattn.models import (
     Classifier,
     SelfAttentiveConfig,
@@ -94,7 +95,8 @@ def logits(net: Any) -> dict[str, Any]:
     inputs = {"input_ids": IDS, "attention_mask": MASK}
     with torch.no_grad():
         alone = net.eval()(**inputs).logits
-    drawn = posterior_predict(Classifier(net), inputs, num_samples=2, seed=0).logits
+    draws = 2 if attention_sites(net) else 1
+    drawn = posterior_predict(Classifier(net), inputs, num_samples=draws, seed=0).logits
     return {"alone": alone.tolist(), "drawn": drawn.tolist()}
 
 

@@ -56,7 +56,8 @@ def answers(net, inputs):
         with poutine.trace() as trace, pyro.plate("data", len(found[0])):
             found.append(head(net(**inputs)))
         found += [site["value"] for site in trace.trace.nodes.values() if site["type"] == "sample"]
-        if type(net).__name__.endswith("SequenceClassification") and len(found) > 1:
+        sites = [site for site in trace.trace.nodes.values() if "attention" in site.get("infer", {})]
+        if type(net).__name__.endswith("SequenceClassification") and sites:
             found.append(posterior_predict(Classifier(net), inputs, num_samples=3, seed=5).logits)
     return [value for value in found if isinstance(value, torch.Tensor)]
 """
@@ -389,6 +390,12 @@ def same(again, net, inputs):
     return "kept"
 
 
+def switched(families, net, inputs):
+    before = families.observe(net, inputs)[1]
+    net.set_attn_implementation("eager")
+    return "kept" if before.keys() == families.observe(net, inputs)[1].keys() != set() else "left out"
+
+
 def table_of_exits():
     page = Path(__file__).parents[3] / "docs" / "use" / "saving.md"
     rows = page.read_text().partition("| Way |")[2].splitlines()[2:]
@@ -491,6 +498,10 @@ def test_the_table_of_exits_is_true(families, bert, tmp_path):
         "`net.base_model.save_pretrained(folder)`": exits.part,
         "`net.encoder.save_pretrained(folder)`": lambda: refused(
             lambda: exits.pair.encoder.save_pretrained(tmp_path / "no"), ValueError, "some of its sites"
+        ),
+        '`net.set_attn_implementation("eager")`': lambda: switched(families, copy.deepcopy(net), inputs),
+        "`type(net)(net.config)`": lambda: (
+            "left out" if conversion(type(net)(net.config)) is None else "kept"
         ),
         "`copy.copy(net)`": lambda: same(copy.copy(net), net, inputs),
         "`copy.deepcopy(net)`": lambda: same(copy.deepcopy(net), net, inputs),
