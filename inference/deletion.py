@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_number
 from probattn.distributions.carried import carried_log, exp_carrying_log
 from probattn.inference.expansion import Expansion, posterior_moments
+from probattn.inference.expansion_check import LogMeans
 from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch
 from probattn.inference.session import evaluating
 from probattn.sites.building import as_program
-from probattn.sites.posterior import SitePosterior
-from probattn.sites.site import INFER_KEY
 
 OWNER = "variance_removed"
 Ranking = Literal["share", "spread", "random"]
@@ -140,26 +138,20 @@ def _leading(scores: Mapping[str, Tensor], fraction: float, rows: int) -> dict[s
     return {name: part.view(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}
 
 
-class Holding(Messenger):
-    """Pyro handler within the one that draws: gives held weights their expectation exp(scores) after the draw."""
+class Holding(LogMeans):
+    """Pyro handler within the one that draws: gives held weights their expectation after the draw."""
 
     def __init__(self, held: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._held = held
-        self._means: dict[str, Tensor] = {}
-
-    def _pyro_sample(self, msg: Message) -> None:
-        posterior = (msg["infer"] or {}).get(INFER_KEY)
-        if isinstance(posterior, SitePosterior):  # before the draw, which may overwrite the scores
-            self._means[str(msg["name"])] = posterior.inputs.scores.clone()
 
     def _pyro_post_sample(self, msg: Message) -> None:
         name = str(msg["name"])
-        if name not in self._means:
+        if name not in self.log_means:
             return
         value = msg["value"]
         assert isinstance(value, Tensor)
-        log_mean = self._means.pop(name)
+        log_mean = self.log_means.pop(name)
         held = self._held[name]
         held = held.repeat(len(value) // len(held), *[1] * (held.dim() - 1))
         log_value = carried_log(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,24 +24,29 @@ Uncertainty = Literal["draws", "moments"]
 POINTS = 512
 """Points of the normal distribution over which probabilities of three classes or more are averaged."""
 
+SHOWN_ROWS = 3
+SHOWN_CLASSES = 3
 HERMITE = 40
 """Nodes of Gauss-Hermite quadrature, for two classes."""
 
 
 class MomentCheck(NamedTuple):
-    """What draws of a few rows say of the closed form.
+    """What draws of some rows say of the closed form, which predicts each draw from the weights that were drawn.
 
     Attributes:
-        ratio: standard deviation of draws over that of the closed form, root of the mean of squares over rows.
-        bias: distance between the mean of draws and the closed form's, in standard deviations of draws; the median.
-        rows: how many rows were drawn for.
+        ratio: standard deviation of draws over that of their predictions, in the row whose residual is largest.
+        bias: the size of the mean of draws less predictions in that row, in standard deviations of the closed form.
+        rows: how many rows were compared.
         draws: of each.
+        residual: variance of draws less predictions, over that of the closed form, in that row: 0 where predictions
+            are exact. Standard deviations differ by a factor within 1 - sqrt(residual) .. 1 + sqrt(residual).
     """
 
     ratio: float
     bias: float
     rows: int
     draws: int
+    residual: float = 0.0
 
 
 class _Number(NamedTuple):
@@ -75,21 +79,23 @@ class Moments:
         covariance: ``[B, ..., K, K]``.
         link: what makes probabilities of logits, as in :class:`Posterior`.
         noise: law of an observed number around its prediction; None for classes.
-        source: "expansion" in closed form, or "draws".
+        source: "expansion" in closed form, "draws", or "mixed": some rows in closed form, others of draws.
         share: of the variance of one number, the part that each pair of query and key brings in, by site, ``[B, H, T,
             S]``; its sum over everything is 1. None unless requested.
         slope: derivative of that number by the logarithm of the pair's unnormalised weight, likewise.
         relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` over pairs, by their shares, ``[B, ...]``;
-            None of draws. The expansion is of first order in S: where this is near 1 or above, check it.
+            None of draws.
         check: what draws say of the closed form; None unless it was checked.
-        num_samples: of draws their number, else None.
+        num_samples: number of draws of each row, int64 ``[B]``, 0 for those in closed form, or one number for all;
+            None where all are in closed form.
 
     Example:
         >>> import torch
         >>> covariance = torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])
         >>> moments = Moments(torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]]), covariance)
-        >>> moments, moments.mean_probabilities
-        (Moments(1 row, softmax over 2, expansion), tensor([[0.2248, 0.7752]]))
+        >>> moments
+        Moments(1 row, softmax over 2, expansion)
+          row 0: class 1 0.775 ± 0.155, class 0 0.225 ± 0.155
     """
 
     logits: Tensor
@@ -97,12 +103,23 @@ class Moments:
     covariance: Tensor
     link: Link = "softmax"
     noise: ObservedNoise | None = None
-    source: Literal["expansion", "draws"] = "expansion"
+    source: Literal["expansion", "draws", "mixed"] = "expansion"
     share: dict[str, Tensor] | None = None
     slope: dict[str, Tensor] | None = None
     relative_variance: Tensor | None = None
     check: MomentCheck | None = None
-    num_samples: int | None = None
+    num_samples: int | Tensor | None = None
+
+    @property
+    def drawn(self) -> Tensor:
+        """Which rows have the moments of draws, bool ``[B]``."""
+        return self._counts() > 0
+
+    def _counts(self) -> Tensor:
+        """Draws of each row, int64 ``[B]``."""
+        if isinstance(self.num_samples, Tensor):
+            return self.num_samples
+        return self.classes.new_full((len(self.logits),), self.num_samples or 0)
 
     @cached_property
     def _summary(self) -> _Summary:
@@ -203,7 +220,21 @@ class Moments:
             share=None if self.share is None else {name: each[places] for name, each in self.share.items()},
             slope=None if self.slope is None else {name: each[places] for name, each in self.slope.items()},
             relative_variance=None if relative is None else relative[places],
-        )
+        )._counted(self._counts()[places])
+
+    def replaced(self, places: Tensor, drawn: Moments) -> Moments:
+        """With the mean and covariance of draws in some rows, int64 ``[R]``, for the same leading classes."""
+        return replace(
+            self,
+            logits=self.logits.index_copy(0, places, drawn.logits.to(self.logits)),
+            covariance=self.covariance.index_copy(0, places, drawn.covariance.to(self.covariance)),
+        )._counted(self._counts().index_copy(0, places, drawn._counts()))
+
+    def _counted(self, counts: Tensor) -> Moments:
+        """With these numbers of draws by row."""
+        if not counts.any():
+            return replace(self, source="expansion", num_samples=None)
+        return replace(self, source="draws" if counts.all() else "mixed", num_samples=counts)
 
     @classmethod
     def together(cls, parts: Sequence[Moments]) -> Moments:
@@ -227,30 +258,21 @@ class Moments:
             joined([part.covariance for part in parts], 0, 0.0),
             first.link,
             first.noise,
-            "expansion" if all(part.source == "expansion" for part in parts) else "draws",
-            joined_maps([part.share for part in parts], 0),
-            joined_maps([part.slope for part in parts], 0),
-            None if None in relative else joined([each for each in relative if each is not None], 0, 0.0),
-            max(
-                (part.check for part in parts if part.check),
-                key=lambda check: abs(math.log(check.ratio)),
-                default=None,
+            share=joined_maps([part.share for part in parts], 0),
+            slope=joined_maps([part.slope for part in parts], 0),
+            relative_variance=(
+                None if None in relative else joined([each for each in relative if each is not None], 0, 0.0)
             ),
-        )
+            check=max(
+                (part.check for part in parts if part.check), key=lambda check: check.residual, default=None
+            ),
+        )._counted(torch.cat([part._counts() for part in parts]))
 
-    def compared(self, drawn: Moments) -> MomentCheck:
-        """What moments of draws of the same rows and leading classes say of these, by the number that is attributed."""
-        own, other = (each._first() for each in (self, drawn))
-        ratio = (other.variance / own.variance)[own.variance > 0].mean().sqrt()
-        bias = ((other.mean - own.mean).abs() / other.variance.sqrt()).nan_to_num(0.0).median()
-        return MomentCheck(float(ratio), float(bias), len(self.logits), drawn.num_samples or 0)
-
-    def _first(self) -> _Number:
+    def attributed(self) -> _Number:
         """Mean and variance of the number that is attributed, ``[B, ...]`` each."""
-        first = self.logits.gather(-1, self.classes[..., :2]).float()
-        if self.link == "softmax":
-            return _Number(first[..., 0] - first[..., 1], self.difference_std().square())
-        return _Number(first[..., 0], self.covariance[..., 0, 0])
+        softmax = self.link == "softmax"
+        variance = self.difference_std().square() if softmax else self.covariance[..., 0, 0]
+        return _Number(attributed(self.logits, self.classes, self.link), variance)
 
     def _refuse_numbers(self, name: str) -> None:
         if self.link == "identity":
@@ -264,7 +286,31 @@ class Moments:
         places = f" at {'x'.join(map(str, inner))} positions" if inner else ""
         what = f"{classes} numbers" if self.link == "identity" else f"{self.link} over {classes}"
         sites = f", shares of {len(self.share)} sites" if self.share else ""
-        return f"Moments({rows} row{'s' * (rows != 1)}, {what}{places}, {self.source}{sites})"
+        draws = f" ({int(self.drawn.sum())} of draws)" if self.source == "mixed" else ""
+        head = f"Moments({rows} row{'s' * (rows != 1)}, {what}{places}, {self.source}{draws}{sites})"
+        return "\n".join([head, *self._first_rows(), *["  ..."] * (rows > SHOWN_ROWS)])
+
+    def _first_rows(self) -> list[str]:
+        """Mean and standard deviation of the leading classes of a few rows, at the first position."""
+        some = self.rows(torch.arange(min(SHOWN_ROWS, len(self.logits)), device=self.logits.device))
+        classes, mean, std = (
+            each.reshape(len(each), -1, each.shape[-1])[:, 0] for each in (some.classes, some.mean, some.std)
+        )
+        name = "number" if self.link == "identity" else "class"
+        return [
+            f"  row {row}: "
+            + ", ".join(
+                f"{name} {one} {mean[row, one]:.3f} ± {std[row, one]:.3f}" for one in leading[:SHOWN_CLASSES]
+            )
+            for row, leading in enumerate(classes.tolist())
+        ]
+
+
+def attributed(logits: Tensor, classes: Tensor, link: Link) -> Tensor:
+    """The number that is attributed, of predictions ``[..., C]`` with these leading classes; at least float32."""
+    first = logits.gather(-1, classes[..., :2].expand(*logits.shape[:-1], -1))
+    first = first if first.dtype == torch.float64 else first.float()
+    return first[..., 0] - first[..., 1] if link == "softmax" else first[..., 0]
 
 
 def moments_of_draws(posterior: Posterior, classes: Tensor) -> Moments:
@@ -284,7 +330,7 @@ def moments_of_draws(posterior: Posterior, classes: Tensor) -> Moments:
         posterior.link,
         posterior.noise,
         "draws",
-        num_samples=len(logits),
+        num_samples=classes.new_full((len(classes),), len(logits)),
     )
 
 

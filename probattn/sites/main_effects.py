@@ -5,29 +5,40 @@ varies and the other weights stay at their expectations,
 
 .. math:: o(x) - o(1) = W_j (v_j - o(1))\, f(x), \qquad f(x) = \frac{x - 1}{1 + W_j (x - 1)},
 
-so that Var[f] is exact where the first order, Var[x], holds for a small W alone.
+so that Var[f] is the variance of what this weight does alone. Its first order, Var[x], serves where
+:math:`W_j \,\mathrm E[(x - 1)^3]` is small beside Var[x]: for a wide law at much smaller weights than for a narrow one.
+log(Var[f] / Var[x]) is a smooth function of the weight and the concentration: it is integrated on a grid once, and
+interpolated for each weight.
 """
 
 from __future__ import annotations
 
-from functools import cache
+import math
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import log_ndtr
+from scipy.special import gammaln
 from torch import Tensor
+from torch.nn.functional import grid_sample
 
-from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
+from probattn.distributions import LogNormal, Weibull
 
 Noise = Literal["normal", "exact", "truncated"]
 """Normal variables, or logarithms of exponential ones, exact or of the middle of their range."""
-SMALL_WEIGHT = 0.02
-"""Weights below it are expanded to first order: Var[f] is then Var[x] to a few percent."""
-LARGEST_WEIGHT = 1 - 1e-4
-NODES = 12
+WEIGHTS = (1e-7, 1 - 1e-4)
+"""The grid's weights, evenly spaced in logit W; those outside count as its ends."""
+CONCENTRATIONS = (0.05, 1000.0)
+"""Its concentrations where they are learned, evenly spaced in log k, likewise; else the one of the site."""
+GRID = (192, 256)
+"""Concentrations and weights; interpolation adds 1% to the error of Var[f] at most."""
 TRUNCATION = (0.1, 0.9)
 """Range of the uniform noise in Zhang et al. 2021, section 3.3."""
+
+
+SPREAD_ENDS = (math.log(CONCENTRATIONS[0]), math.log(CONCENTRATIONS[1]))
+WEIGHT_ENDS = (math.log(WEIGHTS[0] / (1 - WEIGHTS[0])), math.log(WEIGHTS[1] / (1 - WEIGHTS[1])))
 
 
 class Variance(NamedTuple):
@@ -39,49 +50,61 @@ class Variance(NamedTuple):
 
 def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
     """Var[x] and Var[f] for weights of E[S], ``[N]``, and scales or concentrations of S, ``[N]`` or a number."""
+    inside = spread.clamp(*CONCENTRATIONS) if spread.dim() else spread
+    table = torch.from_numpy(_table(noise, None if spread.dim() else float(spread))).to(weights)
+    places = _places(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS), _places(inside.log(), SPREAD_ENDS)
+    grid = torch.stack(torch.broadcast_tensors(*places), dim=-1)
+    ratio, first = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)[
+        0, :, 0
+    ].exp()
     if noise == "truncated":  # which does not have the variance of the Weibull distribution
-        first = _by_quadrature(noise, spread, torch.zeros_like(spread))
-    elif noise == "normal":
-        first = LogNormal(torch.zeros_like(spread), spread, validate_args=False).squared_cv
-    else:
-        first = Weibull(
-            log_mean=torch.zeros_like(spread), concentration=spread, validate_args=False
-        ).squared_cv
-    large = (weights > SMALL_WEIGHT).nonzero().squeeze(1)
-    effect = first.expand(weights.shape).clone()
-    own = weights[large].clamp_(max=LARGEST_WEIGHT)
-    effect[large] = _by_quadrature(noise, spread[large] if spread.dim() else spread, own)
-    return Variance(first, effect)
+        return Variance(first, ratio * first)
+    return Variance(_first(noise, spread), ratio * _first(noise, inside))
 
 
-def _by_quadrature(noise: Noise, spread: Tensor, weights: Tensor) -> Tensor:
-    """Var[f] for x of the given scale or concentration."""
+def _places(values: Tensor, ends: tuple[float, float]) -> Tensor:
+    """Places of a grid between -1 and 1."""
+    return (values - ends[0]) * (2 / (ends[1] - ends[0])) - 1
+
+
+def _first(noise: Noise, spread: Tensor) -> Tensor:
+    """Var[x]."""
     if noise == "normal":
-        factor, shift = spread, -spread.square() / 2
-    else:
-        factor, shift = spread.reciprocal(), -log_gamma_1p_reciprocal(spread)
-    nodes, probabilities = _nodes(noise)
-    if noise == "truncated":
-        powers = torch.stack([torch.exp(node * factor) for node in nodes], dim=-1)
-        shift = -(powers * powers.new_tensor(probabilities)).sum(dim=-1).log()
-    first, second = torch.zeros_like(weights), torch.zeros_like(weights)
-    for node, probability in zip(nodes, probabilities, strict=True):
-        excess = torch.exp(shift + node * factor).sub_(1)
-        effect = excess / (weights * excess).add_(1)
-        first.add_(effect, alpha=probability)
-        second.addcmul_(effect, effect, value=probability)
-    return second.sub_(first.square_()).clamp_(min=0)
+        return LogNormal(torch.zeros_like(spread), spread, validate_args=False).squared_cv
+    return Weibull(log_mean=torch.zeros_like(spread), concentration=spread, validate_args=False).squared_cv
 
 
-@cache
-def _nodes(noise: Noise) -> tuple[list[float], list[float]]:
-    """Values of log S less its location, over its spread, and their probabilities: Gaussian quadrature."""
+@lru_cache(maxsize=32)
+def _table(noise: Noise, spread: float | None) -> np.ndarray:
+    """log(Var[f] / Var[x]) and log Var[x] of a site's scale or concentration, or of the grid's, ``[1, 2, K, W]``."""
+    logits = np.linspace(*WEIGHT_ENDS, GRID[1])[:, None]
+    weights = 1 / (1 + np.exp(-logits))
+    spreads = np.exp(np.linspace(*SPREAD_ENDS, GRID[0])) if spread is None else [spread]
+    rows = []
+    for one in spreads:
+        excess, probabilities = _excess(noise, float(one))
+        effect = excess / (1 + weights * excess)
+        mean = effect @ probabilities
+        variance = (effect - mean[:, None]) ** 2 @ probabilities
+        first = np.full_like(variance, excess**2 @ probabilities)
+        rows.append(np.log([variance / first, first]))
+    return np.stack(rows, axis=1)[None]
+
+
+def _excess(noise: Noise, spread: float) -> tuple[np.ndarray, np.ndarray]:
+    """x - 1 at the points of a quadrature, and their probabilities."""
     if noise == "truncated":
-        points, probabilities = np.polynomial.legendre.leggauss(NODES)
+        points, probabilities = np.polynomial.legendre.leggauss(64)
         low, high = TRUNCATION
-        values = np.log(-np.log(low + (points + 1) / 2 * (high - low)))
+        logs = np.log(-np.log(low + (points + 1) / 2 * (high - low))) / spread
+        probabilities = probabilities / 2
+        return np.expm1(logs - np.log(np.exp(logs) @ probabilities)), probabilities
+    # The trapezoidal rule, whose error for analytic functions falls exponentially with the step.
+    if noise == "normal":
+        points = np.arange(-10, 2 * spread + 10, 0.1)
+        log_density, logs = -(points**2) / 2, spread * points - spread**2 / 2
     else:
-        values, probabilities = np.polynomial.hermite_e.hermegauss(NODES)
-        if noise == "exact":
-            values = np.log(-log_ndtr(values))  # of an exponential variable
-    return values.tolist(), (probabilities / probabilities.sum()).tolist()
+        points = np.arange(-40, np.log1p(2 / spread) + 3, 0.15)
+        log_density, logs = points - np.exp(points), points / spread - gammaln(1 + 1 / spread)
+    density = np.exp(log_density)
+    return np.expm1(logs), density / density.sum()

@@ -15,6 +15,7 @@ from torch.distributions import kl_divergence
 
 from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_reciprocal, log_weibull_sample
 from probattn.distributions.carried import carry_weights, exp_carrying_log
+from probattn.distributions.log_space import computing_dtype
 from probattn.distributions.special import EULER_MASCHERONI
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.compiled import WeibullOptions
@@ -138,13 +139,19 @@ class MeanPoint(NamedTuple):
 
     def variances(self, places: Tensor) -> Variance:
         """Of S relative to E[S], and of what S alone does to the weights: at some places of the map, int64 ``[N]``."""
-        method, weights = self.inputs.method, self.weights.reshape(-1)[places]
+        method, inputs = self.inputs.method, self.inputs
+
+        def there(values: Tensor) -> Tensor:
+            return values.detach().reshape(-1)[places].to(computing_dtype(values))
+
+        weights = there(self.weights)
         if method.posterior == "lognormal":
             return variances("normal", weights.new_tensor(method.scale), weights)
         if isinstance(method.concentration, str):
-            means = self.inputs.raw.reshape(-1)[places].exp() if method.scores == "raw" else weights
-            rise = self.inputs.concentration
-            k = self.inputs.learned_concentration(means, None if rise is None else rise.reshape(-1)[places])
+            # k is a function of exp(Phi), which the weights of E[S] are where nothing is added to it.
+            means = there(inputs.scores).exp() if method.scores == "raw" or method.learns_scale else weights
+            rise = inputs.concentration
+            k = inputs.learned_concentration(means, None if rise is None else there(rise))
         else:
             k = weights.new_tensor(method.concentration)
         return variances(method.noise, k, weights)
@@ -199,6 +206,11 @@ class SitePosterior:
     def distribution(self) -> Weibull | LogNormal:
         """q(S) of every pair, unmasked."""
         return self.inputs.distribution()
+
+    @property
+    def log_mean(self) -> Tensor:
+        """log E[S] of every pair, -inf or any number at forbidden ones; for a moment, since draws may overwrite it."""
+        return self.distribution.log_mean if self.method.learns_scale else self.inputs.scores
 
     def event(self) -> TorchDistributionMixin:
         """q(S) as Pyro sees it: forbidden pairs and padded queries masked, batch shape ``[B]``."""

@@ -470,8 +470,7 @@ def predictions(
             for number, batch in enumerate(moved(batches, network.device), first_batch)
         ]
         moments = Moments.together(parts)
-        rows = [(len(part.logits), part.source == "expansion") for part in parts]
-        closed = sum(size for size, expanded in rows if expanded) / sum(size for size, _ in rows)
+        closed = 1 - moments.drawn.double().mean().item()
         return {"bayesian_mean": Predictions.from_moments(moments, options.num_samples, closed)}
     if network.key == "bayesian_mean":
         drawn = predict_bayesian(

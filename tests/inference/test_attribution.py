@@ -111,6 +111,15 @@ def test_leading_pairs_are_those_that_numpy_sorts():
         )
 
 
+def test_leading_pairs_of_a_batch_of_one_row_are_those_of_the_row_in_a_batch():
+    net, batch = network(METHODS["bam"]), rows()
+    pairs = leading_pairs(posterior_moments(net, batch, attribution=True, method="expansion"), 4)[2]
+    alone = {name: value[2:] for name, value in batch.items()}
+    (own,) = leading_pairs(posterior_moments(net, alone, attribution=True, method="expansion"), 4)
+    for pair, other in zip(own, pairs, strict=True):
+        assert pair[:4] == other[:4] and pair.share == pytest.approx(other.share, rel=1e-3)
+
+
 def test_what_cannot_be_summed_ranked_or_changed_is_refused():
     net = network(METHODS["bam"])
     plain = posterior_moments(net, rows(), method="expansion")

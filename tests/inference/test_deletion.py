@@ -62,6 +62,14 @@ def test_held_weights_have_their_expectations_in_every_draw_of_their_row(method)
     assert (drawn[:, [0, 2, 3]].std(dim=0) > 1e-4).all()
 
 
+def test_a_batch_of_one_row_and_the_number_of_draws():
+    net, batch = network(METHODS["bam"]), {name: value[1:2] for name, value in rows(2, 6).items()}
+    by_default = variance_removed(net, batch, fraction=0.1)
+    assert 0.3 < by_default.item() <= 1
+    torch.testing.assert_close(by_default, variance_removed(net, batch, fraction=0.1, num_samples=100))
+    assert abs(by_default - variance_removed(net, batch, fraction=0.1, num_samples=101)) > 1e-6
+
+
 def test_what_is_no_test_is_refused():
     net = network(METHODS["bam"])
     with pytest.raises(ValueError, match=r"variance_removed: expected a fraction in \(0, 1\], got 2"):

@@ -1,0 +1,197 @@
+"""Whether the first-order expansion holds, row by row: draws compared with what it predicts of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from torch import Tensor, nn
+
+from probattn.distributions.carried import carried_log
+from probattn.inference.moments import MomentCheck, Moments, attributed
+from probattn.sites.posterior import SitePosterior
+from probattn.sites.site import INFER_KEY
+
+WIDE = 10.0
+"""Relative variance of the weights that matter beyond which the expansion is not taken, whatever draws say."""
+STEP = 2.0
+"""Standard deviations, along the steepest direction of a prediction, at which its expansion is compared with it."""
+DOUBT = 0.3
+"""Standard deviations between the two beyond which draws decide."""
+MORE = 3
+"""Times as many draws of rows for which the first ones are not clear."""
+
+
+class Limits(NamedTuple):
+    """Of what draws differ by from what the expansion predicts of them; see :class:`Residuals`."""
+
+    variance: float
+    bias: float
+    ratio: float
+
+
+NEAR = Limits(0.2, 1.5, 1.25)
+"""Rows within them are kept."""
+FAR = Limits(0.6, 3.0, 1.8)
+"""Rows beyond them are left to draws; more draws of the others decide,"""
+LAST = Limits(0.4, 1.5, 1.3)
+"""by these."""
+
+
+class LogMeans(Messenger):
+    """Pyro handler within the one that draws: notes log E[S] of every site before its draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_means: dict[str, Tensor] = {}
+
+    def _pyro_sample(self, msg: Message) -> None:
+        posterior = (msg["infer"] or {}).get(INFER_KEY)
+        if isinstance(posterior, SitePosterior):  # before the draw, which may overwrite the scores
+            self.log_means[str(msg["name"])] = posterior.log_mean.clone()
+
+
+class SiteSlopes(NamedTuple):
+    """Of one site what is needed to check N numbers of each of R rows.
+
+    ``slopes``, derivatives by log S, ``[N, R, M]``; ``weights`` of E[S], ``[R, M]``; and ``steepest``, the most likely
+    change of log S among those that change the number by one standard deviation, ``[N, ...]`` with the site's shape.
+    """
+
+    slopes: Tensor
+    weights: Tensor
+    steepest: Tensor
+
+
+class _FirstOrder(LogMeans):
+    """Sums slope times f(x) over the weights that are drawn inside; see :mod:`probattn.sites.main_effects`."""
+
+    def __init__(self, sites: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._sites = sites
+        self.total: Any = 0.0
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        name = str(msg["name"])
+        if name not in self.log_means:
+            return
+        slopes, weights = self._sites[name]
+        value = msg["value"]
+        assert isinstance(value, Tensor)
+        log_factors = carried_log(value).to(slopes.dtype) - self.log_means.pop(name).to(slopes.dtype)
+        excess = torch.expm1(log_factors).reshape(-1, *weights.shape)
+        effect = (excess / (1 + weights * excess)).nan_to_num_(0.0, 0.0, 0.0)  # of forbidden pairs
+        self.total = self.total + torch.einsum("prm,nrm->prn", effect, slopes)
+
+
+class PredictedModel(nn.Module):
+    """A model, which notes for each draw what the expansion predicts of it.
+
+    Args:
+        model: draws under a guide.
+        sites: slopes and weights, as in :class:`SiteSlopes`.
+
+    Attributes:
+        predicted: ``[P, R, N]`` of each pass.
+    """
+
+    def __init__(self, model: Any, sites: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.model, self._sites = model, sites
+        self.link, self.noise = getattr(model, "link", "softmax"), getattr(model, "noise", None)
+        self.draws_per_pass: int | None = getattr(model, "draws_per_pass", None)
+        self.predicted: list[Tensor] = []
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The model's predictions."""
+        with _FirstOrder(self._sites) as first_order:
+            logits: Tensor = self.model(batch)
+        self.predicted.append(first_order.total)
+        return logits
+
+
+class Residuals(NamedTuple):
+    """What draws differ by from what the expansion predicts of them, by row ``[R]``.
+
+    ``variance`` of the residuals and ``bias``, the size of their mean, with variance and standard deviation of the
+    closed form as units; ``ratio``, >= 1, between the standard deviations of draws and of their predictions, whichever
+    is larger first, and ``narrower``, whether the draws' is smaller. Of several positions the means.
+    """
+
+    variance: Tensor
+    bias: Tensor
+    ratio: Tensor
+    narrower: Tensor
+
+    @classmethod
+    def of(cls, expanded: Moments, logits: Tensor, predicted: Tensor) -> Residuals:
+        """Of draws ``[P, R, ..., C]`` and of predictions ``[P, R, ...]`` of the number that is attributed.
+
+        Differences that rounding of the logits' type explains are no evidence.
+        """
+        mean, variance = expanded.attributed()
+        drawn = attributed(logits, expanded.classes, expanded.link)
+        rounding = rounding_of(expanded).square().clamp_min(torch.finfo(mean.dtype).tiny)
+        residuals = drawn - mean - predicted
+
+        def relative(squares: Tensor) -> Tensor:
+            excess = (squares - rounding).clamp_min(0)
+            return torch.where(excess == 0, 0.0, excess / variance).nan_to_num(torch.inf)
+
+        def by_row(values: Tensor) -> Tensor:
+            return values.reshape(len(values), -1).mean(dim=1)
+
+        log_ratio = ((drawn.var(dim=0) + rounding) / (predicted.var(dim=0) + rounding)).log() / 2
+        log_ratio = log_ratio.nan_to_num(torch.inf)
+        return cls(
+            by_row(relative(residuals.var(dim=0))),
+            by_row(relative(residuals.mean(dim=0).square())).sqrt(),
+            by_row(log_ratio.abs()).exp(),
+            by_row(log_ratio) < 0,
+        )
+
+    def beyond(self, limits: Limits) -> Tensor:
+        """Bool ``[R]``: rows beyond one of the limits."""
+        return (self.variance > limits.variance) | (self.bias > limits.bias) | (self.ratio > limits.ratio)
+
+    def check(self, draws: int) -> MomentCheck:
+        """The row with the largest residual variance."""
+        row = int(self.variance.argmax())
+        ratio = float(self.ratio[row])
+        ratio = 1 / ratio if self.narrower[row] else ratio
+        return MomentCheck(ratio, float(self.bias[row]), len(self.bias), draws, float(self.variance[row]))
+
+
+def rounding_of(expanded: Moments) -> Tensor:
+    """Size of the rounding of predictions, by row and position."""
+    return expanded.logits.abs().amax(dim=-1).to(expanded.covariance) * torch.finfo(expanded.logits.dtype).eps
+
+
+def deviations(
+    expanded: Moments, sites: Mapping[str, SiteSlopes], predict: Callable[[Mapping[str, Tensor]], Tensor]
+) -> Tensor:
+    """How far predictions are from their expansion at some distance along its steepest direction, both ways.
+
+    Args:
+        expanded: of some rows.
+        sites: of the same.
+        predict: logits ``[R, ..., C]`` with E[S] multiplied by factors, whose logarithms it takes by site.
+
+    Returns:
+        In standard deviations, the largest of a row, ``[R]``; infinite where there is none.
+    """
+    mean, variance = expanded.attributed()
+    scale = variance.sqrt()
+    numbers = len(next(iter(sites.values())).steepest)
+    worst = torch.zeros_like(mean)
+    for sign, number in product((-STEP, STEP), range(numbers)):
+        moved = predict({name: sign * site.steepest[number] for name, site in sites.items()})
+        gap = attributed(moved, expanded.classes, expanded.link) - mean - sign * scale
+        gap = (gap.abs() - rounding_of(expanded)).clamp_min(0)
+        gap = torch.where(gap == 0, 0.0, gap / scale).nan_to_num(torch.inf).reshape(-1, numbers)
+        worst.view(-1, numbers)[:, number] = torch.maximum(worst.view(-1, numbers)[:, number], gap[:, number])
+    return worst.reshape(len(worst), -1).amax(dim=1)

@@ -1,0 +1,170 @@
+"""Where the first-order expansion is kept and where draws replace it, row by row, against many draws."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+import probattn
+from probattn.inference import Moments, posterior_moments, posterior_predict
+from probattn.inference.expansion import Expansion, expansion_pays
+from probattn.inference.expansion_check import PredictedModel
+from probattn.inference.moments import MomentCheck, moments_of_draws
+from probattn.inference.posterior import Posterior
+from probattn.models import convert, program_for
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+LOGNORMAL = probattn.BayesianAttention(posterior="lognormal")
+
+
+def network(method=LOGNORMAL, std=0.3, queries=1.0, **options):
+    torch.manual_seed(3)
+    config = hf.BertConfig(**SIZES, vocab_size=60, max_position_embeddings=64, **options)
+    net = hf.BertForSequenceClassification(config)
+    for name, parameter in net.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=std)
+        if "query.weight" in name:
+            parameter.data.mul_(queries)
+    return convert(net, method).eval()
+
+
+def rows(number=5, length=12):
+    ids = torch.randint(3, 60, (number, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    for row in range(1, number):
+        mask[row, length - 2 * row :] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def ratios(net, batch, number=300):
+    """Standard deviation of draws over that of the expansion, by row."""
+    moments = posterior_moments(net, batch, method="expansion")
+    logits = posterior_predict(net, batch, number, seed=5, chunk_size=60).logits
+    pair = logits.gather(-1, moments.classes[:, :2].expand(number, -1, -1))
+    return (pair[..., 0] - pair[..., 1]).std(dim=0) / moments.difference_std()
+
+
+def test_rows_whose_standard_deviation_is_wrong_are_replaced_and_others_kept():
+    net = network(
+        queries=30.0
+    )  # a saturated softmax: c^2 is 0.28, and one row varies three times as computed
+    ratio = ratios(net, rows())
+    off = ratio.log().abs().exp()
+    assert off.max() > 2 and off.min() < 1.15
+    with pytest.warns(UserWarning, match=r"the first-order expansion does not hold for \d of 5 rows"):
+        moments = posterior_moments(net, rows())
+    assert moments.source == "mixed"
+    # 300 draws know a standard deviation to 4%, of tails like these to 10%.
+    assert off[~moments.drawn].max() < 1.6 and moments.drawn[off > 1.8].all() and not moments.drawn.all()
+    assert moments.num_samples.tolist() == [20 * drawn for drawn in moments.drawn.tolist()]
+    expansion = posterior_moments(net, rows(), method="expansion")
+    torch.testing.assert_close(moments.logits[~moments.drawn], expansion.logits[~moments.drawn])
+    torch.testing.assert_close(moments.covariance[~moments.drawn], expansion.covariance[~moments.drawn])
+    drawn = (moments.difference_std() / expansion.difference_std() / ratio)[moments.drawn]
+    assert ((drawn > 0.4) & (drawn < 2)).all()
+
+
+def test_very_wide_weights_are_refused():
+    net = network(probattn.BayesianAttention.bam(0.3), std=0.02)  # all but linear, yet c^2 is 29
+    with pytest.warns(UserWarning, match="does not hold for 5 of 5 rows"):
+        moments = posterior_moments(net, rows())
+    assert moments.source == "draws" and moments.relative_variance.min() > 10
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        LOGNORMAL,
+        probattn.BayesianAttention(),
+        probattn.BayesianAttention(sigma=0.3),
+        probattn.BayesianAttention.bam(2.0),
+    ],
+    ids=["lognormal", "babn", "scale", "bam"],
+)
+def test_predictions_of_draws_have_the_variance_of_the_closed_form(method):
+    net, batch = network(method, std=0.15), rows(2)
+    moments = posterior_moments(net, batch, method="expansion", attribution=True)
+    with torch.no_grad(), Expansion() as expansion:
+        net(**batch)
+    sites = {
+        name: (slope.flatten(1)[None], expansion.points[name].weights.flatten(1))
+        for name, slope in moments.slope.items()
+    }
+    model = PredictedModel(program_for(net), sites)
+    drawn = posterior_predict(model, batch, 400, chunk_size=100).logits
+    predicted = torch.cat(model.predicted)[..., 0]
+    # 400 draws know a standard deviation to 3.5%; this near to linear, predictions are those of the network.
+    assert (predicted.std(dim=0) / moments.difference_std()).log().abs().max() < 0.14
+    pair = drawn.gather(-1, moments.classes[:, :2].expand(400, -1, -1))
+    for row in range(2):
+        assert np.corrcoef(predicted[:, row], pair[:, row, 0] - pair[:, row, 1])[0, 1] > 0.9
+
+
+def test_the_relative_variance_is_that_of_the_distribution_where_its_scale_is_learned():
+    net = network(probattn.BayesianAttention(sigma=1.0, rho=0.5)).double()
+    with torch.no_grad(), Expansion() as expansion:
+        net(**rows())
+    for point in expansion.points.values():
+        places = (point.weights.view(-1) > 0).nonzero().squeeze(1)
+        law = point.inputs.distribution()
+        expected = (law.variance / law.mean.square()).view(-1)[places]
+        torch.testing.assert_close(point.variances(places).first, expected, rtol=1e-4, atol=0)
+
+
+def test_draws_that_rounding_makes_equal_leave_a_data_set_in_closed_form():
+    net = network(probattn.BayesianAttention.bam(1.0), std=0.02)
+    for name, parameter in net.named_parameters():
+        if "value" in name or "attention.output.dense" in name:
+            parameter.data.mul_(1e-3)
+    net.classifier.bias.data.copy_(torch.tensor([4.0, -4.0]))
+    net, batch = net.bfloat16(), rows(4)
+    assert posterior_predict(net, batch, 20).logits.float().std(dim=0).max() == 0
+    moments = posterior_moments(
+        net, [{name: value[row] for name, value in batch.items()} for row in range(4)]
+    )
+    assert moments.source == "expansion" and moments.covariance.isfinite().all()
+
+
+def test_joined_parts_keep_what_each_row_is_from():
+    closed = Moments(torch.zeros(2, 2), torch.tensor([[0, 1]] * 2), torch.zeros(2, 2, 2))
+    some = moments_of_draws(Posterior(torch.randn(7, 1, 2)), torch.tensor([[0, 1]]))
+    nothing = replace(closed, check=MomentCheck(0.0, 0.1, 2, 20, 0.0))  # draws that do not vary
+    joined = Moments.together([nothing, replace(some, check=MomentCheck(1.3, 0.2, 1, 7, 0.4)), closed])
+    assert joined.check.residual == 0.4
+    assert (joined.source, joined.num_samples.tolist()) == ("mixed", [0, 0, 7, 0, 0])
+    assert joined.rows(torch.tensor([2])).source == "draws"
+    assert joined.rows(torch.tensor([0, 4])).source == "expansion"
+    assert joined.rows(torch.tensor([0, 4])).num_samples is None
+    assert joined.drawn.tolist() == [False, False, True, False, False]
+
+
+def test_moments_of_draws_are_those_of_numpy():
+    logits = torch.randn(5, 3, 4, dtype=torch.float64)
+    classes = torch.tensor([[2, 0], [1, 3], [0, 1]])
+    moments = moments_of_draws(Posterior(logits, link="sigmoid"), classes)
+    for row in range(3):
+        expected = np.cov(logits[:, row, classes[row]].numpy().T)
+        np.testing.assert_allclose(moments.covariance[row].numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(moments.logits.numpy(), logits.numpy().mean(axis=0))
+
+
+def test_the_expansion_costs_less_up_to_one_derivative_and_a_half_for_each_draw():
+    for positions, pays in (
+        (6, True),
+        (7, False),
+    ):  # five differences of six classes each; 20 draws count as 30
+        assert expansion_pays(torch.zeros(20, 1, positions, 9), 20, "softmax") is pays
+
+
+def test_what_is_printed_has_means_and_standard_deviations():
+    moments = posterior_moments(network(std=0.1), rows(5), method="expansion")
+    lines = str(moments).splitlines()
+    assert len(lines) == 5 and lines[-1] == "  ..."
+    best = moments.classes[0, 0]
+    mean, std = moments.mean[0, best], moments.std[0, best]
+    assert lines[1].startswith(
+        f"  row 0: class {best} {mean:.3f} ± {std:.3f}, class {moments.classes[0, 1]} "
+    )
