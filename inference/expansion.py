@@ -181,7 +181,7 @@ def posterior_moments(
     if result.check is not None and result.drawn.any():
         warnings.warn(
             f"{OWNER}: the first-order expansion does not hold for {int(result.drawn.sum())} of {len(result.drawn)} "
-            f"rows (residual variance up to {result.check.residual:.2f}); their moments are those of {num_samples} draws",
+            f"rows (residual variance up to {result.check.residual:.2f}); they have the moments of {num_samples} draws",
             stacklevel=2,
         )
     return result

@@ -95,7 +95,7 @@ class Moments:
         >>> moments = Moments(torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]]), covariance)
         >>> moments
         Moments(1 row, softmax over 2, expansion)
-          row 0: class 1 0.775 ± 0.155, class 0 0.225 ± 0.155
+          row 0: class 1 0.775 ± 0.249, class 0 0.225 ± 0.249
     """
 
     logits: Tensor
