@@ -10,7 +10,16 @@ import transformers as hf
 import probattn
 from probattn.inference import Moments, posterior_moments, posterior_predict
 from probattn.inference.expansion import Expansion, expansion_pays
-from probattn.inference.expansion_check import PredictedModel
+from probattn.inference.expansion_check import (
+    FAR,
+    LAST,
+    NEAR,
+    Limits,
+    PredictedModel,
+    Residuals,
+    SiteSlopes,
+    deviations,
+)
 from probattn.inference.moments import MomentCheck, moments_of_draws
 from probattn.inference.posterior import Posterior
 from probattn.models import convert, program_for
@@ -168,3 +177,56 @@ def test_what_is_printed_has_means_and_standard_deviations():
     assert lines[1].startswith(
         f"  row 0: class {best} {mean:.3f} ± {std:.3f}, class {moments.classes[0, 1]} "
     )
+
+
+def pairs(numbers):
+    """Logits of two classes with these differences."""
+    return torch.stack([numbers, torch.zeros_like(numbers)], dim=-1)
+
+
+def normal(mean, std):
+    """Moments of two logits whose difference has these means and standard deviations."""
+    variance = (torch.tensor(std).square() / 4)[:, None, None]
+    classes = torch.tensor([[0, 1]] * len(mean))
+    return Moments(pairs(torch.tensor(mean)), classes, variance * torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
+
+
+def test_residuals_are_those_of_numpy():
+    torch.manual_seed(0)
+    mean, std = [0.5, -1.0, 2.0], [1.0, 0.5, 2.0]
+    expanded = normal(mean, std)
+    predicted = torch.randn(20, 3) * torch.tensor(std)
+    drawn = torch.tensor(mean) + predicted * torch.tensor([1.0, 0.5, 2.0]) + 0.3 * torch.randn(20, 3)
+    residuals = Residuals.of(expanded, pairs(drawn), predicted)
+    rest = (drawn - torch.tensor(mean) - predicted).numpy()
+    np.testing.assert_allclose(residuals.variance, rest.var(axis=0, ddof=1) / np.square(std), rtol=1e-4)
+    np.testing.assert_allclose(residuals.bias, np.abs(rest.mean(axis=0)) / std, rtol=1e-3)
+    ratio = drawn.numpy().std(axis=0) / predicted.numpy().std(axis=0)
+    np.testing.assert_allclose(residuals.ratio, np.maximum(ratio, 1 / ratio), rtol=1e-4)
+    worst = int(residuals.variance.argmax())
+    check = residuals.check(20)
+    assert check[2:4] == (3, 20)
+    assert check.ratio == pytest.approx(ratio[worst], rel=1e-4)
+    assert check.bias == residuals.bias[worst] and check.residual == residuals.variance[worst]
+
+
+def test_deviations_at_two_standard_deviations_of_a_curve():
+    mean, std, curve = torch.tensor([0.5, -1.0]), torch.tensor([1.0, 0.5]), torch.tensor([0.1, -0.2])
+    sites = {"site": SiteSlopes(torch.ones(1, 2, 1), torch.ones(2, 1), torch.ones(1, 2, 1))}
+
+    def predict(factors):
+        steps = factors["site"][:, 0]  # in standard deviations
+        return pairs(mean + std * steps + curve * steps**2)
+
+    found = deviations(normal(mean.tolist(), std.tolist()), sites, predict)
+    torch.testing.assert_close(found, 4 * curve.abs() / std, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("limits", [NEAR, FAR, LAST])
+def test_each_limit_alone_gives_a_row_up(limits):
+    rows = torch.tensor(
+        [list(limits)] + [[v * (1 + 1e-3 * (i == j)) for j, v in enumerate(limits)] for i in range(3)]
+    )
+    residuals = Residuals(*rows.T, torch.zeros(4, dtype=torch.bool))
+    assert residuals.beyond(Limits(*map(float, rows[0]))).tolist() == [False, True, True, True]
+    assert NEAR.variance < LAST.variance < FAR.variance and NEAR.ratio < LAST.ratio < FAR.ratio

@@ -303,3 +303,14 @@ def test_nodes_of_a_graph_and_both_ends_of_a_span():
     drawn = difference(posterior_predict(spans, rows(), 400, chunk_size=400), found)
     assert found.difference_std().shape == (6, 2)
     assert (found.difference_std() / drawn.std(dim=0)).log().abs().median() < 0.1
+
+
+@pytest.mark.parametrize("number", [20, 21])
+def test_the_test_of_the_two_likeliest_classes_is_that_of_scipy(number):
+    covariance = torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]]) * torch.tensor([0.02, 0.3])[:, None, None]
+    moments = Moments(torch.tensor([[0.1, 0.0], [0.2, 0.7]]), torch.tensor([[0, 1], [1, 0]]), covariance)
+    p_values = moments.top_two_p_value(number)
+    for row in range(2):
+        mean, std = moments.mean[row].tolist(), moments.std[row].tolist()
+        test = stats.ttest_ind_from_stats(mean[0], std[0], number, mean[1], std[1], number, equal_var=False)
+        assert p_values[row].item() == pytest.approx(test.pvalue, rel=1e-3)
