@@ -6,7 +6,7 @@ import transformers as hf
 
 import probattn
 from probattn.inference import posterior_expectation, posterior_moments, posterior_predict, variance_removed
-from probattn.inference.deletion import Holding
+from probattn.inference.deletion import Holding, _leading
 from probattn.models import convert
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
@@ -78,3 +78,9 @@ def test_what_is_no_test_is_refused():
         variance_removed(net, rows(), by="size")
     with pytest.raises(ValueError, match=r"expected sigma 0, got 0\.5"):
         variance_removed(network(probattn.BayesianAttention(sigma=0.5)), rows())
+
+
+def test_forbidden_weights_do_not_count_in_the_fraction():
+    scores = torch.tensor([[3.0, 1.0, 4.0, 2.0, *[-torch.inf] * 4]]).view(1, 1, 2, 4)
+    (held,) = _leading({"site": scores}, 0.5, 1).values()
+    assert held.view(-1).tolist() == [True, False, True, False, False, False, False, False]

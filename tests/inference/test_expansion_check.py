@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from scipy import stats
 
 import probattn
 from probattn.inference import Moments, posterior_moments, posterior_predict
@@ -13,6 +14,7 @@ from probattn.inference.expansion import Expansion, expansion_pays
 from probattn.inference.expansion_check import (
     FAR,
     LAST,
+    MORE,
     NEAR,
     Limits,
     PredictedModel,
@@ -230,3 +232,11 @@ def test_each_limit_alone_gives_a_row_up(limits):
     residuals = Residuals(*rows.T, torch.zeros(4, dtype=torch.bool))
     assert residuals.beyond(Limits(*map(float, rows[0]))).tolist() == [False, True, True, True]
     assert NEAR.variance < LAST.variance < FAR.variance and NEAR.ratio < LAST.ratio < FAR.ratio
+
+
+@pytest.mark.parametrize(("variance", "share"), [(0.25, 0.998), (0.5, 0.11), (0.66, 0.005)])
+def test_how_often_a_row_is_kept_by_the_distribution_of_its_residual_variance(variance, share):
+    first, more = stats.chi2(19), stats.chi2(20 * MORE - 1)
+    near, far = (first.cdf(19 * limits.variance / variance) for limits in (NEAR, FAR))
+    kept = near + (far - near) * more.cdf((20 * MORE - 1) * LAST.variance / variance)
+    assert kept == pytest.approx(share, rel=0.1)  # as the docstring of posterior_moments states

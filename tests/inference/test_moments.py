@@ -314,3 +314,18 @@ def test_the_test_of_the_two_likeliest_classes_is_that_of_scipy(number):
         mean, std = moments.mean[row].tolist(), moments.std[row].tolist()
         test = stats.ttest_ind_from_stats(mean[0], std[0], number, mean[1], std[1], number, equal_var=False)
         assert p_values[row].item() == pytest.approx(test.pvalue, rel=1e-3)
+
+
+def test_one_label_of_many_is_the_least_certain_one():
+    labels = program_for(network(num_labels=4, problem_type="multi_label_classification"))
+    moments = posterior_moments(labels, rows(), classes=1, method="expansion")
+    assert (moments.classes[:, 0] == moments.logits.abs().argmin(dim=-1)).all()
+    assert (moments.classes[:, 0] != moments.logits.argmax(dim=-1)).any()
+
+
+def test_parts_with_other_numbers_of_leading_classes_are_not_joined():
+    parts = [posterior_moments(network(num_labels=3), rows(), classes=k, method="expansion") for k in (2, 3)]
+    with pytest.raises(ValueError, match=r"as many leading classes, got \[2, 3\]"):
+        Moments.together(parts)
+    with pytest.raises(ValueError, match="at least one part"):
+        Moments.together([])
