@@ -128,6 +128,7 @@ class NetworkPasses:
         sites = [hosting.site for hosting in hosted.values() if hosting.site is not None]
         attends_as_before = not (
             any(name not in OWN_FUNCTIONS for name in names)
+            or not all(isinstance(site, AttentionSite) for site in sites)
             or any(site.method.learns_scale for site in sites)
             or any(is_bridge(module) for module in net.modules())
         )

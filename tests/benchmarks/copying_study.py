@@ -156,7 +156,9 @@ class CopyingStudy(study.Study):
             typer.BadParameter: the folder holds runs of another recipe.
         """
         recipe, known = self.chosen[job.recipe], self.place(job) / RECIPE
-        if known.exists() and load_any_recipe(known) != recipe:
+        if known.exists() and load_any_recipe(known) != recipe.model_copy(
+            update={"output": str(known.parent)}
+        ):
             raise typer.BadParameter(
                 f"folder: expected runs of {recipe.name} as it is now, {known.parent} has another recipe; "
                 "take a new folder"

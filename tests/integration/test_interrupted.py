@@ -165,7 +165,7 @@ def test_a_later_layer_of_linked_ones_does_not_go_on_with_an_interrupted_pass():
             return stack.layers[1](x, x, x)[0]
 
     handle = stack.layers[1].register_forward_pre_hook(stop)
-    with pytest.raises(KeyboardInterrupt), pyro.plate("data", 2):
+    with pytest.raises(KeyboardInterrupt), torch.no_grad(), pyro.plate("data", 2):
         stack(x)
     handle.remove()
     with pytest.raises(RuntimeError, match="ran before call 0"):

@@ -246,7 +246,7 @@ def config_entries(network: PretrainedRecipe) -> dict[str, Any]:
         return {}
     config = _load(AutoConfig, network)
     for name in network.config:
-        if not hasattr(config, name):
+        if not hasattr(config, name) and name != "attn_implementation":  # an option of from_pretrained
             near = suggestion(name, config.to_dict())
             advice = "; `network.dropout` sets it for every family" if "drop" in name else ""
             raise RunError(

@@ -14,7 +14,7 @@ import torch
 import transformers as hf
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, Trainer, TrainingArguments
 
 import probattn
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
@@ -481,6 +481,32 @@ class Exits:
         adapted = peft.get_peft_model(copy.deepcopy(self.net), config)
         return same(adapted.merge_and_unload(), self.net, self.inputs)
 
+    def adapters(self):
+        """The folder of a converted network's adapters, and their base network."""
+        peft = pytest.importorskip("peft")
+        self.plain.save_pretrained(self.folder / "base")
+        base = type(self.net).from_pretrained(self.folder / "base")
+        config = peft.LoraConfig(target_modules=["query"])
+        adapted = peft.get_peft_model(convert(base, self.families.FULL), config)
+        for name, value in adapted.named_parameters():
+            if ".probattn." in name:
+                torch.nn.init.normal_(value)
+        adapted.save_pretrained(self.folder / "adapters")
+        return self.folder / "adapters", {n: v for n, v in base.state_dict().items() if ".probattn." in n}
+
+    def opened(self):
+        folder, _ = self.adapters()
+        with pytest.warns(UserWarning, match="which the base network lacks"):
+            opened = AutoModelForSequenceClassification.from_pretrained(folder)
+        return "left out" if conversion(opened) is None else "kept"
+
+    def added(self):
+        folder, sites = self.adapters()
+        net = convert(type(self.net).from_pretrained(self.folder / "base"), self.families.FULL)
+        net.load_adapter(str(folder))
+        read = net.state_dict()
+        return "kept" if sites and all(torch.equal(read[name], sites[name]) for name in sites) else "left out"
+
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore::torch.jit.TracerWarning")
@@ -517,6 +543,8 @@ def test_the_table_of_exits_is_true(families, bert, tmp_path):
         "`net.half()`, `net.to(...)`": exits.half,
         "`torch.ao.quantization.quantize_dynamic(net, names)`": exits.quantised,
         "`net.merge_and_unload()`": exits.merged,
+        "`AutoModel.from_pretrained(adapters)`, `pipeline(model=adapters)`": exits.opened,
+        "`net.load_adapter(adapters)`": exits.added,
         "`torch.nn.DataParallel(net)`": exits.parallel,
         "`torch.jit.trace(net)`": exits.traced,
         "`torch.export.export(net)`": lambda: refused(

@@ -151,7 +151,8 @@ def same(first: Path, second: Path) -> None:
 def test_it_leaves_a_recipe_that_loads_as_the_same(name: str, recipe, finished) -> None:
     place = finished(name)
     loaded = load_any_recipe(place / "recipe.yaml")
-    assert loaded == load_any_recipe(recipe(name))
+    assert loaded == load_any_recipe(recipe(name)).model_copy(update={"output": loaded.output})
+    assert Path(loaded.output).samefile(place)
     assert type(tasks.task_of(loaded)) is type(tasks.run_task(place))
 
 
@@ -215,7 +216,9 @@ def test_folders_that_do_not_fit_are_refused_before_anything_is_written(
 def test_it_is_evaluated_and_reported(name: str, copied) -> None:
     place = copied(name)
     table = succeeds("evaluate", place)
-    assert table.rstrip().endswith(f"results: {place / 'metrics.json'}") and len(table.splitlines()) > 3
+    *lines, results, following = table.splitlines()
+    assert len(lines) > 1 and results == f"results: {place / 'metrics.json'}"
+    assert following == f"next: probattn report {place}"
     results = tasks.load_results(place)
     task = tasks.run_task(place)
     summary = json.loads(succeeds("report", place, "--json"))
