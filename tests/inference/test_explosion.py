@@ -1,4 +1,4 @@
-"""A KL beside which the likelihood is lost: what is said of it, and that it is said while the run goes on."""
+"""A KL beside which the likelihood is lost is named, also while the run goes on."""
 
 import math
 import warnings

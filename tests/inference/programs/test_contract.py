@@ -1,4 +1,4 @@
-"""What predicts with a model of one's own: how it is called, what it returns, and the errors that say so."""
+"""What predicts with your own model: how it is called, what it returns, and the errors that say so."""
 
 import pyro
 import pytest
