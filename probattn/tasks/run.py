@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from accelerate import PartialState
 
 from probattn.files.durable import write_atomically
+from probattn.inference.configuration import LOGGER, log_latent
 from probattn.inference.records import read_records
 from probattn.inference.report import RunDescription, read_results, write_results
 from probattn.inference.run import FitResult
@@ -92,7 +94,8 @@ def train(task: AnyTask, folder: Path, *, resume: bool = False, quiet: bool = Fa
             _keep_recipe(task.recipe, folder)
     results: dict[str, FitResult] = {}
     for part in parts:
-        results[part.name] = part.fit(resume, quiet)
+        with _latent_by_recipe():
+            results[part.name] = part.fit(resume, quiet)
         with processes.first_writes() as writes:
             if writes:
                 _check_recipe_is_there(folder)
@@ -328,6 +331,20 @@ def _keep_recipe(recipe: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / RECIPE).exists():
         write_atomically(folder / RECIPE, _kept(recipe, folder).dump().encode())
+
+
+@contextmanager
+def _latent_by_recipe() -> Iterator[None]:
+    """Leaves out what drivers log of latent variables: a run's recipe says what is latent, or that nothing is."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.funcName != log_latent.__name__
+
+    LOGGER.addFilter(is_other)
+    try:
+        yield
+    finally:
+        LOGGER.removeFilter(is_other)
 
 
 def _kept(recipe: Any, folder: Path) -> Any:

@@ -147,6 +147,12 @@ def same(first: Path, second: Path) -> None:
         assert all(torch.equal(value, other[name][key]) for key, value in one[name].items()), name
 
 
+def test_a_baseline_is_not_warned_of_being_deterministic(recipe, tmp_path, caplog) -> None:
+    succeeds("train", recipe("texts"), "-o", tmp_path / "run", "--quiet")
+    assert (tmp_path / "run" / "baseline").exists()
+    assert not [record for record in caplog.records if "nothing is latent" in record.getMessage()]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_leaves_a_recipe_that_loads_as_the_same(name: str, recipe, finished) -> None:
     place = finished(name)
