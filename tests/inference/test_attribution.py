@@ -1,5 +1,7 @@
 """Sums of attributed uncertainty, leading pairs, and predictions with more or less attention somewhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +128,8 @@ def test_what_cannot_be_summed_ranked_or_changed_is_refused():
     moments = posterior_moments(net, rows(), attribution=True, method="expansion")
     with pytest.raises(ValueError, match="expected shares, got none"):
         leading_pairs(plain)
+    with pytest.raises(ValueError, match="expected shares, got none"):
+        leading_pairs(replace(moments, slope=None))
     with pytest.raises(ValueError, match="got 'layer'"):
         share_by(moments.share, "layer")
     with pytest.raises(ValueError, match="no maps"):

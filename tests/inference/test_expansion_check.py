@@ -12,10 +12,13 @@ import probattn
 from probattn.inference import Moments, posterior_moments, posterior_predict
 from probattn.inference.expansion import Expansion, expansion_pays
 from probattn.inference.expansion_check import (
+    DOUBT,
     FAR,
     LAST,
     MORE,
     NEAR,
+    STEP,
+    WIDE,
     Limits,
     PredictedModel,
     Residuals,
@@ -210,6 +213,8 @@ def test_residuals_are_those_of_numpy():
     assert check[2:4] == (3, 20)
     assert check.ratio == pytest.approx(ratio[worst], rel=1e-4)
     assert check.bias == residuals.bias[worst] and check.residual == residuals.variance[worst]
+    others = Residuals(*(values[:2] for values in residuals)).check(20)
+    assert others.ratio == pytest.approx(ratio[1], rel=1e-4) and ratio[1] < 1
 
 
 def test_deviations_at_two_standard_deviations_of_a_curve():
@@ -240,3 +245,23 @@ def test_how_often_a_row_is_kept_by_the_distribution_of_its_residual_variance(va
     near, far = (first.cdf(19 * limits.variance / variance) for limits in (NEAR, FAR))
     kept = near + (far - near) * more.cdf((20 * MORE - 1) * LAST.variance / variance)
     assert kept == pytest.approx(share, rel=0.1)  # as the docstring of posterior_moments states
+
+
+def test_the_rule_has_the_numbers_that_the_documentation_states():
+    words = " ".join(posterior_moments.__doc__.split())
+    for limits, expected in ((NEAR, (0.2, 1.5, 1.25)), (FAR, (0.6, 3, 1.8)), (LAST, (0.4, 1.5, 1.3))):
+        assert limits == expected
+    assert "within 0.2, 1.5 and 1.25 is kept, one beyond 0.6, 3 or 1.8 is left to draws" in words
+    assert "three times as many new draws are taken; those beyond 0.4, 1.5 or 1.3 are left" in words
+    assert f"relative variance above {WIDE:g} " in words and MORE == 3
+    assert f"within :math:`{DOUBT} \\sigma` of :math:`z_0 \\pm {STEP:g} \\sigma`" in words
+
+
+def test_a_prediction_without_variance_has_no_share_of_it():
+    net = network()
+    torch.nn.init.zeros_(net.classifier.weight)
+    moments = posterior_moments(net, rows(), attribution=True)
+    assert moments.source == "expansion" and not moments.covariance.any()
+    for share in moments.share.values():
+        assert torch.equal(share, torch.zeros_like(share))
+    assert torch.equal(moments.relative_variance, torch.zeros(5))

@@ -268,6 +268,10 @@ def test_rows_that_depend_on_one_another(families, by_name):
         own = sum(each[row].sum() for name, each in share.items())
         assert sum(each.sum() for each in share.values()).item() == pytest.approx(1, rel=1e-4)
         assert own < 0.99
+    # All scores of all rows are differentiated one by one: three cost as much as two draws, four cost more.
+    for number, source in ((3, "expansion"), (4, "draws")):
+        inputs = by_name["clip"].inputs(rows=number)
+        assert posterior_moments(model, inputs, classes=2, num_samples=2).source == source
 
 
 def test_bad_calls_say_what_was_expected():
