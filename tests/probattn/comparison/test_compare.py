@@ -19,9 +19,11 @@ from probattn.comparison import ComparisonResults, Ways, costs, figures, running
 from probattn.comparison import page as comparison_page
 from probattn.comparison import ways as comparison_ways
 from probattn.comparison.page import headline
-from probattn.comparison.running import CompareOptions, _gaps
+from probattn.comparison.results import Interval
+from probattn.comparison.running import CompareOptions, _gaps, _read
 from probattn.comparison.workers import other_gpu, workers
 from probattn.inference.report import Comparison, Predictions
+from probattn.tasks.errors import RunError
 from probattn.tasks.progress import shown
 
 PARTS = ("validation", "test", "out_of_domain")
@@ -416,3 +418,18 @@ def test_a_signal_ends_the_workers(tmp_path):
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_figures_of_another_error_are_refused(compared):
+    (file, *_) = sorted(compared[0].joinpath("out").rglob(running.FIGURES))
+    job = SimpleNamespace(folder=file.parent)
+    with pytest.raises(RunError, match=r"expected figures at an error of 0\.3, got 0\.4; remove it"):
+        _read(job, 0.3)
+
+
+def test_multiples_of_intervals():
+    assert Interval(mean=2.0, low=1.0, high=4.0, seeds=3).times(1.5) == Interval(
+        mean=3.0, low=1.5, high=6.0, seeds=3
+    )
+    single = Interval(mean=2.0, low=None, high=None, seeds=1)
+    assert single.times(0.5) == Interval(mean=1.0, low=None, high=None, seeds=1)

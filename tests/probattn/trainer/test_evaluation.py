@@ -197,3 +197,26 @@ def test_measures_of_uncertainty(scene, tmp_path):
         compute_metrics=compute_uncertainty,
     ).evaluate()
     assert {"eval_pavpu", "eval_calibration_error", "eval_accuracy"} <= metrics.keys()
+
+
+@pytest.mark.filterwarnings("ignore:posterior_moments")
+def test_draws_that_replace_moments_follow_the_seed(scene):
+    """Wide weights are left to draws, whose mean is that of posterior_moments with the same seed."""
+    net = scene.network(
+        lambda: scene.bert("SequenceClassification"), probattn.BayesianAttention.bam(0.3)
+    ).eval()
+    program = program_for(net)
+    inputs = program.inputs(scene.collate(scene.classes(3)))
+    for seed in (1, 2):
+        expected = posterior_moments(program, inputs, num_samples=5, seed=(seed, 4))
+        assert expected.source == "draws"
+        scores = module.mean_of_moments(program, inputs, 5, seed, 4)
+        torch.testing.assert_close(scores.exp(), expected.mean, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("prediction", ["mean", "draws", "moments"])
+def test_nothing_is_predicted_where_the_loss_alone_is_needed(scene, tmp_path, prediction):
+    net, data = scene.network(lambda: scene.bert("SequenceClassification"), BAYESIAN), scene.classes(3)
+    trainer = trainer_of(scene, tmp_path, net, data, prediction=prediction)
+    loss, scores, labels = trainer.prediction_step(trainer.model, scene.collate(data), True)
+    assert math.isfinite(loss) and scores is None and labels is None
