@@ -287,6 +287,7 @@ def test_no_seed_or_no_worker_alone_is_refused(options):
 def test_an_unknown_reference_names_those_there_are(compared, command):
     done = command("compare", *compared[1], "--against", "moments")
     assert done.exit_code == 2 and "expected a way of plain (point, temperature" in done.output
+    assert "moments" not in done.output.partition("of plain (")[2], "a way of the other recipe"
 
 
 def test_runs_of_another_recipe_or_of_other_ways_are_refused(compared, command, tmp_path):
