@@ -117,3 +117,13 @@ def test_a_kl_is_exploded_where_float32_loses_the_likelihood(
 ) -> None:
     terms = TERMS._replace(kl=kl, log_likelihood=likelihood)
     assert (kl_explosion(terms, dict, nn.Identity()) is not None) == exploded
+
+
+@pytest.mark.parametrize("trainer", [False, True])
+def test_a_kl_over_the_limit_is_told_once_while_the_run_goes_on(
+    tmp_path: Path, trainer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probattn.inference.loop.LOST", 0.0)  # every KL is over it
+    with pytest.warns(ExplodedKLWarning, match="the KL of the attention weights exploded") as caught:
+        train(network(BayesianAttention(), 1.0), tmp_path, trainer)
+    assert len([warning for warning in caught if warning.category is ExplodedKLWarning]) == 1
