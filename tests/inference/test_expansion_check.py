@@ -171,6 +171,8 @@ def test_the_expansion_costs_less_up_to_one_derivative_and_a_half_for_each_draw(
         (7, False),
     ):  # five differences of six classes each; 20 draws count as 30
         assert expansion_pays(torch.zeros(20, 1, positions, 9), 20, "softmax") is pays
+    for link in ("softmax", "identity"):  # seven positions of one difference, or of two numbers
+        assert expansion_pays(torch.zeros(20, 1, 7, 2), 20, link)
 
 
 def test_what_is_printed_has_means_and_standard_deviations():
