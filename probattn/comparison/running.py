@@ -19,7 +19,7 @@ from probattn.comparison.costs import measured_costs, passes_of
 from probattn.comparison.page import page
 from probattn.comparison.results import ComparisonResults, Interval, Row
 from probattn.comparison.ways import MEASURES, Ways, all_ways
-from probattn.comparison.workers import BUSY, workers
+from probattn.comparison.workers import BUSY, end_with_parent, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference.report import Comparison
@@ -122,6 +122,7 @@ def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tu
         DataError: the data are not what a recipe says.
         RunError: a recipe is not one of texts, runs differ in their data, or another process still trains one.
     """
+    end_with_parent()
     if (folder / RECIPE).exists():
         raise RunError(f"{folder}: expected a folder for several runs, got that of one; use another --output")
     jobs = list(_jobs(options, folder))

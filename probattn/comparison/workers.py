@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ LAST = 5
 SECONDS = 60.0
 """How long a process may take for the end of its update, before it is killed."""
 
+WORKER = "PROBATTN_WORKER"
+"""The variable that tells a process that it is a worker, whose standard input ends with the process that began it."""
+
 
 class Terminated(KeyboardInterrupt):
     """A SIGTERM ended a comparison."""
@@ -32,6 +36,7 @@ class Terminated(KeyboardInterrupt):
 def workers(command: Sequence[str], number: int, device: torch.device, folder: Path) -> Iterator[None]:
     """Runs a command in further processes beside a block, and waits for them; they end where the block is interrupted.
 
+    A command that calls :func:`end_with_parent` ends also where this process is killed.
     What each of them writes is in ``worker-N.log`` in the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,10 +46,20 @@ def workers(command: Sequence[str], number: int, device: torch.device, folder: P
         try:
             for index, file in enumerate(files, 1):
                 with file.open("wb") as log:
-                    environment = {**os.environ, "OMP_NUM_THREADS": "1", **other_gpu(device, index)}
+                    environment = {
+                        **os.environ,
+                        "OMP_NUM_THREADS": "1",
+                        WORKER: "1",
+                        **other_gpu(device, index),
+                    }
                     started.append(
                         subprocess.Popen(  # a Ctrl-C of the terminal does not reach a session of its own
-                            command, env=environment, stdout=log, stderr=log, start_new_session=True
+                            command,
+                            env=environment,
+                            stdin=subprocess.PIPE,
+                            stdout=log,
+                            stderr=log,
+                            start_new_session=True,
                         )
                     )
             yield
@@ -71,6 +86,23 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def end_with_parent() -> None:
+    """Lets a worker end as by a SIGTERM when the process that began it is gone, however that ended.
+
+    The kernel closes a killed process's end of the pipe that is the worker's standard input, which then ends.
+    """
+
+    def watch() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if os.environ.pop(WORKER, None):
+        threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -4,8 +4,10 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -434,3 +436,35 @@ def test_multiples_of_intervals():
     )
     single = Interval(mean=2.0, low=None, high=None, seeds=1)
     assert single.times(0.5) == Interval(mean=1.0, low=None, high=None, seeds=1)
+
+
+@pytest.mark.fork
+def test_workers_end_with_a_killed_parent(tmp_path):
+    """A SIGKILL leaves the parent no time to end them."""
+    work = (
+        "import os, time; from probattn.comparison.workers import end_with_parent; end_with_parent();"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    )
+    parent = (
+        "import sys, torch; from pathlib import Path; from probattn.comparison.workers import workers\n"
+        f"with workers([sys.executable, '-c', {work!r}], 1, torch.device('cpu'), Path({str(tmp_path)!r})): pass"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent]) as started:
+        while started.poll() is None and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
+            time.sleep(0.01)
+        worker = int((tmp_path / "pid").read_text())
+        started.kill()
+    for _ in range(3000):
+        if not _runs(worker):
+            return
+        time.sleep(0.01)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker runs on after its parent was killed")
+
+
+def _runs(number):
+    """Whether a process runs; one that ended and that nobody waits for still has a number."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
