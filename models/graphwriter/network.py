@@ -243,9 +243,10 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         assert encoder_outputs is not None
         entities = cast(Tensor, encoder_outputs.entity_mask)
         vertices = cast(Tensor, encoder_outputs.last_hidden_state)[:, : entities.shape[1]]
-        read.logits = self.output(read.decoder_last_hidden_state, read.contexts, vertices, entities)
+        logits = self.output(read.decoder_last_hidden_state, read.contexts, vertices, entities)
+        read["logits"] = logits
         if labels is not None:
-            read.loss = F.nll_loss(read.logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+            read["loss"] = F.nll_loss(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         return read
 
     def generate(self, *inputs: Any, **options: Any) -> Any:

@@ -153,18 +153,19 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
         question, word_weights = self.question_reduction(attended.words, word_mask, maps=wanted)
         image, region_weights = self.image_reduction(attended.regions, mask, maps=wanted)
         logits = self.classifier(self.norm(question + image))
-        output = McanOutput(logits=logits)
+        loss = None
         if labels is not None:
             summed = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="sum")
-            output.loss = summed / len(logits)
-        if wanted:
-            output.encoder_attentions = _given(attended.word_maps)
-            output.decoder_attentions = _given(attended.region_maps)
-            output.cross_attentions = _given(attended.guided_maps)
-            output.word_weights, output.region_weights = (
-                None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
-            )
-        return output
+            loss = summed / len(logits)
+        if not wanted:
+            return McanOutput(loss, logits)
+        word_maps, image_maps = (
+            None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
+        )
+        in_words, in_regions, guided = map(
+            _given, (attended.word_maps, attended.region_maps, attended.guided_maps)
+        )
+        return McanOutput(loss, logits, in_words, in_regions, guided, word_maps, image_maps)
 
     def _regions(self, features: Tensor | None, pixels: Tensor | None, noise: Tensor | None) -> Tensor:
         """Features ``[B, R, F]``."""
