@@ -210,6 +210,11 @@ def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
         error = error * validity.row_weight  # rows without any key are not compared, nor is padding
         if query.shape[2] == key.shape[2]:
             error = error * own_keys(validity.valid, query.shape[2])[:, None, :, None]
+    if bool(error.isnan().any()):
+        raise UnreadableError(
+            f"{type(host.module).__name__}: expected finite outputs, got NaN or infinity; weights below its attention "
+            "are not finite or too large: train the network again, or go on from an earlier checkpoint"
+        )
     if not bool(error.max() <= _tolerance(value)):
         raise UnreadableError(
             f"{type(host.module).__name__}: this family's attention is more than a softmax of scores, mask and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ class Network(Generic[Program]):
         codec: what it reads and writes with, such as a tokenizer.
 
     Raises:
-        RunError: a parameter is not finite, so that no prediction would be.
+        RunError: a parameter or its squared norm is not finite, so that predictions or their moments would not be.
     """
 
     program: Program
@@ -114,10 +115,12 @@ class Network(Generic[Program]):
 
     def __post_init__(self) -> None:
         for name, parameter in self.program.named_parameters():
-            if not bool(parameter.isfinite().all()):
+            if not bool(parameter.float().square().sum().isfinite()):
+                size = parameter.abs().max().item()
+                got = f"some of {size:.1e}" if math.isfinite(size) else "NaN or infinity"
                 raise RunError(
-                    f"{self.folder}: expected a network of finite weights, got NaN or infinity in {name}; train it "
-                    "again, with a lower learning rate, or go on from an earlier checkpoint"
+                    f"{self.folder}: expected a network of finite weights whose squares are finite too, got {got} in "
+                    f"{name}; train it again, with a lower learning rate, or go on from an earlier checkpoint"
                 )
 
     @property

@@ -168,6 +168,16 @@ def test_attention_that_does_more_than_a_site_is_refused(families):
     assert not any("probattn" in name for module in net.modules() for name in vars(module))
 
 
+def test_weights_too_large_for_finite_outputs_are_named_as_the_cause(families):
+    net = hf.BertModel(hf.BertConfig(**families.small()))
+    with torch.no_grad():
+        net.embeddings.word_embeddings.weight.fill_(3e38)
+    with pytest.raises(
+        TypeError, match=r"BertSelfAttention: expected finite outputs, got NaN or infinity; .*too large"
+    ):
+        find_calls(net)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_cross_attention_of_a_decoder_alone_is_found(families, name):
     if name == "bert":

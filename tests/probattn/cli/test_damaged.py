@@ -274,8 +274,11 @@ def test_the_character_0_is_refused_by_its_place(recipe, command, tmp_path, key)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "probattn.safetensors"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_network_of_weights_that_are_not_finite_is_named(copy, command, name, value):
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [(float("nan"), "NaN or infinity"), (float("inf"), "NaN or infinity"), (3e38, "some of 3.0e+38")],
+)
+def test_a_network_of_weights_that_are_not_finite_is_named(copy, command, name, value, got):
     remove_sums(copy)
     weights = load_file(copy / "model" / name)
     last = max(weights)
@@ -288,9 +291,8 @@ def test_a_network_of_weights_that_are_not_finite_is_named(copy, command, name, 
         ("report", copy, "--again"),
     ]
     for arguments in (*commands, ("predict", copy, "a film", "--uncertainty", "moments")):
-        assert "expected a network of finite weights, got NaN or infinity in net." in refusal(
-            command(*arguments)
-        )
+        said = refusal(command(*arguments))
+        assert f"expected a network of finite weights whose squares are finite too, got {got} in net." in said
 
 
 def test_what_the_encoding_of_the_terminal_lacks_is_an_escape(run):
