@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Self, cast
 
 import torch
@@ -78,6 +79,14 @@ class AttentionGuide(GuideMessenger):
         self._extracted = 0
         super().__enter__()
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends a pass; refuses one whose graph holds attention modules without their sites."""
+        super().__exit__(kind, error, traceback)
+        if error is None and self.graph_pass is not None:
+            self.graph_pass.check()
 
     def get_traces(self) -> tuple[Trace, Trace]:
         """As Pyro's; for one of its estimators, which asks after the call, it logs once what becomes of the KL."""

@@ -393,6 +393,7 @@ def _refuse_equal(model: Model, logits: Tensor) -> None:
 
 def _name(model: Model) -> str:
     network = getattr(model, "net", model)
+    network = getattr(network, "_orig_mod", network)  # of a compiled one
     return str(getattr(network, "__name__", type(network).__name__))
 
 

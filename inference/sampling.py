@@ -120,7 +120,8 @@ class _Sampler(Messenger):
         sites = attention_sites(net).values()
         if not sites:
             raise ValueError(
-                f"sampling: {type(net).__name__} has no attention sites; convert it first with probattn.models.convert"
+                f"sampling: {type(getattr(net, '_orig_mod', net)).__name__} has no attention sites; convert it first "
+                "with probattn.models.convert"
             )
         for module in net.modules():
             if "generate" in vars(module):

@@ -22,7 +22,8 @@ from probattn.sites.handlers import takes_expectations
 from probattn.sites.hooks import may_look
 from probattn.sites.running import hooked_call, is_running
 from probattn.sites.threads import in_child
-from probattn.sites.traced import compiled_pass
+from probattn.sites.traced import compiled_pass, graph_pass
+from probattn.sites.unreached import refuse_none, refuse_unreached
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function of converted networks is registered with transformers."""
@@ -46,14 +47,15 @@ class Hosted(Protocol):
 class _Pass:
     """One forward pass of the network in one thread: how many of its parts are inside, and whether none is driven.
 
-    ``call`` is the outermost part's; ``ran`` are the attention modules that ran, ``reached`` those whose sites did.
+    ``call`` is the outermost part's; ``ran`` are the attention modules that ran, with their
+    names, ``reached`` those whose sites did.
     """
 
     owner: NetworkPasses
     undriven: bool
     call: FrameType | None
     depth: int = 0
-    ran: dict[nn.Module, Hosted] = field(default_factory=dict)
+    ran: dict[nn.Module, str] = field(default_factory=dict)
     reached: set[nn.Module] = field(default_factory=set)
 
 
@@ -87,15 +89,16 @@ class NetworkPasses:
     request for attention weights or a hook that may look at them therefore runs the function and the masks that the
     network had, which makes it equal to the unconverted network bit for bit.
 
-    In all other passes every attention module that runs and holds a site must reach it. transformers chooses the
-    attention function by a name in the configuration, which anybody may set: a name set after conversion is that of
-    the function for passes outside a driver from the next pass on. What goes round the sites otherwise is refused where
-    the pass ends.
+    In all other passes attention modules that hold sites must run, and those that run must reach them. transformers
+    chooses the attention function by a name in the configuration, which anybody may set: a name set after conversion is
+    that of the function for passes outside a driver from the next pass on. What goes round the sites otherwise is
+    refused where the pass ends; where the guide's pass ends, if torch.compile has put the network into a graph.
 
     Args:
         before: configurations with the names of the implementations that they had; names set later replace these.
         hosts: the attention modules that hold a site, a factor or a penalty, with what holds them.
         members: all attention modules.
+        parts: the network and its parts, whose passes these are.
         attends_as_before: whether passes outside a driver may run the function that the network had.
     """
 
@@ -107,11 +110,18 @@ class NetworkPasses:
         before: Implementations,
         hosts: Mapping[nn.Module, Hosted],
         members: Collection[nn.Module],
+        parts: Collection[PreTrainedModel],
         attends_as_before: bool,
     ) -> None:
         self._before = before
         self._configs = [config for config, attribute, _ in before if attribute == CONFIGURED]
         self._hosts = hosts
+        self._names = {host: hosted.calls[0].module for host, hosted in hosts.items()}
+        self._parts: dict[nn.Module, str] = {
+            part: next(name for module in part.modules() if (name := self._names.get(module)))
+            for part in parts
+            if not self._names.keys().isdisjoint(part.modules())
+        }
         self.members = members
         self._attends_as_before = attends_as_before
 
@@ -134,16 +144,19 @@ class NetworkPasses:
         )
         hosts = {net.get_submodule(name): hosting for name, hosting in hosted.items()}
         members = {net.get_submodule(call.module) for call in calls}
-        passes = cls(before, hosts, members, attends_as_before)
+        parts = [module for module in net.modules() if isinstance(module, PreTrainedModel)]
+        passes = cls(before, hosts, members, parts, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
-        for module in net.modules() if hosts else ():
-            if isinstance(module, PreTrainedModel):
-                handles.append(module.register_forward_pre_hook(passes.enter, with_kwargs=True))
-                handles.append(module.register_forward_hook(passes.leave, always_call=True))
+        for part in parts if hosts else ():
+            handles.append(part.register_forward_pre_hook(passes.enter, with_kwargs=True))
+            handles.append(part.register_forward_hook(passes.leave, always_call=True))
         return handles
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A forward pre-hook of a part; that of the outermost one decides."""
+        within = graph_pass()
+        if within is not None and self._expects(module):
+            within.expected[type(module).__name__] = self._parts[module]
         if compiled_pass() is None:
             self._enter(module, kwargs)
         elif any(getattr(config, CONFIGURED) != IMPLEMENTATION for config in self._configs):
@@ -163,10 +176,17 @@ class NetworkPasses:
     def meet(self, host: nn.Module, _: tuple[Any, ...]) -> None:
         """A forward pre-hook of an attention module."""
         _refuse_other(host)
-        if not torch.compiler.is_compiling():
-            current = _current()
-            if current is not None and current.owner is self:
-                current.ran[host] = self._hosts[host]
+        within = graph_pass()
+        if within is not None:
+            within.ran.add(self._names[host])
+        if compiled_pass() is None:
+            self._meet(host)
+
+    @torch.compiler.disable(reason="passes are kept by thread")
+    def _meet(self, host: nn.Module) -> None:
+        current = _current()
+        if current is not None and current.owner is self:
+            current.ran[host] = self._names[host]
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         """A forward hook of a part that runs after errors too."""
@@ -183,7 +203,16 @@ class NetworkPasses:
             return
         _PASSES[threading.get_ident()].remove(current)
         if succeeded and not current.undriven:
-            _refuse_unreached(module, current)
+            network = type(module).__name__
+            names = [name for host, name in current.ran.items() if host not in current.reached]
+            refuse_unreached(network, names, len(current.ran))
+            if not current.ran and graph_pass() is None and self._expects(module):
+                refuse_none(network, self._parts[module])
+
+    def _expects(self, part: Any) -> bool:
+        """Whether attention modules with sites run in each pass of a part; layer dropout may leave all of them out."""
+        rates = [rate for name, rate in vars(part.config).items() if name.endswith("layerdrop")]
+        return part in self._parts and not (part.training and any(rates))
 
     @torch.compiler.disable(reason="a name that was set after conversion is taken over once")
     def _connect(self) -> None:
@@ -245,18 +274,6 @@ def _refuse_other(module: nn.Module) -> None:
         )
 
 
-def _refuse_unreached(module: nn.Module, ended: _Pass) -> None:
-    """Refuses a pass in which attention modules ran and their sites did not."""
-    names = [hosted.calls[0].module for host, hosted in ended.ran.items() if host not in ended.reached]
-    if names:
-        raise RuntimeError(
-            f"{type(module).__name__}: the attention site of {names[0]} was not reached ({len(names)} of "
-            f"{len(ended.ran)}), so that its attention was deterministic: after conversion something replaced the "
-            f"module's forward, its submodule {IMPLEMENTATION!r} or transformers' attention function of that name; "
-            "undo that, or call probattn.models.revert(net) and convert the network again"
-        )
-
-
 def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
     """Whether a module's weights may be looked at or replaced, or training without a driver must be refused."""
     recorded = bool(vars(host).keys() & host._modules.keys())  # a recorder hides what the module holds
@@ -282,11 +299,13 @@ def _former_implementation(config: object) -> str | None:
     return current.owner.former(config) if current is not None and current.undriven else None
 
 
-def note_reached(host: nn.Module) -> None:
-    """Notes that an attention module has reached its site."""
-    current = _current()
+def note_reached(host: nn.Module, name: str) -> None:
+    """Notes that an attention module has reached its site; in a graph, the module ran under this name."""
+    current, within = _current(), graph_pass()
     if current is not None:
         current.reached.add(host)
+    if within is not None:
+        within.reached.add(name)
 
 
 def attend_as_before(host: HostCall) -> Attended | None:

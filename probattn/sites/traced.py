@@ -29,6 +29,7 @@ from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite, answer
 from probattn.sites.tiled_posterior import Attending
+from probattn.sites.unreached import refuse_none, refuse_unreached
 from probattn.sites.upward import UpwardChain, UpwardOutputs, UpwardPass
 
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
@@ -63,10 +64,19 @@ class GraphPass:
     def __init__(self, *, with_kl: bool = True) -> None:
         self.with_kl = with_kl
         self.stacks: list[object] = []
+        self.expected: dict[str, str] = {}
+        self.ran: set[str] = set()
+        self.reached: set[str] = set()
         self.calls: dict[str, GraphCall] = {}
         self.queries: dict[object, Tensor | None] = {}
         self.paths: dict[UpwardChain, list[UpwardOutputs | None]] = {}
         self.order: Tensor | None = None
+
+    def check(self) -> None:
+        """Refuses a pass in which no attention module ran, or modules ran in a graph and their sites did not."""
+        refuse_unreached("compiled network", sorted(self.ran - self.reached), len(self.ran))
+        for network, name in self.expected.items() if not self.ran else ():
+            refuse_none(network, name)
 
 
 def graph_pass() -> GraphPass | None:

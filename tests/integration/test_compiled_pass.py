@@ -1,14 +1,15 @@
 """Driven passes of compiled networks: one graph, with the numbers of the network that is not compiled."""
 
 import shutil
+from functools import partial
 
 import pytest
 import torch
 import transformers as hf
 from torch import nn
 
-from probattn import AlignmentAttention, BayesianAttention
-from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
+from probattn import AlignmentAttention, BayesianAttention, sampling
+from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver, posterior_predict
 from probattn.models import Classifier, convert
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tensor:UserWarning")  # torch's own
@@ -153,6 +154,64 @@ def test_an_error_in_a_pass_leaves_nothing_behind():
     torch.testing.assert_close(
         step(compiled, rows())[:2], step(network("bert", "babn"), rows())[:2], rtol=1e-9, atol=1e-11
     )
+
+
+def around(hidden, *_, **__):
+    return hidden, None
+
+
+def bypass_one(net):
+    net.bert.encoder.layer[1].attention.self.forward = around
+
+
+def bypass_all(net):
+    for layer in net.bert.encoder.layer:
+        layer.attention.forward = around
+
+
+def remove_one(net):
+    del net.bert.encoder.layer[1].attention.self.probattn
+
+
+def predict(net, *, attention):
+    posterior_predict(Classifier(net).eval(), rows(), 3, attention=attention)
+
+
+def sample(net):
+    with torch.no_grad(), sampling(net, seed=0):
+        net(**{name: value for name, value in rows().items() if name != "labels"})
+
+
+def train(net):
+    data = {name: value[:2] for name, value in rows().items()}
+    SVIDriver(Classifier(net), batch_size=2, progress=False, cpu=True).fit(data, steps=1)
+
+
+@pytest.mark.parametrize("change", [bypass_one, bypass_all, remove_one])
+@pytest.mark.parametrize(
+    ("use", "fullgraph"),
+    [
+        (partial(predict, attention=None), True),
+        (partial(predict, attention="all"), False),
+        (sample, False),
+        (train, True),
+    ],
+)
+def test_a_pass_that_goes_round_the_sites_is_refused(change, use, fullgraph):
+    net = network("bert", "babn", torch.float32).eval()
+    change(net)
+    compiled = torch.compile(net, backend="eager", fullgraph=fullgraph)
+    with pytest.raises(RuntimeError, match=r"site of bert.encoder.layer.[01].attention.self was not reached"):
+        use(compiled)
+
+
+def test_equal_draws_name_the_network_that_was_compiled():
+    torch.manual_seed(0)
+    net = torch.compile(FAMILIES["bert"]().eval(), backend="eager")
+    with pytest.raises(ValueError, match="nothing is random in BertForSequenceClassification"):
+        predict(net, attention=None)
+    with pytest.raises(ValueError, match="sampling: BertForSequenceClassification has no attention sites"):
+        sample(net)
 
 
 @pytest.mark.skipif(

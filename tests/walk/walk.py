@@ -67,6 +67,11 @@ def replaced(net):
     net.bert.encoder.layer[0].attention.self = new_attention(net)
 
 
+def bypassed(net):
+    for layer in net.bert.encoder.layer:
+        layer.attention.forward = lambda hidden, *_, **__: (hidden, None)
+
+
 def saved(net, folder):
     net.save_pretrained(folder)
     return probattn.from_pretrained(transformers.AutoModelForSequenceClassification, folder).eval()
@@ -352,6 +357,7 @@ ATTRIBUTES = {
         "was not reached",
         setting(lambda net: setattr(attention(net, 1), "forward", lambda hidden, *_, **__: (hidden, None))),
     ),
+    "forward of what holds the modules": ("was not reached", setting(bypassed)),
     "module": ("put into a converted network", setting(replaced)),
     "no submodule": ("was not reached", setting(lambda net: delattr(attention(net, 1), "probattn"))),
     "output_attentions": (
