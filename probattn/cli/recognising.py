@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from probattn.checks import shortened, shown
 from probattn.cli.rows import ENDINGS, Table, opened
 from probattn.data import DataError, read_table
 from probattn.data.rows import NUMBER, Columns, class_names
@@ -18,6 +19,8 @@ MOST_CLASSES = 200
 """Most different values of a column that is taken for labels."""
 LISTED = 12
 """Classes, or further columns, that are listed."""
+NAME = 60
+"""Characters of a class's name in a list."""
 TEXTS = ("text", "sentence", "message", "review", "comment", "content", "body", "question", "title")
 PAIRS = (
     ("premise", "hypothesis"),
@@ -77,9 +80,11 @@ def recognise(source: str, text: str | None, label: str | None, pair: str | None
         counts = {name: values[label].count(name) for name in class_names(values[label])}
         size = f"the first {SAMPLE:,} rows" if len(rows) == SAMPLE else f"{len(rows):,} rows"
     texts = (
-        f"column {text!r} of texts" if pair is None else f"columns {text!r} and {pair!r} of pairs of texts"
+        f"column {shown(text)} of texts"
+        if pair is None
+        else f"columns {shown(text)} and {shown(pair)} of pairs of texts"
     )
-    description = f"{texts}, column {label!r} of labels with {_counted(counts)} in {size}"
+    description = f"{texts}, column {shown(label)} of labels with {_counted(counts)} in {size}"
     others = [_column_in_words(name, values[name]) for name in candidates[1:]]
     other_columns = (
         f"other columns that may be the labels: {_first(others)}; choose one with --label-column, or with "
@@ -101,8 +106,10 @@ def _classes(source: str, text: str, pair: str | None, label: str) -> tuple[dict
     try:
         counts = read_table(source, Columns(text, label, text_pair=pair)).require_classes().counts()
     except DataError as error:
-        return {}, [f"training refuses these labels: {error}; --label-column names another column"]
-    single = [repr(name) for name, count in counts.items() if count == 1]
+        return {}, [
+            f"training refuses these labels: {shortened(str(error))}; --label-column names another column"
+        ]
+    single = [shown(name) for name, count in counts.items() if count == 1]
     if single:
         return counts, [
             (
@@ -124,9 +131,9 @@ def _classes(source: str, text: str, pair: str | None, label: str) -> tuple[dict
 def _counted(counts: Mapping[str, int]) -> str:
     """Classes with their rows, in order; of many the largest."""
     if len(counts) <= LISTED:
-        return ", ".join(f"{name} ({number:,})" for name, number in counts.items())
+        return ", ".join(f"{shortened(name, NAME)} ({number:,})" for name, number in counts.items())
     largest = sorted(counts, key=lambda name: -counts[name])[: LISTED // 2]
-    listed = ", ".join(f"{name} ({counts[name]:,})" for name in largest)
+    listed = ", ".join(f"{shortened(name, NAME)} ({counts[name]:,})" for name in largest)
     return f"{len(counts):,} classes, {listed} and {len(counts) - len(largest):,} more,"
 
 
@@ -138,8 +145,8 @@ def _column_in_words(name: str, values: Sequence[str]) -> str:
     different = set(values)
     if all(map(NUMBER.fullmatch, different)):
         numbers = sorted(different, key=float)
-        return f"{name!r} ({len(different):,} numbers, {numbers[0]} to {numbers[-1]})"
-    return f"{name!r} ({len(different):,} values)"
+        return f"{shown(name)} ({len(different):,} numbers, {numbers[0]} to {numbers[-1]})"
+    return f"{shown(name)} ({len(different):,} values)"
 
 
 def _pair_columns(table: Table, text: str | None, pair: str | None) -> tuple[str | None, str | None]:

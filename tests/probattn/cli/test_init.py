@@ -120,6 +120,16 @@ def test_labels_that_cannot_be_meant_are_remarked(command, labels, words, traine
     assert ("next: probattn train t.yaml" in result.output) == trained
 
 
+def test_enormous_names_are_shortened_on_the_terminal_and_in_the_recipe(command):
+    label, column = "l" * 50_000, "c" * 50_000
+    write("t.csv", f"text;{column}", [(f"words number {n}", label if n == 7 else n % 2) for n in range(30)])
+    shown = command("init", "t.csv").output
+    assert "0 (15), 1 (14), lll" in shown and "1 of 3 classes have one row ('lll" in shown
+    assert "column 'ccc" in shown and len(shown) < 2000
+    recipe = Path("t.yaml").read_text(encoding="utf-8")
+    assert "lll" in recipe and recipe.count("c" * 50_000) == 1 and "l" * 100 not in recipe
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_lines_break_between_words_on_a_terminal(monkeypatch, terminal):
     monkeypatch.setenv("COLUMNS", "40")
