@@ -1,4 +1,11 @@
-"""Hosts: networks and probabilistic programs whose attention goes through sites."""
+"""Hosts: networks and probabilistic programs whose attention goes through sites.
+
+The networks and programs of single papers are imported when one of their names is used first, or a folder with such a
+network is loaded. ``import probattn.models.sentence`` and the like make them known to transformers' Auto classes.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "probattn.models":
     raise ImportError(
@@ -6,14 +13,6 @@ if __name__ != "probattn.models":
     )
 
 from probattn.models.choosing import program_for
-from probattn.models.electra import ElectraProgram
-from probattn.models.graphwriter import (
-    GraphTextProgram,
-    GraphWriterConfig,
-    GraphWriterForGeneration,
-    WritingOptions,
-    write_texts,
-)
 from probattn.models.heads import (
     CausalLanguageModel,
     Classifier,
@@ -23,6 +22,7 @@ from probattn.models.heads import (
     Regressor,
     SpanExtractor,
     TokenClassifier,
+    Translator,
 )
 from probattn.models.hosts import (
     AttentionCall,
@@ -41,31 +41,47 @@ from probattn.models.hosts import (
     revert,
     save,
 )
-from probattn.models.mcan import McanConfig, McanForQuestionAnswering, VisualQuestionProgram
-from probattn.models.pairs import (
-    DecomposableConfig,
-    DecomposableForSequenceClassification,
-    EsimConfig,
-    EsimForSequenceClassification,
-)
-from probattn.models.rating import ProxyProgram, RatedWords, WordRatings, own_head, rate_words, word_saliency
-from probattn.models.sentence import (
-    SelfAttentiveConfig,
-    SelfAttentiveForSequenceClassification,
-    SelfAttentiveModel,
-)
-from probattn.models.translation import (
-    AlignmentGuide,
-    RecurrentForTranslation,
-    RecurrentModel,
-    RecurrentTranslationConfig,
-    SearchOptions,
-    TransformerSize,
-    Translator,
-    VariationalTranslator,
-    build_transformer,
-    translate,
-)
+
+if TYPE_CHECKING:
+    from probattn.models.electra import ElectraProgram
+    from probattn.models.graphwriter import (
+        GraphTextProgram,
+        GraphWriterConfig,
+        GraphWriterForGeneration,
+        WritingOptions,
+        write_texts,
+    )
+    from probattn.models.mcan import McanConfig, McanForQuestionAnswering, VisualQuestionProgram
+    from probattn.models.pairs import (
+        DecomposableConfig,
+        DecomposableForSequenceClassification,
+        EsimConfig,
+        EsimForSequenceClassification,
+    )
+    from probattn.models.rating import (
+        ProxyProgram,
+        RatedWords,
+        WordRatings,
+        own_head,
+        rate_words,
+        word_saliency,
+    )
+    from probattn.models.sentence import (
+        SelfAttentiveConfig,
+        SelfAttentiveForSequenceClassification,
+        SelfAttentiveModel,
+    )
+    from probattn.models.translation import (
+        AlignmentGuide,
+        RecurrentForTranslation,
+        RecurrentModel,
+        RecurrentTranslationConfig,
+        SearchOptions,
+        TransformerSize,
+        VariationalTranslator,
+        build_transformer,
+        translate,
+    )
 
 __all__ = [
     "AlignmentGuide",
@@ -125,3 +141,46 @@ __all__ = [
     "word_saliency",
     "write_texts",
 ]
+
+_SYSTEMS = {
+    "electra": ("ElectraProgram",),
+    "graphwriter": (
+        "GraphTextProgram",
+        "GraphWriterConfig",
+        "GraphWriterForGeneration",
+        "WritingOptions",
+        "write_texts",
+    ),
+    "mcan": ("McanConfig", "McanForQuestionAnswering", "VisualQuestionProgram"),
+    "pairs": (
+        "DecomposableConfig",
+        "DecomposableForSequenceClassification",
+        "EsimConfig",
+        "EsimForSequenceClassification",
+    ),
+    "rating": ("ProxyProgram", "RatedWords", "WordRatings", "own_head", "rate_words", "word_saliency"),
+    "sentence": ("SelfAttentiveConfig", "SelfAttentiveForSequenceClassification", "SelfAttentiveModel"),
+    "translation": (
+        "AlignmentGuide",
+        "RecurrentForTranslation",
+        "RecurrentModel",
+        "RecurrentTranslationConfig",
+        "SearchOptions",
+        "TransformerSize",
+        "VariationalTranslator",
+        "build_transformer",
+        "translate",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for package, names in _SYSTEMS.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"{__name__}.{package}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(globals() | dict.fromkeys(__all__))

@@ -11,6 +11,7 @@ from transformers.models.auto import modeling_auto
 
 from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice
 from probattn.models.heads.regression import Regressor
+from probattn.models.heads.sequences import Translator
 from probattn.models.heads.tokens import (
     CausalLanguageModel,
     MaskedLanguageModel,
@@ -18,7 +19,6 @@ from probattn.models.heads.tokens import (
     TokenClassifier,
 )
 from probattn.models.program import Program
-from probattn.models.translation import Translator
 from probattn.sites.building import as_program
 
 HEADS: Mapping[str, type[Program]] = {

@@ -63,7 +63,7 @@ def work(folder: Path) -> tuple[dict[str, Any], dict[str, Callable[[], object]]]
         "metric.plot": error.plot,
         "diagram.plot": diagram.plot,
         "posterior.plot": draws.plot,
-        "report": lambda: __import__("probattn.inference.report"),
+        "report": lambda: __import__("probattn.report"),
         "recipes": lambda: __import__("probattn.recipes"),
         "cli": lambda: __import__("probattn.cli"),
         "alignment": lambda: convert(bert, probattn.AlignmentAttention("ot")),

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from probattn.checks import MissingPackageError, optional
 from probattn.inference.progress import TrainingProgress
-from probattn.inference.report import Sheet
+from probattn.report import Sheet
 from probattn.tasks.progress import note, shown, tracked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,7 +55,7 @@ def test_core_works_and_what_needs_more_names_the_extra() -> None:
         "moments": [8, 2],
         "loaded draws are equal": True,
     }
-    report = advice("probattn.inference.report", "jinja2", "report")
+    report = advice("probattn.report", "jinja2", "report")
     wanted = {
         "metric.plot": advice("CalibrationError.plot", "matplotlib", "report"),
         "diagram.plot": advice("ReliabilityDiagram.plot", "matplotlib", "report"),
@@ -74,7 +74,7 @@ def test_core_works_and_what_needs_more_names_the_extra() -> None:
     [
         ("typer", advice("probattn", "typer", "cli")),
         ("rich", advice("probattn", "rich", "cli")),
-        ("jinja2", advice("probattn.inference.report", "jinja2", "report")),
+        ("jinja2", advice("probattn.report", "jinja2", "report")),
     ],
 )
 def test_program_says_in_one_line_which_extra_it_needs(absent: str, line: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from browser import picture
 
-from probattn.inference.report import read_results, render_report
+from probattn.report import read_results, render_report
 
 FILE = Path(__file__).parents[1] / "images" / "report.png"
 SHOWN = """<style>

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from probattn.checks import check_number
+from probattn.models.heads.sequences import Translator
 from probattn.models.program import IGNORED
-from probattn.models.translation.translator import Translator
 from probattn.sites.deferred import announce
 
 

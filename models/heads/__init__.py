@@ -2,6 +2,7 @@
 
 from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice
 from probattn.models.heads.regression import Regressor
+from probattn.models.heads.sequences import Translator
 from probattn.models.heads.tokens import (
     CausalLanguageModel,
     MaskedLanguageModel,
@@ -18,4 +19,5 @@ __all__ = [
     "Regressor",
     "SpanExtractor",
     "TokenClassifier",
+    "Translator",
 ]

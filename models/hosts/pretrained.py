@@ -15,6 +15,7 @@ from torch import nn
 
 from probattn.checks import shortened, shown
 from probattn.files.json_files import JSONError, read_json
+from probattn.models.hosts.classes import register_system
 
 RUST = "pyo3_runtime"
 """Module of the exception for a panic in Rust, such as the tokenizers' own; it is no ``Exception``."""
@@ -66,6 +67,7 @@ def check_folder(source: Path | str) -> None:
     except (JSONError, OSError):
         return  # whoever reads it says so
     check_classes(config, folder / "config.json")
+    register_system(config)
 
 
 def check_classes(config: Mapping[str, Any], file: Path) -> None:

@@ -14,7 +14,7 @@ from probattn.checks import shown
 from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder
 from probattn.models.hosts.card import NOTES
-from probattn.models.hosts.classes import network_class
+from probattn.models.hosts.classes import network_class, register_system
 from probattn.models.hosts.convert import conversion, convert
 from probattn.models.hosts.description import FILE, Description, read_description
 from probattn.models.hosts.hosting import add_scale
@@ -169,6 +169,7 @@ def _config(source: Path, described: Description) -> PretrainedConfig:
     if described.config is None:  # also beside adapters of earlier versions
         return cast(PretrainedConfig, open_pretrained(AutoConfig, source))
     check_classes(described.config, source / FILE)
+    register_system(described.config)
     try:
         kind = CONFIG_MAPPING[str(described.config.get("model_type"))]
         return kind.from_dict(dict(described.config))

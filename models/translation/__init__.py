@@ -1,5 +1,6 @@
 """Translation as a probabilistic program: a Transformer or LSTM encoder-decoder, its likelihood, and beam search."""
 
+from probattn.models.heads.sequences import Translator, token_measures
 from probattn.models.translation.network import TransformerSize, build_transformer
 from probattn.models.translation.recurrent import (
     RecurrentForTranslation,
@@ -7,7 +8,6 @@ from probattn.models.translation.recurrent import (
     RecurrentTranslationConfig,
 )
 from probattn.models.translation.search import SearchOptions, translate
-from probattn.models.translation.translator import Translator, token_measures
 from probattn.models.translation.variational import AlignmentGuide, VariationalTranslator
 
 __all__ = [

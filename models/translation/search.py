@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from probattn.models.heads.sequences import Translator
 from probattn.models.translation.network import BEGIN, END, PAD
-from probattn.models.translation.translator import Translator
 from probattn.options import Count, Options
 
 

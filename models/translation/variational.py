@@ -13,13 +13,13 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from probattn.models.heads.sequences import Translator, check_labels
 from probattn.models.hosts.convert import conversion
 from probattn.models.program import IGNORED
 from probattn.models.translation.aligned_tokens import AlignedTokens
 from probattn.models.translation.recurrent import RecurrentForTranslation, RecurrentTranslationConfig
 from probattn.models.translation.recurrent.encoder import check_mask
 from probattn.models.translation.recurrent.posterior import AlignmentInference
-from probattn.models.translation.translator import Translator, check_labels
 from probattn.sites.handlers import is_handled
 
 SITE = "alignment"

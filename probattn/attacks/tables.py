@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from probattn.attacks.records import AttackedText, AttackResult
 from probattn.files.json_files import JSONError, read_json
-from probattn.inference.report import Group, Sheet
+from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.task import BASELINE
 

@@ -16,7 +16,7 @@ from probattn.data import DataError, word_vectors
 from probattn.data.files import data_file, package_file, read_text
 from probattn.data.words import GLOVE
 from probattn.files.durable import replace_atomically
-from probattn.inference.report import Group, Sheet
+from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
 
 VECTORS = "counter_fitted_glove.txt"

@@ -29,8 +29,8 @@ from probattn.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from probattn.inference.report import Sheet
     from probattn.inference.run import FitResult
+    from probattn.report import Sheet
 
 NOT_SHOWN = frozenset({"epoch", "log_likelihood", "kl", "kl_nats", "factors", "kl_weight", "seconds"})
 """Figures of a validation that the end of a training does not name: parts of the loss, and its circumstances."""
@@ -506,7 +506,7 @@ def _in_part(results: Any) -> None:
 
 def echo(text: str, *, err: bool = False) -> None:
     """Prints lines without what a terminal takes for a command."""
-    from probattn.inference.report import printable_lines
+    from probattn.report import printable_lines
 
     typer.echo(wrapped(printable_lines(text), sys.stderr if err else sys.stdout), err=err)
 

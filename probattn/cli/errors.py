@@ -34,9 +34,9 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from probattn.inference.checkpoint import CheckpointError
     from probattn.inference.loop import NonFiniteError
     from probattn.inference.records import RecordsError
-    from probattn.inference.report import ResultsFileError
     from probattn.models import StoredNetworkError
     from probattn.recipes import RecipeError
+    from probattn.report import ResultsFileError
     from probattn.tasks.errors import RunError
 
     return (
@@ -61,7 +61,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
         with kept_imports():
             from probattn.data import DataWarning
             from probattn.inference.loop import ExplodedKLWarning
-            from probattn.inference.report import printable
+            from probattn.report import printable
             from probattn.tasks.errors import one_line
 
         with warnings.catch_warnings():
@@ -172,7 +172,7 @@ class _Lines:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        from probattn.inference.report import printable
+        from probattn.report import printable
 
         if not issubclass(category, self._categories):
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from probattn.inference.report import Group, Sheet
+from probattn.report import Group, Sheet
 from probattn.sites import METHODS
 from probattn.tasks.registry import built_in_recipes, load_task
 

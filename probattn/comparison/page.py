@@ -12,11 +12,11 @@ from markupsafe import Markup
 from probattn.comparison.results import ComparisonResults, Interval, Row
 from probattn.comparison.tables import TITLES, row_title
 from probattn.comparison.ways import MEASURES
-from probattn.inference.report.charts.lines import LABEL_GAP, LETTER, ticks
-from probattn.inference.report.charts.svg import Axis, Frame, Plot, add, hint, spread_labels, text_of, write
-from probattn.inference.report.markup import Section, exact, plain
-from probattn.inference.report.page import render_page
-from probattn.inference.report.sections import gap_words
+from probattn.report.charts.lines import LABEL_GAP, LETTER, ticks
+from probattn.report.charts.svg import Axis, Frame, Plot, add, hint, spread_labels, text_of, write
+from probattn.report.markup import Section, exact, plain
+from probattn.report.page import render_page
+from probattn.report.sections import gap_words
 
 STYLES = ("det", "bay", "exp", "mom")
 """Colours of recipes, in turn."""

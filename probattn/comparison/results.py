@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from probattn.comparison.ways import MEASURES
-from probattn.inference.report import Comparison
-from probattn.inference.report.claims import is_reliable
-from probattn.inference.report.measures import Verdict
-from probattn.inference.report.record import Count, Record
+from probattn.report import Comparison
+from probattn.report.claims import is_reliable
+from probattn.report.measures import Verdict
+from probattn.report.record import Count, Record
 
 
 class Interval(Record):

@@ -22,10 +22,10 @@ from probattn.comparison.ways import MEASURES, Ways, all_ways
 from probattn.comparison.workers import BUSY, end_with_parent, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
-from probattn.inference.report import Comparison
-from probattn.inference.report.claims import seeds_p
 from probattn.inference.storage import CHECKPOINTS
 from probattn.metrics.functional import holm, mean_interval
+from probattn.report import Comparison
+from probattn.report.claims import seeds_p
 from probattn.tasks import RunError, load_network, load_task, train
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.devices import current_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probattn.comparison.results import ComparisonResults, Row
 from probattn.comparison.ways import MEASURES
-from probattn.inference.report import Group, Sheet
+from probattn.report import Group, Sheet
 
 TITLES = {
     "point": "one pass",

@@ -19,9 +19,6 @@ from probattn.inference.last_layer import (
     energy,
     last_layer,
 )
-from probattn.inference.report import Predictions
-from probattn.inference.report.columns import columns
-from probattn.inference.report.measures import TEXTS, MeasureText
 from probattn.metrics.functional import (
     best_temperature,
     controlled_threshold,
@@ -30,6 +27,9 @@ from probattn.metrics.functional import (
     risk_coverage_curve,
     sequence_start,
 )
+from probattn.report import Predictions
+from probattn.report.columns import columns
+from probattn.report.measures import TEXTS, MeasureText
 from probattn.tasks.classification.task import Classification, TrainedClassifier
 from probattn.tasks.programs import predictions
 

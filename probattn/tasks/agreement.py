@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from probattn.inference import OptimizerOptions, SVIDriver
-from probattn.inference.report import Agreement, Contextualized, Group, PairAgreement, Rating, Sheet
 from probattn.models import ProxyProgram, RatedWords, word_saliency
 from probattn.probes import BagOfWordsProxy, contextualized_agreement, kendall_tau
+from probattn.report import Agreement, Contextualized, Group, PairAgreement, Rating, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.registry import run_task

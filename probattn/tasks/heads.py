@@ -7,7 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from probattn.inference.report import (
+from probattn.models import AttentionCalls, head_redundancy, inspect
+from probattn.models.hosts import HeadRedundancy
+from probattn.models.hosts.projections import head_lengths
+from probattn.report import (
     MODEL_LABELS,
     HeadDrops,
     HeadRows,
@@ -17,9 +20,6 @@ from probattn.inference.report import (
     SiteHeads,
     site_heads,
 )
-from probattn.models import AttentionCalls, head_redundancy, inspect
-from probattn.models.hosts import HeadRedundancy
-from probattn.models.hosts.projections import head_lengths
 from probattn.tasks.programs import Network, on_device
 from probattn.tasks.progress import counting
 

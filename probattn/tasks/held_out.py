@@ -16,8 +16,8 @@ from probattn.data import TextDataset
 from probattn.files.durable import digest, write_atomically
 from probattn.files.json_files import JSONError, parse_json
 from probattn.files.manifest import manifest_content
-from probattn.inference.report.record import Record
 from probattn.models.hosts.card import CARD
+from probattn.report.record import Record
 from probattn.tasks.progress import note
 
 FOLDER = "held_out"

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_expectation, posterior_predict
-from probattn.inference.report import ModelKey, RunDescription, Sheet, training_curves
-from probattn.inference.report.evaluation import reliability_bins
-from probattn.inference.report.measures import MeasureText
 from probattn.metrics.functional.calibration import BinSums
+from probattn.report import ModelKey, RunDescription, Sheet, training_curves
+from probattn.report.evaluation import reliability_bins
+from probattn.report.measures import MeasureText
 from probattn.tasks.fine_tuning.page import headline, render, results_sheet
 from probattn.tasks.fine_tuning.results import (
     Columns,

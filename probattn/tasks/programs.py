@@ -25,7 +25,18 @@ from probattn.files.manifest import DamagedFolderError, verify_folder, write_man
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver, posterior_moments
 from probattn.inference.moments import Moments, Uncertainty
 from probattn.inference.records import Record, read_records
-from probattn.inference.report import (
+from probattn.inference.run import FitResult
+from probattn.models import capture, convert, save
+from probattn.models.hosts.calls import AttentionCalls
+from probattn.models.hosts.capture import CapturedCall
+from probattn.models.hosts.card import describe as describe_network
+from probattn.models.hosts.card import without_folders
+from probattn.models.hosts.convert import conversion
+from probattn.models.program import seeded
+from probattn.models.sentence.network import SelfAttentiveAttention
+from probattn.models.translation.recurrent.attention import DotAttention
+from probattn.probes import frozen_probe
+from probattn.report import (
     MODEL_LABELS,
     DataSet,
     Dynamics,
@@ -38,18 +49,7 @@ from probattn.inference.report import (
     site_health,
     weight_spreads,
 )
-from probattn.inference.report.collect import moved
-from probattn.inference.run import FitResult
-from probattn.models import capture, convert, save
-from probattn.models.hosts.calls import AttentionCalls
-from probattn.models.hosts.capture import CapturedCall
-from probattn.models.hosts.card import describe as describe_network
-from probattn.models.hosts.card import without_folders
-from probattn.models.hosts.convert import conversion
-from probattn.models.program import seeded
-from probattn.models.sentence.network import SelfAttentiveAttention
-from probattn.models.translation.recurrent.attention import DotAttention
-from probattn.probes import frozen_probe
+from probattn.report.collect import moved
 from probattn.sites import METHODS, Method
 from probattn.sites.bayesian import KLReduction
 from probattn.sites.method import Measured

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from probattn.inference.report import read_results
+from probattn.report import read_results
 from probattn.sites import METHODS
 from probattn.tasks.classification import Classification
 from probattn.tasks.classification.recipe import Recipe

@@ -18,8 +18,8 @@ from accelerate import PartialState
 from probattn.files.durable import write_atomically
 from probattn.inference.configuration import LOGGER, log_latent
 from probattn.inference.records import read_records
-from probattn.inference.report import RunDescription, read_results, write_results
 from probattn.inference.run import FitResult
+from probattn.report import RunDescription, read_results, write_results
 from probattn.tasks.errors import RecipeError, RunError, one_line
 from probattn.tasks.progress import note
 from probattn.tasks.sections.loading import load
@@ -225,7 +225,7 @@ def describe(run: Path, recipe: Any, *, num_samples: int = 1, **words: Any) -> R
         recipe: of the run.
         num_samples: posterior draws of a prediction.
         **words: ``method``, ``network``, ``data``, ``train_size`` and ``device`` of
-            :class:`probattn.inference.report.RunDescription`, and ``steps`` and ``seconds`` where the records of
+            :class:`probattn.report.RunDescription`, and ``steps`` and ``seconds`` where the records of
             training do not tell them.
     """
     return RunDescription(

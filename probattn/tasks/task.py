@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from probattn.inference.last_layer import Features
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import Results, Sheet, combine, headline, render_report, results_table
-from probattn.inference.report.terminal import comparisons
 from probattn.inference.run import FitResult
+from probattn.report import Results, Sheet, combine, headline, render_report, results_table
+from probattn.report.terminal import comparisons
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import HeldOut
 

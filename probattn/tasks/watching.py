@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference import StepObserver
-from probattn.inference.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
-from probattn.inference.report.dynamics import Bleu
-from probattn.inference.report.record import Count, Record
 from probattn.models import RatedWords, rate_words
+from probattn.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
+from probattn.report.dynamics import Bleu
+from probattn.report.record import Count, Record
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.sections.training import ProbeRecipe
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from probattn.checks import check_choice
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import RiskCoverage
 from probattn.metrics.functional import (
     ConformalScore,
     ControlledThreshold,
@@ -27,6 +26,7 @@ from probattn.metrics.functional import (
     risk_coverage_curve,
     sequence_start,
 )
+from probattn.report import RiskCoverage
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import NEAR_ONE
 from probattn.triage.policy import (

@@ -7,10 +7,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from probattn.inference.report.charts.lines import Line, line_chart, nice_top, ticks
-from probattn.inference.report.charts.svg import Axis
-from probattn.inference.report.markup import Section, plain
-from probattn.inference.report.page import render_page, run_section
+from probattn.report.charts.lines import Line, line_chart, nice_top, ticks
+from probattn.report.charts.svg import Axis
+from probattn.report.markup import Section, plain
+from probattn.report.page import render_page, run_section
 from probattn.triage.results import TriageResults
 from probattn.triage.tables import (
     differ,

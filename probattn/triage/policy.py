@@ -15,8 +15,8 @@ from probattn.checks import shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import first_problem
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report.record import Count, Probability, Record
 from probattn.metrics.functional import ConformalScore, prediction_sets
+from probattn.report.record import Count, Probability, Record
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import answer_problem
 from probattn.triage.shift import Seen

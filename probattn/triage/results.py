@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from probattn.inference.report import RiskCoverage, RunDescription
-from probattn.inference.report.record import Count, Probability, Record
+from probattn.report import RiskCoverage, RunDescription
+from probattn.report.record import Count, Probability, Record
 from probattn.triage.policy import Limit, Policy
 from probattn.triage.shift import Shift
 

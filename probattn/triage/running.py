@@ -16,7 +16,7 @@ from torch import Tensor
 from probattn.data import DataWarning
 from probattn.files.durable import digest, write_atomically
 from probattn.inference.last_layer import FeatureDistance
-from probattn.inference.report import Sheet
+from probattn.report import Sheet
 from probattn.tasks import RunError, Task
 from probattn.tasks.errors import one_line
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest

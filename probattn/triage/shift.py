@@ -14,7 +14,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from probattn.inference.report.record import Count, Probability, Record
+from probattn.report.record import Count, Probability, Record
 
 KEPT = 1000
 """Most uncertainties that are kept, evenly spaced among the sorted ones."""

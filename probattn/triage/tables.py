@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from probattn.inference.report import Group, Sheet
+from probattn.report import Group, Sheet
 from probattn.triage.policy import Decision, Limit, Policy
 from probattn.triage.results import TriageResults
 from probattn.triage.shift import Shift

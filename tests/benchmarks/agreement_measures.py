@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from probattn.inference.report import Rating
 from probattn.models import RecurrentForTranslation
 from probattn.probes import mean_agreement, optimal_attention
+from probattn.report import Rating
 from probattn.tasks.agreement import Recorded, measure_agreement
 from probattn.tasks.watching import Watched
 

@@ -32,9 +32,9 @@ import typer
 from torch.utils.data import DataLoader
 
 from probattn.inference import AttentionELBO, AttentionGuide, OptimizerOptions
-from probattn.inference.report import gather, head_bandwidths, head_distances
-from probattn.inference.report.columns import class_measure
 from probattn.models import inspect
+from probattn.report import gather, head_bandwidths, head_distances
+from probattn.report.columns import class_measure
 from probattn.tasks import Classification, Network, load_network, load_task
 from probattn.tasks.task import MODEL, RECIPE
 

@@ -19,8 +19,8 @@ import study
 import typer
 from rich.table import Table
 
-from probattn.inference.report import site_heads
 from probattn.models import AttentionCalls, inspect
+from probattn.report import site_heads
 from probattn.tasks import load_network, load_task
 from probattn.tasks.programs import quiet_loading
 from probattn.tasks.task import MODEL

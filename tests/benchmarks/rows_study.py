@@ -16,7 +16,7 @@ from typing import Any
 
 import study
 
-from probattn.inference.report.record import BESIDE
+from probattn.report.record import BESIDE
 from probattn.tasks import evaluate
 
 SOFT, METHOD = "deterministic", "method"

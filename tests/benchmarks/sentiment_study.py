@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from probattn.inference.report import Measure, ModelKey, Results, read_results
+from probattn.report import Measure, ModelKey, Results, read_results
 from probattn.tasks import Classification, Network, evaluate, load_network
 
 VARIANTS: dict[str, list[str]] = {

@@ -6,11 +6,11 @@ from typing import Any, get_args
 import pytest
 
 from probattn.inference.options import EarlyStopping, KLSchedule, KLScheduleKind
-from probattn.inference.report.evaluation import THRESHOLDS
 from probattn.inference.session import Precision
 from probattn.inference.svi import SVIDriver
 from probattn.models.hosts.convert import Kind, Layers
 from probattn.recipes import AttentionRecipe, EarlyStoppingRecipe, ReportRecipe, TrainingRecipe
+from probattn.report.evaluation import THRESHOLDS
 from probattn.tasks.sections.base import Section
 
 

@@ -10,6 +10,7 @@ from transformers import GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import ModelOutput
 
+from probattn.models.heads.sequences import Translator
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
 from probattn.models.lstm import OwnEncoderDecoder
 from probattn.models.program import Program
@@ -26,7 +27,6 @@ from probattn.models.translation.recurrent.encoder import (
     RecurrentEncoderOutput,
     check_mask,
 )
-from probattn.models.translation.translator import Translator
 
 
 @cached_output

@@ -14,8 +14,8 @@ import torch
 from probattn.data import TextDataset
 from probattn.files.durable import write_atomically
 from probattn.files.spreadsheets import escaped
-from probattn.inference.report import Example, ModelKey, PredictedData, describe
 from probattn.metrics.functional import mutual_information
+from probattn.report import Example, ModelKey, PredictedData, describe
 
 PREDICTIONS = "predictions.csv"
 """The predictions of an evaluation, in the folder of its run."""

@@ -13,9 +13,9 @@ from probattn.inference.attribution import Pair, leading_pairs, reweighted_expec
 from probattn.inference.deletion import variance_removed
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Moments
-from probattn.inference.report import Answer, AttributionExample, Change, Example, Reason
 from probattn.metrics.functional.inputs import widened
 from probattn.models.hosts.convert import conversion
+from probattn.report import Answer, AttributionExample, Change, Example, Reason
 from probattn.tasks.classification.looks import second_text
 from probattn.tasks.programs import Network
 

@@ -10,7 +10,10 @@ from transformers import PreTrainedModel
 
 from probattn.data import TextDataset
 from probattn.inference.predictive import posterior_predict
-from probattn.inference.report import (
+from probattn.models import AttentionCalls, CapturedCall, Classifier, capture, inspect
+from probattn.models.hosts.convert import conversion
+from probattn.models.hosts.selection import Layers, select
+from probattn.report import (
     AttentionExample,
     Example,
     HeadRows,
@@ -19,9 +22,6 @@ from probattn.inference.report import (
     attention_example,
     own_tokens,
 )
-from probattn.models import AttentionCalls, CapturedCall, Classifier, capture, inspect
-from probattn.models.hosts.convert import conversion
-from probattn.models.hosts.selection import Layers, select
 from probattn.tasks.programs import Network
 
 GIVEN = "texts given"

@@ -21,7 +21,10 @@ from probattn.data.task import role_of
 from probattn.files.durable import digest
 from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import (
+from probattn.models import AttentionCalls, Classifier, inspect, load
+from probattn.models.hosts.convert import conversion
+from probattn.models.hosts.pretrained import open_pretrained
+from probattn.report import (
     Alignment,
     DataSet,
     Example,
@@ -47,10 +50,7 @@ from probattn.inference.report import (
     site_alignments,
     training_curves,
 )
-from probattn.inference.report.measures import capital
-from probattn.models import AttentionCalls, Classifier, inspect, load
-from probattn.models.hosts.convert import conversion
-from probattn.models.hosts.pretrained import open_pretrained
+from probattn.report.measures import capital
 from probattn.tasks.classification.answers import (
     Answer,
     answers_from,

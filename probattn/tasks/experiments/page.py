@@ -6,12 +6,12 @@ from statistics import median
 
 from markupsafe import Markup
 
-from probattn.inference.report import Group as Rows
-from probattn.inference.report import Sheet
-from probattn.inference.report.charts.lines import Group, runs_chart
-from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.markup import Figure, Section, exact, formatted, plain
-from probattn.inference.report.page import render_page, run_section
+from probattn.report import Group as Rows
+from probattn.report import Sheet
+from probattn.report.charts.lines import Group, runs_chart
+from probattn.report.charts.svg import isolated
+from probattn.report.markup import Figure, Section, exact, formatted, plain
+from probattn.report.page import render_page, run_section
 from probattn.tasks.experiments.measures import leaders
 from probattn.tasks.experiments.results import ConditionRuns, ExperimentResults
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from probattn.inference.report.record import Count, Probability, Record, RunDescription
+from probattn.report.record import Count, Probability, Record, RunDescription
 from probattn.tasks.experiments.measures import Values
 
 LOG_ODDS = ("keyword", "next_word", "mean", "last")

@@ -10,8 +10,8 @@ from shlex import quote
 import torch
 
 from probattn.inference.records import Record, read_records
-from probattn.inference.report import RunDescription, Sheet
 from probattn.inference.run import FitResult
+from probattn.report import RunDescription, Sheet
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.experiments.conditions import (
     PROBES,

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.posterior import Posterior
-from probattn.inference.report.columns import P_VALUE
-from probattn.inference.report.measures import TEXTS
 from probattn.metrics.functional import (
     area_under_risk_coverage,
     brier_score,
     negative_log_likelihood,
     top_two_p_value,
 )
+from probattn.report.columns import P_VALUE
+from probattn.report.measures import TEXTS
 from probattn.tasks.fine_tuning.encoding import Answer, Batch
 from probattn.tasks.fine_tuning.measures import bin_columns, calibration_error
 from probattn.tasks.fine_tuning.results import Columns

@@ -15,8 +15,8 @@ from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import ModelKey
-from probattn.inference.report.record import BESIDE
+from probattn.report import ModelKey
+from probattn.report.record import BESIDE
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows

@@ -21,9 +21,9 @@ from probattn.data.identity import Split
 from probattn.data.readers import cola, sst2
 from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import Group, Sheet
 from probattn.models.heads import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
+from probattn.report import Group, Sheet
 from probattn.tasks.classification.attribution import Word, words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError

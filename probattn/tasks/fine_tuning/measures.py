@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from probattn.inference.report.measures import TEXTS, MeasureText
 from probattn.metrics.functional.calibration import BinSums, calibration_error_from_sums
+from probattn.report.measures import TEXTS, MeasureText
 
 ACCURACY, ECE = TEXTS["accuracy"], TEXTS["ece"]
 AURC = TEXTS["aurc"]

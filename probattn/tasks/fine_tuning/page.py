@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from probattn.inference.report import MODEL_LABELS, MODEL_TITLES, DataSet, Group, Sheet
-from probattn.inference.report.attribution import attribution_section
-from probattn.inference.report.charts.lines import common_floor, reliability_chart
-from probattn.inference.report.charts.svg import isolated
-from probattn.inference.report.markup import Figure, Section, exact, plain
-from probattn.inference.report.measures import (
+from probattn.report import MODEL_LABELS, MODEL_TITLES, DataSet, Group, Sheet
+from probattn.report.attribution import attribution_section
+from probattn.report.charts.lines import common_floor, reliability_chart
+from probattn.report.charts.svg import isolated
+from probattn.report.markup import Figure, Section, exact, plain
+from probattn.report.measures import (
     BESIDE_COLUMNS,
     MODEL_STYLES,
     ROLE_TITLES,
@@ -20,10 +20,10 @@ from probattn.inference.report.measures import (
     capital,
     listed,
 )
-from probattn.inference.report.page import budget, render_page, run_section
-from probattn.inference.report.record import BESIDE
-from probattn.inference.report.sections import gap_words, training_section
-from probattn.inference.report.sites import posterior_section
+from probattn.report.page import budget, render_page, run_section
+from probattn.report.record import BESIDE
+from probattn.report.sections import gap_words, training_section
+from probattn.report.sites import posterior_section
 from probattn.tasks.fine_tuning.results import MeasuredDifference, MeasuredResults
 
 Measures = Mapping[str, MeasureText]

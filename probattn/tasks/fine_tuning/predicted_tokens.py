@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from probattn.inference.posterior import Posterior
-from probattn.inference.report.measures import MeasureText
 from probattn.models.program import IGNORED
+from probattn.report.measures import MeasureText
 from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.results import Columns
 

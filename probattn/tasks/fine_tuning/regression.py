@@ -19,8 +19,8 @@ from probattn.data import DataError
 from probattn.data.corpora import CORPORA, Corpus
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import MODEL_TITLES, ModelKey
 from probattn.metrics.functional import interval_coverage, interval_score, interval_stretch
+from probattn.report import MODEL_TITLES, ModelKey
 from probattn.sites.observation import ObservationNoise
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.measures import number, share

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from probattn.inference.report import (
+from probattn.report import (
     AttributionExample,
     Comparison,
     Curve,
@@ -20,10 +20,10 @@ from probattn.inference.report import (
     RunDescription,
     bootstrap_p,
 )
-from probattn.inference.report.claims import corrected, is_reliable, over_seeds
-from probattn.inference.report.measures import MeasureText, Verdict
-from probattn.inference.report.record import LATENT, MODELS, SINGLE, Record, ReliabilityBin, SingleRun
-from probattn.inference.report.sites import SiteHealth
+from probattn.report.claims import corrected, is_reliable, over_seeds
+from probattn.report.measures import MeasureText, Verdict
+from probattn.report.record import LATENT, MODELS, SINGLE, Record, ReliabilityBin, SingleRun
+from probattn.report.sites import SiteHealth
 
 Columns = Mapping[str, Tensor]
 """What measures are computed from: tensors with one row an example, ``[N, ...]``."""
@@ -226,7 +226,7 @@ def chosen(columns: Columns, rows: Tensor | None) -> Columns:
 
 
 def combine(runs: Mapping[str, AnyMeasured]) -> AnyMeasured:
-    """The comparison of the runs of one recipe over their seeds, as :func:`probattn.inference.report.combine` makes it.
+    """The comparison of the runs of one recipe over their seeds, as :func:`probattn.report.combine` makes it.
 
     Args:
         runs: evaluations of n >= 2 single runs by the path of their folder.

@@ -22,8 +22,8 @@ from probattn.data.files import DATA_VARIABLE, read_text
 from probattn.data.hub import load_hub
 from probattn.data.identity import Split, split_of
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import MODEL_TITLES, AttributionExample, Example, ModelKey, Sheet
 from probattn.metrics.functional import area_under_risk_coverage
+from probattn.report import MODEL_TITLES, AttributionExample, Example, ModelKey, Sheet
 from probattn.tasks.classification.attribution import attribution_of
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.answers import (

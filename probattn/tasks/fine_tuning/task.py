@@ -15,7 +15,9 @@ from probattn.checks import shortened
 from probattn.inference.expansion import Method, expansion_pays, posterior_moments
 from probattn.inference.moments import Uncertainty
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import (
+from probattn.metrics.functional.calibration import BinSums
+from probattn.models.program import HeadProgram
+from probattn.report import (
     AttributionExample,
     DataSet,
     Group,
@@ -23,9 +25,7 @@ from probattn.inference.report import (
     RunDescription,
     Sheet,
 )
-from probattn.inference.report.sites import SiteHealth
-from probattn.metrics.functional.calibration import BinSums
-from probattn.models.program import HeadProgram
+from probattn.report.sites import SiteHealth
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.measures import binned_sums

@@ -18,9 +18,9 @@ from probattn.data import DataError
 from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import ModelKey
-from probattn.inference.report.record import BESIDE
 from probattn.models.program import IGNORED
+from probattn.report import ModelKey
+from probattn.report.record import BESIDE
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.measures import ACCURACY, ECE, number, share

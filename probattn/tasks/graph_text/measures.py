@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from probattn.data import GraphTexts
-from probattn.inference.report.measures import MeasureText
 from probattn.metrics.functional import (
     bleu_counts,
     bleu_from_counts,
@@ -20,6 +19,7 @@ from probattn.metrics.functional import (
     rouge,
 )
 from probattn.metrics.functional.rouge import ROUGE
+from probattn.report.measures import MeasureText
 from probattn.tasks.fine_tuning.measures import number, share
 
 RUN = 4

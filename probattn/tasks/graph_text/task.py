@@ -23,8 +23,6 @@ from probattn.data import (
 from probattn.files.durable import digest
 from probattn.inference.moments import Uncertainty
 from probattn.inference.predictive import posterior_expectation, posterior_predict
-from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet
-from probattn.inference.report.sites import SiteHealth
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
 from probattn.metrics.functional.meteor import meteor_words
 from probattn.models import (
@@ -37,6 +35,8 @@ from probattn.models import (
 )
 from probattn.models.program import IGNORED, seeded
 from probattn.models.translation import token_measures
+from probattn.report import Heads, ModelKey, RunDescription, Sheet
+from probattn.report.sites import SiteHealth
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graph_text.measures import (
     MEASURES,

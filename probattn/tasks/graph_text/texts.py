@@ -8,7 +8,7 @@ from pathlib import Path
 from probattn.data import DataError, GraphText, GraphTexts, GraphVocabulary
 from probattn.data.graph_texts import read_row
 from probattn.files.json_files import write_json_lines
-from probattn.inference.report import ModelKey
+from probattn.report import ModelKey
 from probattn.tasks.errors import RunError
 from probattn.tasks.graph_text.results import GraphTextSample, pieces
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from probattn.data import NodeGraph
 from probattn.files.durable import digest
 from probattn.inference import SVIDriver
-from probattn.inference.report import (
+from probattn.models.program import seeded
+from probattn.report import (
     DataSet,
     EdgeAttention,
     ModelKey,
@@ -26,8 +27,7 @@ from probattn.inference.report import (
     evaluate,
     training_curves,
 )
-from probattn.inference.report.measures import capital
-from probattn.models.program import seeded
+from probattn.report.measures import capital
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import shown
-from probattn.inference.report import Group, Sheet
+from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.predicted_tokens import stacked

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probattn.inference.report import ModelKey
 from probattn.inference.session import derived_seed
 from probattn.models import ElectraProgram
 from probattn.models.electra import Corrupted
+from probattn.report import ModelKey
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.measured import joined, posterior_of, posteriors_of

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probattn.inference.posterior import Posterior
-from probattn.inference.report.measures import MeasureText
 from probattn.models.electra import Corrupted
 from probattn.models.program import IGNORED
+from probattn.report.measures import MeasureText
 from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.results import Columns

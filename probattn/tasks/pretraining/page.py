@@ -6,10 +6,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from probattn.inference.report import MODEL_TITLES, ModelKey
-from probattn.inference.report.heads import heads_section
-from probattn.inference.report.markup import Section, plain
-from probattn.inference.report.measures import MODEL_STYLES
+from probattn.report import MODEL_TITLES, ModelKey
+from probattn.report.heads import heads_section
+from probattn.report.markup import Section, plain
+from probattn.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
 from probattn.tasks.pretraining.measures import MEASURES
 from probattn.tasks.pretraining.results import PredictedToken, PretrainingResults

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probattn.inference.report import Heads, ModelKey
-from probattn.inference.report.record import Probability, Record
+from probattn.report import Heads, ModelKey
+from probattn.report.record import Probability, Record
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
 

@@ -15,13 +15,13 @@ from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, Elect
 from probattn.data import DataError, Split
 from probattn.files.durable import digest
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import DataSet, Heads, RunDescription, Sheet
-from probattn.inference.report.sites import SiteHealth
 from probattn.metrics.functional.calibration import BinSums
 from probattn.models import ElectraProgram, StoredNetworkError, load
 from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import seeded
+from probattn.report import DataSet, Heads, RunDescription, Sheet
+from probattn.report.sites import SiteHealth
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.measures import binned_sums

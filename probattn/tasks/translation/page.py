@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from probattn.inference.report import (
+from probattn.report import (
     LEAST_EFFECT,
     LEAST_EXAMPLES,
     MODEL_LABELS,
@@ -13,12 +13,12 @@ from probattn.inference.report import (
     Sheet,
     is_reliable,
 )
-from probattn.inference.report.dynamics import dynamics_section
-from probattn.inference.report.heads import heads_section
-from probattn.inference.report.markup import Section, exact, plain
-from probattn.inference.report.measures import MINUS
-from probattn.inference.report.page import budget, render_page, run_section
-from probattn.inference.report.sections import QUANTITIES, training_section
+from probattn.report.dynamics import dynamics_section
+from probattn.report.heads import heads_section
+from probattn.report.markup import Section, exact, plain
+from probattn.report.measures import MINUS
+from probattn.report.page import budget, render_page, run_section
+from probattn.report.sections import QUANTITIES, training_section
 from probattn.tasks.translation.results import BleuDifference, TranslationResults, TranslationScores
 
 

@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from probattn.inference.records import Record as StepRecord
-from probattn.inference.report import (
+from probattn.metrics.functional import bleu_from_counts
+from probattn.report import (
     Comparison,
     Curve,
     DataSet,
@@ -23,8 +24,7 @@ from probattn.inference.report import (
     bootstrap_p,
     training_curves,
 )
-from probattn.inference.report.record import Count, Probability, Record
-from probattn.metrics.functional import bleu_from_counts
+from probattn.report.record import Count, Probability, Record
 
 QUANTITIES = ("loss", "cross_entropy", "token_accuracy", "kl_nats", "factors")
 """What a report of translation shows of the records of training, where it is there."""

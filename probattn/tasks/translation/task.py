@@ -19,13 +19,13 @@ from probattn.files.durable import digest
 from probattn.files.json_files import write_json_lines
 from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.moments import Uncertainty
-from probattn.inference.report import Heads, ModelKey, RunDescription, Sheet
 from probattn.metrics.functional import bleu, bleu_counts
 from probattn.metrics.functional.inputs import widened
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
 from probattn.models.program import seeded
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
+from probattn.report import Heads, ModelKey, RunDescription, Sheet
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.programs import (

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from probattn.inference.report import Predictions
-from probattn.inference.report.columns import P_VALUE
-from probattn.inference.report.measures import MeasureText
 from probattn.metrics.functional import top_two_p_value
+from probattn.report import Predictions
+from probattn.report.columns import P_VALUE
+from probattn.report.measures import MeasureText
 from probattn.tasks.fine_tuning.measures import ACCURACY, ECE, bin_columns, number, share
 
 MEASURES: Mapping[str, MeasureText] = {

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from probattn.inference.report import MODEL_TITLES
-from probattn.inference.report.charts.heatmap import heatmap
-from probattn.inference.report.heads import heads_section
-from probattn.inference.report.markup import Section
-from probattn.inference.report.measures import MODEL_STYLES
+from probattn.report import MODEL_TITLES
+from probattn.report.charts.heatmap import heatmap
+from probattn.report.heads import heads_section
+from probattn.report.markup import Section
+from probattn.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
 from probattn.tasks.visual_questions.drawing import overlay
 from probattn.tasks.visual_questions.measures import MEASURES

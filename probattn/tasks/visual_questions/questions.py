@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probattn.checks import shown
 from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
-from probattn.inference.report import MODEL_TITLES, Group, ModelKey, Predictions, Sheet
+from probattn.report import MODEL_TITLES, Group, ModelKey, Predictions, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.results import Listing
 from probattn.tasks.programs import predictions

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from probattn.inference.report import Heads, ModelKey
-from probattn.inference.report.record import Probability, Record
+from probattn.report import Heads, ModelKey
+from probattn.report.record import Probability, Record
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
 Values = tuple[Annotated[float, Field(ge=0)], ...]

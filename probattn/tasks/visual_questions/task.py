@@ -22,10 +22,10 @@ from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Moments, Uncertainty
 from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_predict
-from probattn.inference.report import DataSet, Heads, ModelKey, RunDescription, Sheet
-from probattn.inference.report.sites import SiteHealth
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
+from probattn.report import DataSet, Heads, ModelKey, RunDescription, Sheet
+from probattn.report.sites import SiteHealth
 from probattn.tasks.errors import RunError
 from probattn.tasks.heads import measure_heads
 from probattn.tasks.measured import MeasuredTask, joined

@@ -3,8 +3,8 @@
 import copying_study
 import pytest
 
-from probattn.inference.report import RunDescription
 from probattn.recipes import ExperimentRecipe
+from probattn.report import RunDescription
 from probattn.tasks.experiments import ConditionRuns, ConditionTest, ExperimentResults, HeadCounts
 
 

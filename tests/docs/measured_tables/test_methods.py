@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from probattn.comparison import ComparisonResults, Interval, Row
-from probattn.inference.report import Comparison
+from probattn.report import Comparison
 
 
 def interval(mean):

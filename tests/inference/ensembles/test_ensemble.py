@@ -14,9 +14,9 @@ from probattn.inference import ParticleEnsemble, posterior_expectation, posterio
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.ensembles.objective import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.report import predict_bayesian, predict_deterministic
-from probattn.inference.report.sites import weight_spreads
 from probattn.models import Classifier, convert
+from probattn.report import predict_bayesian, predict_deterministic
+from probattn.report.sites import weight_spreads
 
 
 class Tied(nn.Module):

@@ -12,7 +12,7 @@ import probattn.tasks
 from probattn.cli.errors import kept_imports
 from probattn.data import split_of
 from probattn.inference.records import read_records
-from probattn.inference.report import read_results
+from probattn.report import read_results
 
 
 def test_train_leaves_a_whole_run(run):

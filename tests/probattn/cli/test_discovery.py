@@ -8,8 +8,8 @@ import torch
 from runs import succeeds
 
 from probattn.cli.app import _recipe_names
-from probattn.inference.report import read_results
 from probattn.recipes import load_any_recipe, read_recipe, recipe_names
+from probattn.report import read_results
 from probattn.sites import METHODS
 from probattn.tasks import Classification, RunError, devices, run_task
 from probattn.tasks.classification import task as classification

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from probattn.cli.app import show
-from probattn.inference.report import (
+from probattn.report import (
     Agreement,
     DataSet,
     Difference,

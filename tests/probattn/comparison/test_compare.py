@@ -24,7 +24,7 @@ from probattn.comparison.page import headline
 from probattn.comparison.results import Interval
 from probattn.comparison.running import CompareOptions, _gaps, _read
 from probattn.comparison.workers import other_gpu, workers
-from probattn.inference.report import Comparison, Predictions
+from probattn.report import Comparison, Predictions
 from probattn.tasks.errors import RunError
 from probattn.tasks.progress import shown
 

@@ -20,8 +20,8 @@ import torch
 from runs import folders_in, refused, succeeds
 
 from probattn import tasks
-from probattn.inference.report import ResultsFileError
 from probattn.recipes import RecipeError, load_any_recipe
+from probattn.report import ResultsFileError
 from probattn.tasks.classification import networks
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,9 +8,9 @@ from runs import overrides, succeeds
 from safetensors.torch import load_file
 
 from probattn.inference import SVIDriver
-from probattn.inference.report import read_results
 from probattn.models import load
 from probattn.recipes import load_any_recipe, load_recipe
+from probattn.report import read_results
 from probattn.tasks import Classification, Translation
 from probattn.tasks.classification.networks import load_classifier
 

@@ -8,7 +8,7 @@ import torch
 from runs import succeeds
 
 from probattn.inference.records import read_records
-from probattn.inference.report import read_results
+from probattn.report import read_results
 from probattn.tasks import Classification
 from probattn.tasks.programs import share_weights
 from probattn.tasks.run import spent

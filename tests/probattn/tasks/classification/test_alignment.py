@@ -11,8 +11,8 @@ import runs
 import torch
 
 from probattn.inference.records import read_records
-from probattn.inference.report import read_results
 from probattn.recipes import load_recipe
+from probattn.report import read_results
 from probattn.tasks import Classification, RunError, load_network
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")

@@ -11,8 +11,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 import probattn
 from probattn.inference import posterior_moments, share_by
-from probattn.inference.report import Example
 from probattn.models import Classifier, convert
+from probattn.report import Example
 from probattn.tasks.classification.attribution import (
     LEADING_PAIRS,
     LEADING_WORDS,

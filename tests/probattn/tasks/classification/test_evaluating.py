@@ -9,9 +9,9 @@ import torch
 
 from probattn.data import TextDataset
 from probattn.inference.predictive import posterior_expectation
-from probattn.inference.report import read_results, write_results
 from probattn.models import describe, load
 from probattn.recipes import load_recipe
+from probattn.report import read_results, write_results
 from probattn.tasks import Classification, RunError, load_network, run_task
 from probattn.tasks.classification import task as classification
 

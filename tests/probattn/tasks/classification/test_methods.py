@@ -8,9 +8,9 @@ import pytest
 import runs
 
 from probattn.inference.records import read_records
-from probattn.inference.report import read_results
 from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
+from probattn.report import read_results
 from probattn.tasks import load_network
 from probattn.tasks.programs import measured
 

@@ -9,8 +9,8 @@ import pytest
 from runs import succeeds
 
 from probattn.data import Task, TextDataset
-from probattn.inference.report import Example, read_results
 from probattn.recipes import Recipe
+from probattn.report import Example, read_results
 from probattn.tasks import Classification, load_network
 from probattn.tasks.classification.looks import second_text
 from probattn.tasks.classification.task import data_digest

@@ -12,7 +12,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from probattn.inference.records import read_records
-from probattn.inference.report import read_results
+from probattn.report import read_results
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks import load_network
 

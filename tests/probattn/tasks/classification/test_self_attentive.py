@@ -9,8 +9,8 @@ import torch
 from runs import succeeds
 from transformers import AutoTokenizer
 
-from probattn.inference.report import read_results
 from probattn.models import SelfAttentiveForSequenceClassification
+from probattn.report import read_results
 from probattn.tasks import load_network
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from probattn.inference.records import RecordsError
-from probattn.inference.report import (
+from probattn.report import (
     RunDescription,
     read_results,
     write_results,

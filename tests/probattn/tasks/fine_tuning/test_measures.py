@@ -13,8 +13,8 @@ from scipy import stats
 from torch.nn.functional import cross_entropy
 
 from probattn.inference.posterior import Posterior
-from probattn.inference.report import DataSet, PredictedData, Predictions, evaluate
 from probattn.metrics.functional import calibration_error
+from probattn.report import DataSet, PredictedData, Predictions, evaluate
 from probattn.sites.observation import ObservationNoise, ObservedNoise
 from probattn.tasks.fine_tuning import Choices, Regression, Tokens
 from probattn.tasks.fine_tuning.encoding import Batch, Encoded

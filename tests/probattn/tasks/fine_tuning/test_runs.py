@@ -17,7 +17,7 @@ from runs import refused, succeeds
 from torch import Tensor
 
 from probattn.inference import FeatureDistance, last_layer
-from probattn.inference.report import read_results
+from probattn.report import read_results
 from probattn.tasks import RunError, load_task, run_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images

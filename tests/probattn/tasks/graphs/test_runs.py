@@ -10,7 +10,7 @@ import pytest
 import runs
 
 from probattn.inference.records import read_records
-from probattn.inference.report import read_results
+from probattn.report import read_results
 
 
 @pytest.fixture(scope="session")

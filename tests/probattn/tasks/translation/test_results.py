@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from probattn.inference.report import (
+from probattn.metrics.functional import bleu, bleu_counts
+from probattn.report import (
     DataSet,
     ResultsFileError,
     RunDescription,
     read_results,
     write_results,
 )
-from probattn.metrics.functional import bleu, bleu_counts
 from probattn.tasks import Translation, write_page
 from probattn.tasks.translation import (
     TranslationResults,

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from probattn.data import DataWarning, read_visual_questions
 from probattn.data.visual_questions import VisualQuestion
 from probattn.inference import posterior_expectation, posterior_moments, posterior_predict
-from probattn.inference.report import Predictions
 from probattn.metrics.functional import calibration_error, negative_log_likelihood, pavpu
 from probattn.recipes import RecipeError, load_any_recipe, read_recipe
+from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
 from probattn.tasks.programs import Network
 from probattn.tasks.visual_questions.drawing import boxes_of, overlay

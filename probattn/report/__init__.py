@@ -1,0 +1,157 @@
+"""The report of a run: what was measured (``metrics.json``) and a page to read (``report.html``).
+
+Predictions become :class:`Scores` and :class:`Difference` records by :func:`evaluate`; the records of a run together
+are :class:`Results`, which :func:`write_results` and :func:`read_results` keep to the last digit and
+:func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
+seeds. :func:`is_reliable` decides which differences count.
+
+The records, measures and section of a topic are in one file: ``attention`` (maps), ``attribution``
+(of uncertainty), ``alignment`` (queries and keys),
+``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from ``collect`` (predictions) over ``evaluation``
+and ``columns`` (measures) and ``claims`` (p values) to ``findings`` (words), ``sections``, ``page`` and ``terminal``.
+"""
+
+from importlib.util import find_spec
+
+from probattn.checks import missing
+
+if find_spec("jinja2") is None:
+    raise missing("probattn.report", "jinja2", "report")
+
+from probattn.report.alignment import Alignment, HeadCloud, SiteAlignment
+from probattn.report.attention import (
+    AttentionExample,
+    AttentionMap,
+    Example,
+    Reason,
+    attention_example,
+    own_tokens,
+)
+from probattn.report.attribution import Answer, AttributionExample, Change
+from probattn.report.charts.svg import printable, printable_lines
+from probattn.report.claims import (
+    LEAST_EFFECT,
+    LEAST_EXAMPLES,
+    LEAST_SEEDS,
+    bootstrap_p,
+    corrected,
+    is_reliable,
+    seeds_p,
+)
+from probattn.report.collect import (
+    BayesianPredictions,
+    DeterministicPredictions,
+    predict_bayesian,
+    predict_deterministic,
+    training_curves,
+)
+from probattn.report.dynamics import (
+    Agreement,
+    Contextualized,
+    Dynamics,
+    PairAgreement,
+    Rating,
+    WatchedExample,
+    WatchedMaps,
+    WatchedStep,
+)
+from probattn.report.evaluation import (
+    Evaluation,
+    PredictedData,
+    Predictions,
+    confident_mistakes,
+    describe,
+    evaluate,
+    mistakes_by_bin,
+    most_uncertain,
+)
+from probattn.report.findings import Finding, combine, evidence, findings, headline
+from probattn.report.head_distances import (
+    HeadDistances,
+    Projection,
+    TokenSample,
+    clouds,
+    gather,
+    head_bandwidths,
+    head_distances,
+    site_alignments,
+)
+from probattn.report.heads import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads, site_heads
+from probattn.report.measures import (
+    MODEL_LABELS,
+    MODEL_TITLES,
+    ROLE_TITLES,
+    TEXTS,
+    MeasureText,
+    Verdict,
+)
+from probattn.report.page import render_report, write_report
+from probattn.report.record import (
+    MEASURES,
+    MODELS,
+    ClassMeasure,
+    Comparison,
+    Curve,
+    DataSet,
+    Difference,
+    Entropy,
+    Measure,
+    ModelKey,
+    PAvPUPoint,
+    ReliabilityBin,
+    RiskCoverage,
+    Role,
+    RunDescription,
+    Scores,
+    SingleRun,
+)
+from probattn.report.results import (
+    SCHEMA_VERSION,
+    Results,
+    ResultsFileError,
+    read_results,
+    write_results,
+)
+from probattn.report.sites import (
+    EDGE_MEASURES,
+    EdgeAttention,
+    SiteHealth,
+    site_health,
+    weight_spreads,
+)
+from probattn.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
+
+# Predictions and their measures
+__all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]
+__all__ += ["PredictedData", "Predictions", "Evaluation"]
+__all__ += ["evaluate", "describe", "most_uncertain", "confident_mistakes", "mistakes_by_bin"]
+# Records of a run, their file and their page
+__all__ += ["Results", "RunDescription", "SingleRun", "DataSet", "Scores", "Comparison"]
+__all__ += [
+    "Difference",
+    "Entropy",
+    "Curve",
+    "ReliabilityBin",
+    "RiskCoverage",
+    "PAvPUPoint",
+    "SCHEMA_VERSION",
+]
+__all__ += ["ResultsFileError", "write_results", "read_results", "combine", "write_report", "render_report"]
+# Names of models, roles and measures
+__all__ += ["Measure", "ClassMeasure", "ModelKey", "Role", "MeasureText", "TEXTS"]
+__all__ += ["MEASURES", "MODELS", "MODEL_LABELS", "MODEL_TITLES", "ROLE_TITLES"]
+# What is claimed, and when a difference counts
+__all__ += ["Verdict", "Finding", "findings", "headline", "evidence", "comparisons"]
+__all__ += ["LEAST_EFFECT", "LEAST_EXAMPLES", "LEAST_SEEDS"]
+__all__ += ["is_reliable", "bootstrap_p", "seeds_p", "corrected"]
+# Topics of a page: maps, queries and keys, heads, sites, training
+__all__ += ["Example", "AttentionExample", "AttentionMap", "attention_example", "own_tokens"]
+__all__ += ["Answer", "AttributionExample", "Change", "Reason"]
+__all__ += ["Alignment", "SiteAlignment", "HeadCloud", "TokenSample", "HeadDistances", "Projection"]
+__all__ += ["gather", "head_bandwidths", "head_distances", "site_alignments", "clouds"]
+__all__ += ["Heads", "SiteHeads", "HeadDrops", "HeadRows", "HeadsKey", "site_heads"]
+__all__ += ["SiteHealth", "EdgeAttention", "EDGE_MEASURES", "weight_spreads", "site_health"]
+__all__ += ["Dynamics", "WatchedExample", "WatchedMaps", "WatchedStep", "training_curves"]
+__all__ += ["Agreement", "Contextualized", "PairAgreement", "Rating"]
+# Tables and text of a terminal
+__all__ += ["Group", "Sheet", "results_table", "predictions_table", "printable", "printable_lines"]

@@ -1,0 +1,222 @@
+"""How far apart the queries and keys of each head lie: records and the section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from markupsafe import Markup
+from pydantic import Field, model_validator
+
+from probattn.inference.records import Number
+from probattn.report.charts.svg import cloud_chart
+from probattn.report.markup import Panel, Section, by_call, exact, site_labels
+from probattn.report.measures import MINUS, MODEL_LABELS
+from probattn.report.record import Count, ModelKey, Probability, Record
+
+ByHead = tuple[Number, ...]
+"""One number a head."""
+
+Total = Literal["mmd", "mmd_centred"]
+Mean = Literal["query_norm", "key_norm", "auc", "auc_centred"]
+
+
+class SiteAlignment(Record):
+    """Queries and keys of one attention call, by head; see :func:`~probattn.report.head_distances`.
+
+    Attributes:
+        model: whose they are.
+        site: name of the call.
+        bandwidth: of the kernel.
+        mmd: squared maximum mean discrepancy within a text, mean over texts; the estimate may be slightly negative.
+        mmd_centred: the same with the difference of the means over all texts removed.
+        query_norm: mean length of a query.
+        key_norm: mean length of a key.
+        auc: AUC of a nearest-neighbour classifier of queries against keys; empty for fewer than two texts.
+        auc_centred: the same with the difference of the means removed.
+    """
+
+    model: ModelKey
+    site: str
+    bandwidth: ByHead
+    mmd: ByHead
+    mmd_centred: ByHead
+    query_norm: ByHead
+    key_norm: ByHead
+    auc: tuple[Probability, ...] = ()
+    auc_centred: tuple[Probability, ...] = ()
+
+    @model_validator(mode="after")
+    def _same_heads(self) -> SiteAlignment:
+        sizes = {
+            len(self.bandwidth),
+            len(self.mmd),
+            len(self.mmd_centred),
+            len(self.query_norm),
+            len(self.key_norm),
+        }
+        if len(sizes) > 1:
+            raise ValueError(f"{self.site}: expected one number a head throughout, got {sorted(sizes)}")
+        return self
+
+
+class HeadCloud(Record):
+    """Some queries and keys of a head in two dimensions."""
+
+    model: ModelKey
+    site: str
+    head: Count
+    query: tuple[tuple[Number, Number], ...]
+    key: tuple[tuple[Number, Number], ...]
+
+
+class Alignment(Record):
+    """Measures of queries and keys.
+
+    Attributes:
+        texts: over how many texts of the first data set.
+        bandwidth_of: the model whose tokens the bandwidths come from.
+        sites: by model and call.
+        projection: how the clouds came to two dimensions.
+        clouds: by model, call and head.
+    """
+
+    texts: Annotated[int, Field(ge=1)]
+    bandwidth_of: ModelKey
+    sites: Annotated[tuple[SiteAlignment, ...], Field(min_length=1)]
+    projection: Literal["pca", "tsne"] = "pca"
+    clouds: tuple[HeadCloud, ...] = ()
+
+    def total(self, model: ModelKey, name: Total) -> float:
+        """Sum over calls and heads."""
+        return sum(sum(getattr(site, name)) for site in self.sites if site.model == model)
+
+    def mean(self, model: ModelKey, name: Mean) -> float | None:
+        """Mean over calls and heads; None where there is no number."""
+        values = [value for site in self.sites if site.model == model for value in getattr(site, name)]
+        return sum(values) / len(values) if values else None
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """The models measured, in order."""
+        return tuple(dict.fromkeys(site.model for site in self.sites))
+
+
+TOTALS: tuple[tuple[Total, str, str], ...] = (
+    ("mmd", "Discrepancy", "Squared MMD of queries and keys within a text, summed over heads and layers"),
+    (
+        "mmd_centred",
+        "Discrepancy, means removed",
+        "The same without a shift of all keys, which attention does not see",
+    ),
+)
+MEANS: tuple[tuple[Mean, str, str], ...] = (
+    ("query_norm", "Query norm", "Mean over heads and layers; shrinking alone lowers the discrepancy"),
+    ("key_norm", "Key norm", "Mean over heads and layers"),
+    (
+        "auc",
+        "Separability (AUC)",
+        "AUC of a nearest-neighbour classifier of queries against keys; 0.5 is chance",
+    ),
+    ("auc_centred", "Separability, means removed", "The same without a shift of all keys of a head"),
+)
+
+
+def alignment_section(found: Alignment | None) -> Section | None:
+    """The section on queries and keys; None where nothing was measured."""
+    if found is None:
+        return None
+    names = site_labels([site.site for site in found.sites])
+    none = _number(None)
+    context = {
+        "found": found,
+        "words": _words(found),
+        "quantities": _quantities(found),
+        "layers": by_call(
+            found, names, lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))), (none, none)
+        ),
+        "panels": _panels(found.clouds, names),
+        "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[found.projection],
+    }
+    return Section(
+        "alignment", "Queries and keys", "How far apart are queries and keys?", "alignment.html", context
+    )
+
+
+def _words(found: Alignment) -> str:
+    if "deterministic" not in found.models or len(found.models) < 2:
+        (model,) = found.models
+        return (
+            f"The discrepancy of the {MODEL_LABELS[model]} network is {found.total(model, 'mmd'):.3g} in all."
+        )
+    own = next(model for model in found.models if model != "deterministic")
+    raw, centred = (
+        _times(found.total("deterministic", name), found.total(own, name)) for name, _, _ in TOTALS
+    )
+    lengths = [_change(found, own, name) for name in ("query_norm", "key_norm")]
+    return (
+        f"Against deterministic attention the discrepancy between queries and keys is {raw}, and {centred} once a "
+        f"shift of all keys of a head is taken off. Queries are {lengths[0]} and keys {lengths[1]}."
+    )
+
+
+def _times(before: float, after: float) -> str:
+    if before <= 0 or after <= 0:
+        return "too small to compare"
+    if 0.995 < before / after < 1.005:
+        return "the same"
+    return f"{before / after:.3g} times smaller" if before > after else f"{after / before:.3g} times larger"
+
+
+def _change(found: Alignment, own: ModelKey, name: Literal["query_norm", "key_norm"]) -> str:
+    before, after = found.mean("deterministic", name), found.mean(own, name)
+    if not before or after is None:
+        return "of no length"
+    percent = 100 * (after / before - 1)
+    if abs(percent) < 0.5:
+        return "as long as they were"
+    return f"{abs(percent):.0f}% {'longer' if percent > 0 else 'shorter'}"
+
+
+def _quantities(found: Alignment) -> list[tuple[str, str, list[Markup], Markup]]:
+    """Rows of the table: title, meaning, a value a model, and the first over the last."""
+    rows: list[tuple[str, str, list[float | None]]] = [
+        (title, meaning, [found.total(model, name) for model in found.models])
+        for name, title, meaning in TOTALS
+    ]
+    rows += [
+        (title, meaning, [found.mean(model, of) for model in found.models]) for of, title, meaning in MEANS
+    ]
+    return [
+        (title, meaning, [_number(value) for value in values], _ratio(values))
+        for title, meaning, values in rows
+        if any(value is not None for value in values)
+    ]
+
+
+def _number(value: float | None) -> Markup:
+    return exact(value, "" if value is None else f"{value:.3g}".replace("-", MINUS))
+
+
+def _ratio(values: Sequence[float | None]) -> Markup:
+    first, last = values[0], values[-1]
+    if len(values) < 2 or not first or not last or first < 0 or last < 0:
+        return Markup("\N{EN DASH}")
+    return Markup(f"{first / last:.3g}")
+
+
+def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> list[Panel]:
+    groups: dict[tuple[str, int], list[HeadCloud]] = {}
+    for cloud in found:
+        groups.setdefault((cloud.site, cloud.head), []).append(cloud)
+    panels = []
+    for (site, head), members in groups.items():
+        heading = f"{names.get(site, site)}, head {head}"
+        ends = [abs(end) for cloud in members for point in (*cloud.query, *cloud.key) for end in point]
+        reach = 1.05 * max(ends, default=0.0) or 1.0
+        drawings = []
+        for cloud in members:
+            title = f"Queries and keys of {heading}, {MODEL_LABELS[cloud.model]} attention"
+            drawings.append((cloud.model, cloud_chart(cloud.query, cloud.key, reach, title)))
+        panels.append((heading, drawings))
+    return panels

@@ -1,0 +1,419 @@
+"""Attention maps of single inputs: records, maps from posterior draws and the section of the page."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from probattn.report.charts.heatmap import heatmap, shown
+from probattn.report.charts.svg import isolated, printable
+from probattn.report.markup import Section, shortened, site_labels
+from probattn.report.measures import MODEL_LABELS, MODEL_TITLES
+from probattn.report.record import Count, ModelKey, Probability, Record
+
+Reason = Literal["chosen", "uncertain"]
+"""Why an input is shown: the user chose it, or it is among the most uncertain ones."""
+
+
+class Example(Record):
+    """One input and what was predicted for it.
+
+    Attributes:
+        data: key of its data set; None for an input that the user gave.
+        index: its row there.
+        text: the input.
+        pair: the second text, where the input is a pair.
+        label: name of the true class, if known.
+        predicted: name of the class with the highest mean probability.
+        probability: that mean probability.
+        spread: standard deviation of that class's probability over the draws; 0 without draws.
+        entropy: predictive entropy, nats.
+        draws: the class's probability in each draw (the first hundred).
+        baseline_predicted: the deterministic network's class.
+        baseline_probability: and its probability.
+        baseline_same: the probability it gives to the class ``predicted``.
+    """
+
+    data: str | None = None
+    index: Count | None = None
+    text: str
+    pair: str | None = None
+    label: str | None = None
+    predicted: str
+    probability: Probability
+    spread: Annotated[float, Field(ge=0)]
+    entropy: float
+    draws: tuple[Probability, ...] = ()
+    baseline_predicted: str | None = None
+    baseline_probability: Probability | None = None
+    baseline_same: Probability | None = None
+
+
+class AttentionMap(Record):
+    """Attention weights of one head, or of the mean over heads (``head`` None), at one site.
+
+    Attributes:
+        site: the site's name.
+        head: index of the head; None for the weights averaged over heads.
+        mean: posterior mean of W, rows are queries, columns keys, rounded to 4 decimals; of deterministic attention W
+            itself.
+        ratio: standard deviation over mean, rounded to 3 decimals; 0 where the mean is 0. Empty for deterministic
+            attention.
+        baseline: the weights of the deterministic baseline; empty where they are not shown.
+    """
+
+    site: str
+    head: Count | None = None
+    mean: tuple[tuple[Probability, ...], ...]
+    ratio: tuple[tuple[Annotated[float, Field(ge=0)], ...], ...] = ()
+    baseline: tuple[tuple[Probability, ...], ...] = ()
+
+
+class AttentionExample(Record):
+    """An input with its attention maps.
+
+    Attributes:
+        example: the input and its prediction.
+        reason: why it is shown.
+        rows: whether the rows of a map are the tokens or, where each head has a single query, the heads.
+        queries: names of the rows.
+        keys: tokens of the columns.
+        second: where the second text begins among the tokens, in rows and columns; None for a single text.
+        maps: the maps; the first is shown first.
+    """
+
+    example: Example
+    reason: Reason
+    rows: Literal["tokens", "heads"] = "tokens"
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    second: Count | None = None
+    maps: Annotated[tuple[AttentionMap, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _shapes(self) -> AttentionExample:
+        expected = (len(self.queries), len(self.keys))
+        for item in self.maps:
+            for name, rows in (("mean", item.mean), ("ratio", item.ratio), ("baseline", item.baseline)):
+                if name != "mean" and not rows:
+                    continue
+                shape = (len(rows), {len(row) for row in rows})
+                if shape != (expected[0], {expected[1]}):
+                    raise ValueError(
+                        f"map {item.site!r}, head {item.head}: expected {name} of shape {expected} "
+                        f"(one row per query token), got {shape[0]} rows of lengths {sorted(shape[1])}"
+                    )
+        return self
+
+
+Rows = tuple[tuple[float, ...], ...]
+
+
+def attention_example(
+    example: Example,
+    queries: Sequence[str],
+    weights: Mapping[str, Tensor],
+    *,
+    keys: Sequence[str] | None = None,
+    heads: Sequence[int] = (),
+    second: int | None = None,
+    baseline: Mapping[str, Tensor] | None = None,
+    latent: bool = True,
+    rows: Literal["tokens", "heads"] = "tokens",
+    reason: Reason = "chosen",
+) -> AttentionExample:
+    """Mean and standard deviation over mean of the weights between an input's tokens, by site and head.
+
+    The first map of every site is that of the weights averaged over heads: the standard deviation is the average's,
+    over draws, and smaller than a head's where heads vary independently.
+
+    Args:
+        example: the input and its prediction.
+        queries: the T tokens of the rows, padding left out.
+        weights: draws of the normalised weights by site, ``[P, H, T, S]``; the first site is shown first.
+        keys: the S tokens of the columns; those of the rows by default.
+        heads: heads that get maps of their own.
+        second: where the second text of a pair begins among the tokens.
+        baseline: the deterministic baseline's weights by site, ``[H, T, S]``, to stand beside.
+        latent: whether the weights vary; False for deterministic attention, whose maps have no standard deviation.
+        rows: what ``queries`` names; "heads" where each head has a single query and all of them make one map, handed
+            over as if it were that of one head.
+        reason: why the input is shown.
+
+    Returns:
+        The record; the standard deviation has divisor P - 1 and is 0 for one draw.
+
+    Raises:
+        ValueError: no site, a shape that does not fit the tokens, or a head out of range.
+
+    Example:
+        >>> example = Example(text="a b", predicted="yes", probability=0.7, spread=0.1, entropy=0.6)
+        >>> draws = torch.tensor([[[[0.5, 0.5], [0.2, 0.8]]], [[[0.7, 0.3], [0.4, 0.6]]]])
+        >>> attention_example(example, ["a", "b"], {"layer": draws}).maps[0].mean
+        ((0.6, 0.4), (0.3, 0.7))
+    """
+    columns = queries if keys is None else keys
+    if not weights:
+        raise ValueError("attention_example: expected the weights of at least one site, got none")
+    maps = []
+    for site, draws in weights.items():
+        if draws.dim() != 4 or tuple(draws.shape[2:]) != (len(queries), len(columns)):
+            raise ValueError(
+                f"attention_example, site {site!r}: expected weights [P, H, {len(queries)}, {len(columns)}] for "
+                f"{len(queries)} query and {len(columns)} key tokens, got {list(draws.shape)}"
+            )
+        wrong = [head for head in heads if not 0 <= head < draws.shape[1]]
+        if wrong:
+            raise ValueError(
+                f"attention_example, site {site!r}: expected heads in 0..{draws.shape[1] - 1}, got {wrong[0]}"
+            )
+        reference = None if baseline is None else _checked(baseline, site, draws)
+        shown: list[tuple[int | None, Tensor, Tensor | None]] = [
+            (None, draws.mean(dim=1), None if reference is None else reference.mean(dim=0))
+        ]
+        shown += [(head, draws[:, head], None if reference is None else reference[head]) for head in heads]
+        maps += [_map(site, head, own, other, latent) for head, own, other in shown]
+    return AttentionExample(
+        example=example,
+        reason=reason,
+        rows=rows,
+        queries=tuple(queries),
+        keys=tuple(columns),
+        second=second,
+        maps=tuple(maps),
+    )
+
+
+def _checked(baseline: Mapping[str, Tensor], site: str, draws: Tensor) -> Tensor:
+    probabilities = baseline.get(site)
+    if probabilities is None or probabilities.shape != draws.shape[1:]:
+        got = "none" if probabilities is None else list(probabilities.shape)
+        raise ValueError(
+            f"attention_example, site {site!r}: expected weights {list(draws.shape[1:])} of the baseline, got {got}"
+        )
+    return probabilities
+
+
+def _map(site: str, head: int | None, draws: Tensor, baseline: Tensor | None, latent: bool) -> AttentionMap:
+    draws = draws.cpu().double()
+    mean = draws.mean(dim=0).clamp(0, 1)  # [T, S]
+    std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
+    ratio = torch.where(mean > 0, std / mean.clamp_min(torch.finfo(mean.dtype).tiny), 0.0)
+    return AttentionMap(
+        site=site,
+        head=head,
+        mean=_rows(mean, 4),
+        ratio=_rows(ratio, 3) if latent else (),
+        baseline=() if baseline is None else _rows(baseline.cpu().double().clamp(0, 1), 4),
+    )
+
+
+def _rows(values: Tensor, decimals: int) -> Rows:
+    return tuple(tuple(round(value, decimals) for value in row) for row in values.tolist())
+
+
+def own_tokens(weights: Mapping[str, Tensor], row: int, valid: Tensor) -> dict[str, Tensor]:
+    """One input's weights between its own tokens, from those of a padded batch.
+
+    Args:
+        weights: draws by site, ``[P, B, H, T, T]``, or ``[P, B, H, 1, T]`` where each head has a single query.
+        row: index in the batch.
+        valid: bool ``[B, T]``, False at padding.
+
+    Returns:
+        Draws by site, ``[P, H, t, t]``, or ``[P, H, 1, t]``, with t valid tokens.
+    """
+    kept = valid[row].bool().nonzero().flatten()
+    own = {site: draws[:, row][..., kept] for site, draws in weights.items()}
+    return {site: draws if draws.shape[2] == 1 else draws[:, :, kept] for site, draws in own.items()}
+
+
+REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
+CLIPPED = 0.99
+"""Share of the cells that the colour scale resolves; larger ones get its last colour."""
+
+BETWEEN = "\N{MIDDLE DOT}"
+"""Stands between the two texts of a pair in a title."""
+
+
+class _Kind(NamedTuple):
+    """A quantity that maps show: its field of the record, words for it, and how its numbers are packed and coloured."""
+
+    name: str
+    heading: str
+    title: str
+    unit: str
+    scale: int
+    digits: int
+    ramp: str
+
+
+def attention_section(
+    examples: Sequence[AttentionExample], site_names: Sequence[str], model: ModelKey
+) -> Section | None:
+    """The section on attention maps; None without examples."""
+    if not examples:
+        return None
+    own = [item.site for example in examples for item in example.maps]
+    labels = site_labels([*site_names, *own])
+    latent = model == "bayesian_mean"
+    heading = f"Attention weights{' and their uncertainty' if latent else ''}"
+    context = {
+        "examples": [_shown(item, labels, model) for item in examples],
+        "latent": latent,
+        "beside": any(item.baseline for example in examples for item in example.maps),
+        "own": model,
+    }
+    return Section("attention", "Attention", heading, "attention.html", context)
+
+
+def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
+    """One example for the template: its first map drawn, and the numbers of all maps for the script."""
+    first, pair = item.maps[0], item.example.pair
+    kinds = _kinds(first, model)
+    entries = [_entry(item, one, kinds, labels) for one in item.maps]
+    maps = []
+    for kind in kinds:
+        top, title, words = (entries[0][f"{kind.name}_{part}"] for part in ("top", "title", "words"))
+        values = getattr(first, kind.name)
+        drawn = heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
+        maps.append((kind.name, kind.heading, drawn, words))
+    return {
+        "reason": REASONS[item.reason],
+        "title": shortened(
+            f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
+        ),
+        "answer": answer_words(item.example),
+        "strip": _strip(item),
+        "choices": _choices(item, labels),
+        "showing": entries[0]["showing"],
+        "maps": maps,
+        "strongest": entries[0]["strongest"],
+        "payload": {
+            "queries": list(map(printable, item.queries)),
+            "keys": list(map(printable, item.keys)),
+            "kinds": [
+                {"name": kind.name, "said": kind.unit, "scale": kind.scale, "digits": kind.digits}
+                for kind in kinds
+            ],
+            "maps": entries,
+        },
+    }
+
+
+def answer_words(example: Example) -> str:
+    """What was predicted, how sure, and the truth if it is known."""
+    words = f"{isolated(example.predicted)}, {example.probability:.0%}"
+    if example.draws or example.spread:
+        words += f" ± {100 * example.spread:.0f} points"
+    if example.label is None:
+        return words
+    truth = "right" if example.label == example.predicted else f"in truth {isolated(example.label)}"
+    return f"{words}; {truth}"
+
+
+def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
+    rows = item.maps[0].mean
+    received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    most = max(received, default=0.0) or 1.0
+    return tuple(
+        (shown(token, room=40), f"{share / most:.3f}", token, place == item.second)
+        for place, (token, share) in enumerate(zip(item.keys, received, strict=True))
+    )
+
+
+def _choices(
+    item: AttentionExample, labels: Mapping[str, str]
+) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
+    """Choices of the page: field, legend, and a value, label and title for each option."""
+    sites = [(name, labels[name], name) for name in dict.fromkeys(one.site for one in item.maps)]
+    heads = [
+        (_head_value(head), _head_value(head), head_words(head))
+        for head in dict.fromkeys(one.head for one in item.maps)
+    ]
+    offered = [("site", "Attention call", sites), ("head", "Head", heads)]
+    return [choice for choice in offered if len(choice[2]) > 1]
+
+
+def head_words(head: int | None) -> str:
+    """Name of a head, or of the average over heads."""
+    return "average of the heads" if head is None else f"head {head}"
+
+
+def _head_value(head: int | None) -> str:
+    return "average" if head is None else str(head)
+
+
+def _kinds(one: AttentionMap, model: ModelKey) -> list[_Kind]:
+    """Quantities of a map that are there, from left to right."""
+    name, title, label = "Mean weight", "Posterior mean of the attention weights", "mean"
+    if not one.ratio:
+        name, label = MODEL_TITLES[model], MODEL_LABELS[model]
+        title = f"{name} attention weights"
+    spread = "Standard deviation over mean of the attention weights"
+    plain = "Deterministic attention weights"
+    kinds = (
+        _Kind("baseline", "Deterministic", plain, "deterministic", 10_000, 4, "mean"),
+        _Kind("mean", name, title, label, 10_000, 4, "mean"),
+        _Kind("ratio", "Std / mean", spread, "std/mean", 1_000, 3, "ratio"),
+    )
+    return [kind for kind in kinds if getattr(one, kind.name)]
+
+
+def _entry(
+    item: AttentionExample, one: AttentionMap, kinds: Sequence[_Kind], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else head_words(one.head)}"
+    entry: dict[str, Any] = {
+        "site": printable(one.site),
+        "head": _head_value(one.head),
+        "showing": f"Shown: {place}.",
+        "strongest": _strongest(item, one),
+    }
+    weights = _top([*one.mean, *one.baseline])  # one scale for what is to be compared
+    for kind in kinds:
+        top, clipped = _top(one.ratio) if kind.name == "ratio" else weights
+        entry[f"{kind.name}16"] = packed(getattr(one, kind.name), kind.scale)
+        entry[f"{kind.name}_title"] = f"{kind.title}, {place}"
+        entry[f"{kind.name}_top"] = top
+        entry[f"{kind.name}_words"] = f"{top:.2f}{'+' if clipped else ''}"
+    return entry
+
+
+def _top(values: Sequence[Sequence[float]]) -> tuple[float, bool]:
+    """Upper end of the colour scale, and whether any value lies above it."""
+    ordered = sorted(value for row in values for value in row)
+    if not ordered:
+        return 0.0, False
+    top = ordered[int(CLIPPED * (len(ordered) - 1))] or ordered[-1]
+    return top, ordered[-1] > top
+
+
+def _strongest(item: AttentionExample, one: AttentionMap) -> str:
+    cells = [(value, q, k) for q, row in enumerate(one.mean) for k, value in enumerate(row)]
+    cells.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
+    words = []
+    for value, q, k in cells[:3]:
+        query, key = quoted(item.queries[q]), quoted(item.keys[k])
+        suffix = f" (deterministic {one.baseline[q][k]:.2f})" if one.baseline else ""
+        if one.ratio:
+            suffix = f" (std/mean {one.ratio[q][k]:.2f})"
+        words.append(f"{query} to {key} {value:.2f}{suffix}")
+    return f"Largest weights: {', '.join(words)}."
+
+
+def quoted(token: str) -> str:
+    """A token between quotation marks."""
+    return f"\N{LEFT DOUBLE QUOTATION MARK}{isolated(shown(token, 24))}\N{RIGHT DOUBLE QUOTATION MARK}"
+
+
+def packed(rows: Sequence[Sequence[float]], scale: int) -> str:
+    """Numbers as base64 of little-endian 16-bit integers ``value * scale``; the records round to that grid."""
+    counts = [min(65_535, round(value * scale)) for row in rows for value in row]
+    return base64.b64encode(struct.pack(f"<{len(counts)}H", *counts)).decode()

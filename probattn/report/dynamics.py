@@ -1,0 +1,297 @@
+"""Agreement of attention with lexical probes, in training and after it: records and the section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from markupsafe import Markup
+from pydantic import Field, model_validator
+
+from probattn.report.charts.heatmap import heatmap
+from probattn.report.charts.lines import Line, line_chart, number_word, ticks
+from probattn.report.charts.svg import Axis, isolated
+from probattn.report.markup import Figure, Section, exact, formatted, shortened
+from probattn.report.measures import MODEL_LABELS, MODEL_STYLES
+from probattn.report.record import Count, ModelKey, Probability, Record
+
+Matrix = tuple[tuple[Probability, ...], ...]
+Bleu = Annotated[float, Field(ge=0, le=100.001)]
+
+
+class WatchedStep(Record):
+    """One moment of a training, over all watched examples (Snell et al. 2021, section 3.1).
+
+    Attributes:
+        step: updates done.
+        agreement: of attention with the network's own lexical probe, A(attention, probe).
+        with_last: of the last step's attention with this one's.
+        accuracy: share of outputs that are the network's first choice.
+        bleu: of the watched sentences' translations by greedy search; None where they were not translated.
+    """
+
+    step: Count
+    agreement: Probability
+    with_last: Probability
+    accuracy: Probability
+    bleu: Bleu | None = None
+
+
+class WatchedMaps(Record):
+    """Attention and lexical probe of one example at one moment, ``[T][S]`` each."""
+
+    step: Count
+    attention: Matrix
+    probe: Matrix
+
+
+class WatchedExample(Record):
+    """One example and its maps.
+
+    Attributes:
+        text: the input as text.
+        keys: the S words of the input.
+        queries: the T words of the output, or the class alone.
+        maps: by step.
+    """
+
+    text: str
+    keys: tuple[str, ...]
+    queries: tuple[str, ...]
+    maps: tuple[WatchedMaps, ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> WatchedExample:
+        for item in self.maps:
+            for name, matrix in (("attention", item.attention), ("probe", item.probe)):
+                shape = (len(matrix), {len(row) for row in matrix})
+                if shape != (len(self.queries), {len(self.keys)}):
+                    raise ValueError(
+                        f"{name} of step {item.step}: expected {len(self.queries)} rows of {len(self.keys)}, got "
+                        f"{shape[0]} of {sorted(shape[1])}"
+                    )
+        return self
+
+
+class Dynamics(Record):
+    """Attention and probe during the training of one network.
+
+    Attributes:
+        model: whose training.
+        examples: number of examples that were watched.
+        outputs: number of their outputs: output words, or one class each.
+        chance: agreement of ratings that have nothing to do with each other.
+        steps: moments, in order.
+        maps: single examples.
+    """
+
+    model: ModelKey
+    examples: Count
+    outputs: Count
+    chance: Probability
+    steps: Annotated[tuple[WatchedStep, ...], Field(min_length=1)]
+    maps: tuple[WatchedExample, ...] = ()
+
+
+Rating = Literal["attention", "probe", "uniform", "proxy", "saliency"]
+"""Attention, the network's lexical probe, that of the network under uniform attention, the bag-of-words proxy's, and
+gradient saliency."""
+
+
+class Contextualized(Record):
+    """An agreement expressed as the performance of a half-trained second run (Snell et al. 2021, Eq. 11).
+
+    Attributes:
+        performance: xi.
+        step: where the second run first agreed more.
+        reached: whether it did at all; a table stars the value where it did not.
+    """
+
+    performance: float
+    step: Count
+    reached: bool
+
+
+class PairAgreement(Record):
+    """Two ratings of the same input words, over all outputs.
+
+    Attributes:
+        first: whose highest-rated word is looked up.
+        second: among whose highest-rated words.
+        agreement: A(first, second) (Eq. 10).
+        tau: mean of Kendall's rank correlation; None where no output has one, since a rating is constant.
+        xi: by accuracy; None without a second run.
+        xi_bleu: by BLEU; None where that was not recorded.
+        xi_tau: by accuracy, of tau in place of A; None without tau.
+        xi_tau_bleu: the same by BLEU.
+    """
+
+    first: Rating
+    second: Rating
+    agreement: Probability
+    tau: Annotated[float, Field(ge=-1, le=1)] | None
+    xi: Contextualized | None = None
+    xi_bleu: Contextualized | None = None
+    xi_tau: Contextualized | None = None
+    xi_tau_bleu: Contextualized | None = None
+
+
+class Agreement(Record):
+    """The row of a network in the paper's tables 2 to 6.
+
+    Attributes:
+        run: folder of the run.
+        outputs: outputs over which means are taken.
+        chance: agreement of ratings that have nothing to do with each other.
+        accuracy: of the run's network on these examples.
+        pairs: what agrees with what.
+        uniform_step: the step of the run under uniform attention whose probe is meant, the one that the attention
+            agrees with most (section A.7); None without such a run.
+        course: agreement of the attention with that run's probe by step.
+        second_accuracy: of the second run at its end, xi's largest value; None without one.
+        second_bleu: the same by BLEU.
+    """
+
+    run: str
+    outputs: Count
+    chance: Probability
+    accuracy: Probability
+    pairs: tuple[PairAgreement, ...]
+    uniform_step: Count | None = None
+    course: Mapping[int, Probability] = Field(default_factory=dict)
+    second_accuracy: Probability | None = None
+    second_bleu: float | None = None
+
+    def pair(self, first: Rating, second: Rating) -> PairAgreement | None:
+        """One of them; None if it was not measured."""
+        return next((item for item in self.pairs if (item.first, item.second) == (first, second)), None)
+
+
+MARKS = 8
+"""Labelled steps, at most, on an axis."""
+
+MOMENTS = (("late",), ("early", "late"), ("early", "middle", "late"))
+"""Names of one, two or three steps."""
+
+Moment = tuple[str, list[tuple[str, Markup]]]
+"""Maps of one example: when, and title and drawing of attention and probe."""
+
+
+def dynamics_section(found: Sequence[Dynamics]) -> Section | None:
+    """The section on agreement in training, the run's own network last; None where nothing was recorded."""
+    if not found:
+        return None
+    own = found[-1]
+    context = {
+        "words": _words(own),
+        "figures_over_steps": _figures(found),
+        "models": [item.model for item in found],
+        "rows": _rows(found),
+        "panels": [_panel(example) for item in found for example in item.maps],
+        "own": own,
+        "chance": exact(own.chance, f"{own.chance:.2f}"),
+    }
+    return Section("dynamics", "Dynamics", "How did attention change in training?", "dynamics.html", context)
+
+
+def _words(own: Dynamics) -> str:
+    first, last = own.steps[0], own.steps[-1]
+    top = max(own.steps, key=lambda item: item.agreement)
+    sentence = (
+        f"In the {MODEL_LABELS[own.model]} network attention agrees with the lexical probe on {first.agreement:.0%} of "
+        f"the outputs at step {first.step:,} and on {last.agreement:.0%} at step {last.step:,}; by chance it would be "
+        f"{own.chance:.0%}."
+    )
+    if top.step not in (first.step, last.step) and top.agreement > last.agreement + 0.02:
+        sentence += f" It is highest, {top.agreement:.0%}, at step {top.step:,}."
+    return sentence
+
+
+def _figures(found: Sequence[Dynamics]) -> list[Figure]:
+    steps = sorted({item.step for each in found for item in each.steps})
+    places = {step: float(index) for index, step in enumerate(steps)}
+    every = -(-len(steps) // MARKS)
+    marks = tuple((places[step], number_word(step)) for step in steps[::every])
+    x = Axis(0, max(len(steps) - 1.0, 1.0), "step", marks)
+    y = Axis(0, 1, "share of outputs", ticks(0, 1, 4, percent=True))
+    chance = Line("chance", "in", ((0.0, found[-1].chance), (places[steps[-1]], found[-1].chance)))
+    charts = (
+        ("agreement", "Attention agrees with the probe", "the network's own, at that step"),
+        ("with_last", "Attention agrees with the last step's", "the attention after the last update"),
+        ("accuracy", "First choice is right", "on the same examples"),
+    )
+    drawn = []
+    for name, title, note in charts:
+        lines = [_line(each, name, places) for each in found]
+        if name != "accuracy":
+            lines.append(chance)
+        drawn.append(Figure(title, line_chart(lines, x, y, title), note=note))
+    scores = [_line(each, "bleu", places) for each in found if each.steps[-1].bleu is not None]
+    if scores:
+        top = max(5.0, *(value for line in scores for _, value in line.points))
+        chart = line_chart(scores, x, Axis(0, top, "BLEU", ticks(0, top, 4)), "BLEU of the watched sentences")
+        drawn.append(Figure("BLEU", chart, note="of the same sentences, greedy search"))
+    return drawn
+
+
+def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
+    values = [(places[item.step], getattr(item, name)) for item in each.steps]
+    points = tuple((place, float(value)) for place, value in values if value is not None)
+    return Line(MODEL_LABELS[each.model], MODEL_STYLES[each.model], points, dots=True)
+
+
+def _rows(found: Sequence[Dynamics]) -> list[tuple[str, list[Markup]]]:
+    by_step = [{item.step: item for item in each.steps} for each in found]
+    names = ("agreement", "with_last", "accuracy")
+    return [
+        (
+            f"{step:,}",
+            [formatted(getattr(each.get(step), name, None), ".3f") for each in by_step for name in names],
+        )
+        for step in sorted({step for each in by_step for step in each})
+    ]
+
+
+def _panel(example: WatchedExample) -> tuple[str, list[Moment]]:
+    """Title and maps of one example; a single output has one map with a row for each step."""
+    maps = example.maps
+    if len(example.queries) == 1:
+        kept = [*maps[:-1][:: -(-len(maps) // (2 * MARKS))], maps[-1]]
+        rows = [f"{item.step:,}" for item in kept]
+        attention, probe = [item.attention[0] for item in kept], [item.probe[0] for item in kept]
+        drawn = _pair(rows, example.keys, attention, probe, _tops(kept), "by step")
+        return shortened(f"{isolated(example.queries[0])}: {example.text}"), [("", drawn)]
+    chosen = [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
+    chosen = list({item.step: item for item in chosen}.values())
+    top = _tops(chosen)
+    moments = [
+        (
+            f"{name}, step {item.step:,}",
+            _pair(example.queries, example.keys, item.attention, item.probe, top, f"at step {item.step}"),
+        )
+        for name, item in zip(MOMENTS[len(chosen) - 1], chosen, strict=True)
+    ]
+    return shortened(example.text), moments
+
+
+def _tops(maps: Sequence[WatchedMaps]) -> tuple[float, float]:
+    """The largest attention and the largest probe of several maps, so that their colours can be compared."""
+    attention = max(value for item in maps for row in item.attention for value in row)
+    probe = max(value for item in maps for row in item.probe for value in row)
+    return attention, probe
+
+
+def _pair(
+    rows: Sequence[str],
+    keys: Sequence[str],
+    attention: Sequence[Sequence[float]],
+    probe: Sequence[Sequence[float]],
+    top: tuple[float, float],
+    when: str,
+) -> list[tuple[str, Markup]]:
+    """Drawings of attention and probe side by side, with the upper ends of their colours."""
+    drawn = (("Attention", "mean", attention, top[0]), ("Probe", "ratio", probe, top[1]))
+    return [
+        (f"{title}, up to {highest:.2g}", heatmap(rows, keys, values, highest, ramp, f"{title} {when}"))
+        for title, ramp, values, highest in drawn
+    ]

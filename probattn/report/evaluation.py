@@ -1,0 +1,393 @@
+"""From probabilities and labels to scores and differences, and the choice of single inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import scipy
+import torch
+from torch import Tensor
+
+from probattn.inference.moments import Moments
+from probattn.metrics.functional import (
+    BinSums,
+    bin_index,
+    certainty_counts,
+    mutual_information,
+    pavpu_from_counts,
+    predictive_entropy,
+    reliability_from_sums,
+    risk_coverage_curve,
+)
+from probattn.report.attention import Example
+from probattn.report.columns import Columns, columns, measured, paired_intervals
+from probattn.report.record import (
+    MODELS,
+    SINGLE,
+    ClassMeasure,
+    DataSet,
+    Difference,
+    Entropy,
+    ModelKey,
+    PAvPUPoint,
+    ReliabilityBin,
+    RiskCoverage,
+    Scores,
+)
+
+THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
+"""p-values of the PAvPU curve."""
+
+LEVELS = 101
+"""Quantiles kept of an entropy distribution: 0%, 1%, ..., 100%."""
+
+DRAWN_POINTS = 200
+"""Points kept of a risk-coverage curve."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of one model on one data set.
+
+    Attributes:
+        probabilities: ``[N, C]``, the prediction that is scored.
+        draws: ``[P, N, C]`` for PAvPU and mutual information; None without draws.
+        source: where the draws come from.
+        closed_form: of moments the share of the examples that have them in closed form; draws replace the others.
+
+    Raises:
+        ValueError: the shapes do not fit, or draws come without source.
+    """
+
+    probabilities: Tensor
+    draws: Tensor | None = None
+    source: Literal["posterior", "dropout", "moments"] | None = None
+    closed_form: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.probabilities.dim() != 2 or not len(self.probabilities):
+            raise ValueError(
+                f"Predictions: expected probabilities [N, C], got {list(self.probabilities.shape)}"
+            )
+        if (self.draws is None) != (self.source is None):
+            raise ValueError(
+                f"Predictions: expected draws and their source together, got source={self.source!r}"
+            )
+        if self.draws is not None and self.draws.shape[1:] != self.probabilities.shape:
+            raise ValueError(
+                f"Predictions: expected draws [P, {', '.join(map(str, self.probabilities.shape))}], "
+                f"got {list(self.draws.shape)}"
+            )
+
+    @classmethod
+    def from_draws(cls, draws: Tensor) -> Predictions:
+        """Posterior draws ``[P, N, C]``, scored by their mean.
+
+        Example:
+            >>> Predictions.from_draws(torch.tensor([[[0.2, 0.8]], [[0.4, 0.6]]])).probabilities
+            tensor([[0.3000, 0.7000]], dtype=torch.float64)
+        """
+        draws = draws.double()
+        return cls(draws.mean(dim=0), draws, "posterior")
+
+    @classmethod
+    def from_moments(
+        cls, moments: Moments, num_samples: int, closed_form: float | None = None
+    ) -> Predictions:
+        """The closed form, with points instead of ``num_samples`` draws, more where its classes ask for more."""
+        points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1)).probabilities
+        return cls(moments.mean_probabilities.cpu().double(), points.cpu().double(), "moments", closed_form)
+
+    def rows(self, order: Tensor) -> Predictions:
+        """The examples in another order, int64 ``[N]``."""
+        draws = None if self.draws is None else self.draws[:, order]
+        return Predictions(self.probabilities[order], draws, self.source, self.closed_form)
+
+
+@dataclass(frozen=True)
+class PredictedData:
+    """A data set with everything that was predicted for it.
+
+    Attributes:
+        data: what it is.
+        labels: integer ``[N]``; None without labels.
+        models: predictions by model.
+
+    Raises:
+        ValueError: sizes differ.
+    """
+
+    data: DataSet
+    labels: Tensor | None
+    models: Mapping[ModelKey, Predictions]
+
+    def __post_init__(self) -> None:
+        sizes = {model: len(predictions.probabilities) for model, predictions in self.models.items()}
+        sizes_with_labels = set(sizes.values()) | ({len(self.labels)} if self.labels is not None else set())
+        if sizes_with_labels != {self.data.size}:
+            labels = None if self.labels is None else len(self.labels)
+            raise ValueError(
+                f"PredictedData {self.data.key!r}: expected {self.data.size} examples everywhere, got {sizes} and "
+                f"{labels} labels"
+            )
+        if self.data.labelled != (self.labels is not None):
+            raise ValueError(
+                f"PredictedData {self.data.key!r}: labelled={self.data.labelled} contradicts the labels"
+            )
+
+
+class Evaluation(NamedTuple):
+    """Scores of every model on every data set, and what separates them from the baseline."""
+
+    scores: tuple[Scores, ...]
+    differences: tuple[Difference, ...]
+
+
+def evaluate(
+    predicted: Sequence[PredictedData],
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    num_bins: int = 10,
+    thresholds: Sequence[float] = THRESHOLDS,
+    asked: Sequence[ClassMeasure] = (),
+) -> Evaluation:
+    """Measures every model on every data set, and compares each with the deterministic one.
+
+    Data sets that are not in domain are also scored as something to detect by predictive entropy (AUROC, FPR95)
+    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap (Efron 1979): a
+    resample draws as many examples as each data set has, with replacement, and measures every model on the same ones;
+    for detection, in-domain and OOD examples are drawn independently. The p values come from the same resamples
+    (:func:`bootstrap_p`), corrected by Holm's method over all comparisons of a model; each interval is of its
+    comparison alone. The chance that they cover is that of the examples, given the networks that one seed gave.
+    Calibration errors are biased upwards on a resample, more so where they are small: intervals then err towards no
+    difference.
+
+    Args:
+        predicted: the data sets.
+        resamples: bootstrap resamples.
+        level: of the intervals.
+        seed: of the resampling.
+        num_bins: bins of the reliability diagram, calibration and overconfidence errors.
+        thresholds: p-values of the PAvPU curve.
+        asked: further measures of the predicted classes: "matthews", "f1".
+
+    Returns:
+        The records.
+
+    Raises:
+        ValueError: no data set, or none in domain; resamples below 1; level outside (0, 1).
+
+    Example:
+        >>> data = DataSet(key="test", title="Test", role="in_domain", size=4, labelled=True)
+        >>> sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+        >>> measured = PredictedData(data, torch.tensor([0, 0, 1, 1]), {"deterministic": Predictions(sure)})
+        >>> evaluate([measured]).scores[0].accuracy
+        0.75
+    """
+    in_domain = next((item for item in predicted if item.data.role == "in_domain"), None)
+    if in_domain is None:
+        raise ValueError("evaluate: expected a data set of role 'in_domain', got none")
+    table = {
+        (item.data.key, model): columns(
+            predictions.probabilities, predictions.draws, item.labels, num_bins, asked
+        )
+        for item in predicted
+        for model, predictions in item.models.items()
+    }
+    scores = tuple(
+        _scores(item, model, table[item.data.key, model], table.get((in_domain.data.key, model)), thresholds)
+        for item in predicted
+        for model in MODELS
+        if model in item.models
+    )
+    differences = paired_intervals(
+        [item.data for item in predicted],
+        table,
+        in_domain.data.key,
+        resamples=resamples,
+        level=level,
+        seed=seed,
+    )
+    return Evaluation(scores, differences)
+
+
+def _scores(
+    item: PredictedData, model: ModelKey, own: Columns, in_domain: Columns | None, thresholds: Sequence[float]
+) -> Scores:
+    predictions, labels = item.models[model], item.labels
+    draws = predictions.draws
+    return Scores(
+        model=model,
+        data=item.data.key,
+        **measured(item.data, own, in_domain),
+        entropy=_entropy(own.entropy),
+        mutual_information=None if draws is None else max(0.0, mutual_information(draws).mean().item()),
+        reliability=() if labels is None else reliability_bins(own.bin_sums(None)),
+        risk_coverage=None if labels is None else _risk_coverage(own),
+        pavpu_curve=()
+        if labels is None or draws is None
+        else _pavpu_curve(draws.cpu(), labels.cpu(), thresholds),
+        draws=predictions.source,
+    )
+
+
+def _entropy(values: Tensor) -> Entropy:
+    levels = torch.linspace(0, 1, LEVELS, dtype=values.dtype)
+    # An observed value at every level, so that the curve is the empirical distribution function.
+    quantiles = values.quantile(levels, interpolation="lower")
+    return Entropy(mean=values.mean().item(), quantiles=tuple(quantiles.tolist()))
+
+
+def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
+    """Records of the bins of a reliability diagram, the empty ones left out."""
+    bins = reliability_from_sums(sums)
+    edges = [
+        round(edge, 12) for edge in torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
+    ]
+    records = []
+    for index, (count, correct) in enumerate(zip(sums.counts.tolist(), sums.correct.tolist(), strict=True)):
+        if count:
+            interval = scipy.stats.binomtest(correct, count).proportion_ci(method="wilson")
+            records.append(
+                ReliabilityBin(
+                    low=edges[index],
+                    high=edges[index + 1],
+                    count=count,
+                    confidence=min(1.0, bins.confidence[index].item()),
+                    accuracy=bins.accuracy[index].item(),
+                    accuracy_low=max(0.0, float(interval.low)),
+                    accuracy_high=min(1.0, float(interval.high)),
+                )
+            )
+    return tuple(records)
+
+
+def _risk_coverage(own: Columns) -> RiskCoverage:
+    assert own.correct is not None
+    curve = risk_coverage_curve(own.uncertainty, ~own.correct)
+    size = len(curve.risk)
+    kept = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
+    return RiskCoverage(
+        coverage=tuple((index + 1) / size for index in kept),
+        risk=tuple(curve.risk[index].item() for index in kept),
+    )
+
+
+def _pavpu_curve(draws: Tensor, labels: Tensor, thresholds: Sequence[float]) -> tuple[PAvPUPoint, ...]:
+    counts = certainty_counts(draws, labels, thresholds=thresholds)  # [K, 2, 2]
+    certain = (counts[:, :, 1].sum(dim=1) / len(labels)).tolist()
+    values = pavpu_from_counts(counts).tolist()
+    return tuple(
+        PAvPUPoint(threshold=threshold, value=value, certain=share)
+        for threshold, value, share in zip(thresholds, values, certain, strict=True)
+    )
+
+
+SHOWN_DRAWS = 100
+"""Draws kept of an example."""
+
+
+def describe(
+    item: PredictedData,
+    rows: Sequence[int],
+    texts: Sequence[str],
+    classes: Sequence[str],
+    pairs: Sequence[str] | None = None,
+) -> list[Example]:
+    """Records of single inputs, as the run's own network predicts them: the mean over draws, or one pass.
+
+    Args:
+        item: predictions with ``"bayesian_mean"``, draws among them, or of a network of one pass, or else
+            ``"deterministic"``, which is otherwise shown beside it if there.
+        rows: indices of the inputs.
+        texts: all N inputs of the data set, as text.
+        classes: names of the C classes.
+        pairs: the second texts of all N inputs, where they are pairs.
+
+    Returns:
+        One record a row.
+
+    Raises:
+        ValueError: no such predictions, or the numbers of texts, second texts or classes do not fit.
+    """
+    predictions = _own(item)
+    expected = tuple(predictions.probabilities.shape)
+    if (len(texts), len(classes)) != expected:
+        raise ValueError(
+            f"describe: expected {expected[0]} texts and {expected[1]} class names for {item.data.key!r}, "
+            f"got {len(texts)} and {len(classes)}"
+        )
+    if pairs is not None and len(pairs) != len(texts):
+        raise ValueError(
+            f"describe: expected {len(texts)} second texts for {item.data.key!r}, got {len(pairs)}"
+        )
+    return [_example(item, row, texts[row], None if pairs is None else pairs[row], classes) for row in rows]
+
+
+def _example(item: PredictedData, row: int, text: str, pair: str | None, classes: Sequence[str]) -> Example:
+    predictions, baseline = _own(item), item.models.get("deterministic")
+    if baseline is predictions:
+        baseline = None
+    probabilities = predictions.probabilities[row].cpu().double().clamp(0, 1)
+    predicted = int(probabilities.argmax())
+    draws = torch.zeros(0, dtype=torch.float64)
+    if predictions.source != "dropout" and predictions.draws is not None:
+        draws = predictions.draws[:, row, predicted].cpu().double().clamp(0, 1)
+    base = None if baseline is None else baseline.probabilities[row].cpu().double().clamp(0, 1)
+    return Example(
+        data=item.data.key,
+        index=row,
+        text=text,
+        pair=pair,
+        label=None if item.labels is None else classes[int(item.labels[row])],
+        predicted=classes[predicted],
+        probability=probabilities[predicted].item(),
+        spread=draws.std().item() if len(draws) > 1 else 0.0,
+        entropy=predictive_entropy(probabilities[None], validate_args=False).item(),
+        draws=tuple(draws[:SHOWN_DRAWS].tolist()),
+        baseline_predicted=None if base is None else classes[int(base.argmax())],
+        baseline_probability=None if base is None else base.max().item(),
+        baseline_same=None if base is None else base[predicted].item(),
+    )
+
+
+def _own(item: PredictedData) -> Predictions:
+    """Predictions of the run's own network, not of its baseline."""
+    preferred: tuple[ModelKey, ...] = ("bayesian_mean", *SINGLE, "deterministic")
+    own = next((item.models[model] for model in preferred if model in item.models), None)
+    if own is None or ("bayesian_mean" in item.models and own.draws is None):
+        raise ValueError(
+            f"describe: expected predictions of {item.data.key!r}, Bayesian ones with their posterior draws, got none"
+        )
+    return own
+
+
+def most_uncertain(item: PredictedData, count: int) -> list[int]:
+    """Rows with the highest predictive entropy, the highest first; ties in order of rows."""
+    entropy = predictive_entropy(_own(item).probabilities.double())
+    return entropy.argsort(descending=True, stable=True)[:count].tolist()
+
+
+def confident_mistakes(item: PredictedData, count: int) -> list[int]:
+    """Rows predicted wrongly with the highest probability, the highest first; none without labels."""
+    return _mistakes(item)[0][:count].tolist()
+
+
+def mistakes_by_bin(item: PredictedData, count: int, num_bins: int = 10) -> list[int]:
+    """The ``count`` most confident mistakes of each bin of the reliability diagram, as :func:`confident_mistakes`."""
+    rows, confidence = _mistakes(item)
+    bins = bin_index(confidence, num_bins)
+    return [row for own in range(num_bins - 1, -1, -1) for row in rows[bins == own][:count].tolist()]
+
+
+def _mistakes(item: PredictedData) -> tuple[Tensor, Tensor]:
+    """Rows predicted wrongly and their probabilities, the most confident first; none without labels."""
+    confidence, predicted = _own(item).probabilities.cpu().double().max(dim=-1)
+    labels = predicted if item.labels is None else item.labels.cpu()
+    wrong = torch.nonzero(predicted != labels).flatten()
+    order = confidence[wrong].argsort(descending=True, stable=True)
+    return wrong[order], confidence[wrong][order]

@@ -1,0 +1,391 @@
+"""Differences between heads and the importance of each: records, measures and the section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal, Protocol
+
+import torch
+from markupsafe import Markup
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from probattn.inference.records import Number
+from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
+from probattn.report.charts.heatmap import heatmap
+from probattn.report.charts.lines import Line, line_chart, ticks
+from probattn.report.charts.svg import Axis, isolated
+from probattn.report.markup import (
+    Figure,
+    Panel,
+    Section,
+    by_call,
+    exact,
+    shortened,
+    site_labels,
+)
+from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
+from probattn.report.record import Count, ModelKey, Probability, Record
+
+HeadsKey = ModelKey | Literal["start"]
+"""A model, or the network before its training."""
+
+Matrix = tuple[tuple[Number, ...], ...]
+Quantity = Literal["distance", "relative", "cosine", "overlap"]
+
+
+class SiteHeads(Record):
+    """The heads of one attention call of a network; see :mod:`probattn.metrics.functional`.
+
+    Attributes:
+        model: whose they are.
+        site: name of the call.
+        distance: Dist, the mean distance between the outputs of two heads.
+        relative: the same over the mean length of an output.
+        overlap: share of attention that two heads spend on the same keys, mean over pairs; None where the network's
+            attention gives no weights.
+        similarity: mean cosine between the outputs of every two heads.
+        lengths: mean length of a head's weights by projection.
+    """
+
+    model: HeadsKey
+    site: str
+    distance: Annotated[float, Field(ge=0)]
+    relative: Annotated[float, Field(ge=0)]
+    overlap: Probability | None
+    similarity: Annotated[Matrix, Field(min_length=2)]
+    lengths: Mapping[str, float] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _square(self) -> SiteHeads:
+        sizes = {len(self.similarity), *(len(row) for row in self.similarity)}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"{self.site}: expected a square matrix of similarity, got sides {sorted(sizes)}"
+            )
+        return self
+
+    @property
+    def cosine(self) -> float:
+        """Mean cosine between two different heads."""
+        count = len(self.similarity)
+        apart = [value for i, row in enumerate(self.similarity) for j, value in enumerate(row) if i != j]
+        return sum(apart) / (count * (count - 1))
+
+
+class HeadDrops(Record):
+    """Accuracy without each head of one attention call.
+
+    Attributes:
+        model: whose they are.
+        site: name of the call.
+        accuracy: without head i.
+    """
+
+    model: ModelKey
+    site: str
+    accuracy: tuple[Probability, ...]
+
+
+class HeadRows(Record):
+    """Attention of each head of one call in one text, averaged over its queries.
+
+    Attributes:
+        model: whose heads.
+        site: name of the call.
+        text: the text.
+        tokens: its tokens.
+        weights: a row a head, a column a token.
+    """
+
+    model: ModelKey
+    site: str
+    text: str
+    tokens: tuple[str, ...]
+    weights: Matrix
+
+    @model_validator(mode="after")
+    def _fits(self) -> HeadRows:
+        if any(len(row) != len(self.tokens) for row in self.weights):
+            raise ValueError(
+                f"{self.site}: expected a weight for each of {len(self.tokens)} tokens in every row"
+            )
+        return self
+
+
+class Heads(Record):
+    """Measures of heads.
+
+    Attributes:
+        texts: over how many texts of the first data set heads were compared.
+        sites: by model and call.
+        masked_texts: over how many of them accuracy without each head was measured.
+        whole: accuracy over these with all heads, by model.
+        drops: accuracy without each head, by model and call.
+        rows: attention of each head, by text and model.
+    """
+
+    texts: Annotated[int, Field(ge=1)]
+    sites: Annotated[tuple[SiteHeads, ...], Field(min_length=1)]
+    masked_texts: Count = 0
+    whole: Mapping[ModelKey, Probability] = Field(default_factory=dict)
+    drops: tuple[HeadDrops, ...] = ()
+    rows: tuple[HeadRows, ...] = ()
+
+    @model_validator(mode="after")
+    def _known_models(self) -> Heads:
+        unknown = {item.model for item in self.drops} - set(self.whole)
+        if unknown:
+            raise ValueError(f"expected the accuracy with all heads of {min(unknown)!r}")
+        return self
+
+    @property
+    def models(self) -> tuple[HeadsKey, ...]:
+        """The models whose heads were compared, in order."""
+        return tuple(dict.fromkeys(site.model for site in self.sites))
+
+    def mean(self, model: HeadsKey, name: Quantity) -> float | None:
+        """Mean over calls; None where there is no number."""
+        return _mean([getattr(site, name) for site in self.sites if site.model == model])
+
+    def mean_length(self, model: HeadsKey, part: str) -> float | None:
+        """Mean over calls of the length of a head's weights in one projection."""
+        return _mean([site.lengths.get(part) for site in self.sites if site.model == model])
+
+    def falls(self, model: ModelKey) -> tuple[float, ...]:
+        """Decrease of accuracy without each head of the network, in the order of calls and heads."""
+        accuracies = [value for item in self.drops if item.model == model for value in item.accuracy]
+        return tuple(self.whole[model] - value for value in accuracies)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+class _Outputs(Protocol):
+    """Outputs ``[B, H, T, E]`` and weights ``[B, H, T, S]`` of a call; bool ``[B, T]``, True for a real query."""
+
+    @property
+    def output(self) -> Tensor: ...
+    @property
+    def weights(self) -> Tensor | None: ...
+    @property
+    def query_valid(self) -> Tensor: ...
+
+
+def site_heads(
+    batches: Iterable[Mapping[str, _Outputs]], model: HeadsKey, lengths: Mapping[str, Mapping[str, float]]
+) -> tuple[SiteHeads, ...]:
+    """Compares the heads of each attention call over the real queries of all batches.
+
+    Args:
+        batches: calls by name, as :func:`probattn.models.capture` gives them.
+        model: whose they are.
+        lengths: mean length of a head's weights by call and projection; calls may be missing.
+
+    Returns:
+        One record a call with two heads or more, in order.
+
+    Raises:
+        ValueError: no batch, or no real query.
+    """
+    outputs: dict[str, list[Tensor]] = {}
+    weights: dict[str, list[Tensor] | None] = {}
+    for batch in batches:
+        for name, call in batch.items():
+            if call.output.shape[1] < 2:
+                continue
+            valid = call.query_valid
+            outputs.setdefault(name, []).append(_queries(call.output, valid))
+            known = weights.setdefault(name, [])
+            if call.weights is None or known is None:
+                weights[name] = None
+            else:
+                known.append(_queries(call.weights, valid))
+    if not outputs:
+        raise ValueError("site_heads: expected a batch with an attention call of two heads or more, got none")
+    return tuple(
+        _record(name, model, found, weights[name], lengths.get(name, {})) for name, found in outputs.items()
+    )
+
+
+def _queries(tensor: Tensor, valid: Tensor) -> Tensor:
+    """The real queries ``[N, H, ...]``, on the CPU."""
+    return tensor.detach().transpose(1, 2)[valid].float().cpu()
+
+
+def _record(
+    name: str,
+    model: HeadsKey,
+    outputs: Sequence[Tensor],
+    weights: Sequence[Tensor] | None,
+    lengths: Mapping[str, float],
+) -> SiteHeads:
+    output = _as_one_text(outputs)
+    distance = head_distance(output)
+    overlap = None
+    if weights is not None:
+        longest = max(part.shape[-1] for part in weights)
+        padded = [F.pad(part, (0, longest - part.shape[-1])) for part in weights]
+        overlap = min(1.0, attention_overlap(_as_one_text(padded)).item())
+    similarity = head_similarity(output).tolist()
+    return SiteHeads(
+        model=model,
+        site=name,
+        distance=distance.distance.item(),
+        relative=distance.relative.item(),
+        overlap=overlap,
+        similarity=tuple(tuple(round(value, 4) for value in row) for row in similarity),
+        lengths=dict(lengths),
+    )
+
+
+def _as_one_text(parts: Sequence[Tensor]) -> Tensor:
+    """Queries of several batches as those of one text, ``[1, H, N, ...]``."""
+    return torch.cat(list(parts)).transpose(0, 1).unsqueeze(0)
+
+
+QUANTITIES: tuple[tuple[Quantity, str, str], ...] = (
+    ("distance", "Distance", "Dist: between the outputs of two heads; longer outputs lie farther apart"),
+    ("relative", "Distance, relative", "Over the length of an output; \N{SQUARE ROOT}2 for orthogonal heads"),
+    ("cosine", "Cosine", "Between the outputs of two heads; 0 for orthogonal heads"),
+    ("overlap", "Overlap of attention", "Share of attention that two heads spend on the same tokens"),
+)
+PARTS = ("query", "key", "value")
+LEAST_FALL = 0.02
+"""An axis of falls spans at least this on both sides."""
+
+ROOM = 1.1
+"""It ends beyond the largest value by this factor."""
+
+
+def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accuracy") -> Section | None:
+    """The section on heads; None where nothing was measured. ``unit`` is a text, ``measure`` the accuracy, in words."""
+    if found is None:
+        return None
+    names = site_labels([site.site for site in found.sites])
+    shown = found.rows[0].site if found.rows else found.sites[-1].site
+    none = _number(None)
+    context = {
+        "found": found,
+        "words": _words(found),
+        "rows": _rows(found),
+        "layers": by_call(
+            found, names, lambda site: (_number(site.relative), _number(site.overlap)), (none, none)
+        ),
+        "falls": _falls(found, measure),
+        "fallen": " ".join(_fallen(found, model, measure) for model in found.whole if found.falls(model)),
+        "similarity": [
+            _similarity(found, name, label)
+            for name, label in names.items()
+            if name in (shown, next(iter(names)))
+        ],
+        "rows_of_heads": _heads_of_texts(found),
+        "site": names.get(shown, shown),
+        "unit": unit,
+        "measure": measure,
+    }
+    return Section("heads", "Heads", "Do the heads differ?", "heads.html", context)
+
+
+def _words(found: Heads) -> str:
+    own = found.models[-1]
+    relative, overlap = found.mean(own, "relative"), found.mean(own, "overlap")
+    assert relative is not None
+    name = MODEL_LABELS[own]
+    sentence = (
+        f"Relative to their length, the outputs of two heads of the {name} network lie {relative:.2f} apart"
+    )
+    if overlap is not None:
+        sentence += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
+    if "deterministic" not in found.models or own == "deterministic":
+        return f"{sentence}."
+    before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
+    if overlap is None or shared is None:
+        return f"{sentence}. In the deterministic network it is {before:.2f}."
+    return f"{sentence}. In the deterministic network these are {before:.2f} and {shared:.0%}."
+
+
+def _rows(found: Heads) -> list[tuple[str, str, list[Markup]]]:
+    rows = [
+        (title, meaning, [found.mean(model, name) for model in found.models])
+        for name, title, meaning in QUANTITIES
+    ]
+    rows += [
+        (
+            f"Length of a head, {part}",
+            "Of its slice of the weight",
+            [found.mean_length(model, part) for model in found.models],
+        )
+        for part in PARTS
+    ]
+    return [
+        (title, meaning, [_number(value) for value in values])
+        for title, meaning, values in rows
+        if any(value is not None for value in values)
+    ]
+
+
+def _number(value: float | None) -> Markup:
+    words = "" if value is None else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+    return exact(value, words.replace("-", MINUS))
+
+
+def _falls(found: Heads, measure: str) -> list[Figure]:
+    if not found.drops:
+        return []
+    lines = []
+    for model in found.whole:
+        ordered = sorted(found.falls(model), reverse=True)
+        points = tuple((float(rank), value) for rank, value in enumerate(ordered, 1))
+        lines.append(Line(MODEL_LABELS[model], MODEL_STYLES[model], points))
+    last = max(2, *(len(line.points) for line in lines))
+    values = [value for line in lines for _, value in line.points]
+    low, high = min(-LEAST_FALL, ROOM * min(values)), max(LEAST_FALL, ROOM * max(values))
+    x = Axis(1, last, "heads, the most needed first", ticks(1, last, 4))
+    marks = tuple((value / 100, label) for value, label in ticks(100 * low, 100 * high, 5))
+    y = Axis(low, high, f"{measure} lost (points)", marks)
+    chart = line_chart(lines, x, y, f"{measure.capitalize()} lost without each head")
+    return [Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted")]
+
+
+def _fallen(found: Heads, model: ModelKey, measure: str) -> str:
+    """Numbers of heads without which accuracy stays the same, and rises."""
+    falls, name = found.falls(model), MODEL_LABELS[model]
+    if not any(falls):
+        return f"Each of the {len(falls)} heads of the {name} network can be taken out without any change of {measure}."
+    idle, harmful = sum(value == 0 for value in falls), sum(value < 0 for value in falls)
+    return (
+        f"Of the {len(falls)} heads of the {name} network, {idle} can be taken out without any change of {measure}, "
+        f"{harmful} with a gain, and the most needed one costs {100 * max(falls):.1f} points."
+    )
+
+
+def _similarity(found: Heads, name: str, label: str) -> Panel:
+    drawings = []
+    for own in (site for site in found.sites if site.site == name):
+        heads = [str(head) for head in range(len(own.similarity))]
+        # from -1 to 1 onto the ramp's 0 to 1
+        values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in own.similarity]
+        title = f"Cosine between heads, {label}, {MODEL_LABELS[own.model]}"
+        drawings.append((own.model, heatmap(heads, heads, values, 1.0, "cosine", title)))
+    return label, drawings
+
+
+def _heads_of_texts(found: Heads) -> list[Panel]:
+    groups: dict[str, list[HeadRows]] = {}
+    for item in found.rows:
+        groups.setdefault(item.text, []).append(item)
+    return [
+        (shortened(text), [(item.model, _rows_map(item, members)) for item in members])
+        for text, members in groups.items()
+    ]
+
+
+def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
+    top = max((value for member in members for row in member.weights for value in row), default=1.0)
+    heads = [f"head {head}" for head in range(len(item.weights))]
+    title = f"Attention of each head, {MODEL_LABELS[item.model]}: {isolated(item.text)}"
+    return heatmap(heads, item.tokens, item.weights, top, "mean", title)

@@ -1,0 +1,201 @@
+"""``report.html``: one page that needs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from probattn.files.durable import write_atomically
+from probattn.report.charts.svg import isolated, printable_lines
+from probattn.report.findings import evidence, headline, opening
+from probattn.report.markup import Section, breakable, formatted, plain
+from probattn.report.measures import (
+    MINUS,
+    MODEL_LABELS,
+    MODEL_STYLES,
+    MODEL_TITLES,
+    ROLE_TITLES,
+    capital,
+    counted,
+)
+from probattn.report.record import DataSet, RunDescription
+from probattn.report.results import Results
+from probattn.report.sections import report_sections
+
+RAMPS = {
+    "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
+    "mean-dark": ("191d22", "173a5c", "2a6ba8", "6fb1ea", "e3f1ff"),
+    "ratio-light": ("fcf8f3", "f6d9b8", "e7a05a", "bf5f17", "6b2d06"),
+    "ratio-dark": ("1d1a17", "4a2a12", "96501b", "e08f48", "ffe9d2"),
+    "cosine-light": ("b3611a", "f0cba4", "f7f7f4", "9cc3e6", "1f5fa6"),
+    "cosine-dark": ("e59a52", "6b4220", "191d22", "234d78", "6fb0ee"),
+}
+"""Colours from nothing to the largest value; the style sheet's gradients name the same ones."""
+
+
+def write_report(results: Results, path: Path | str) -> Path:
+    """Writes the report; readers see the old page or the new one, never a part.
+
+    Args:
+        results: the records, also the content of ``metrics.json``.
+        path: the file, ``report.html`` by custom.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    path = Path(path)
+    write_atomically(path, render_report(results).encode())
+    return path
+
+
+def render_report(results: Results) -> str:
+    """The page as text: HTML with its styles, script and drawings inside; equal records give an equal page."""
+    run, several = results.run, bool(results.runs)
+    models = {score.model for score in results.scores}
+    prediction = f"{run.num_samples} posterior draws" if results.compared == "bayesian_mean" else "one pass"
+    intervals = "Student's t over seeds" if several else "a paired bootstrap over examples"
+    note = Markup(
+        "Every number of this page is in <code>{}</code>, beside it, to the last digit. Measures: expected calibration "
+        "error over 10 bins of the winning class's probability; PAvPU by Welch's t-test between the two leading "
+        "classes; intervals by {}; p values corrected by Holm's method."
+    ).format("seeds.json" if several else "metrics.json", Markup(intervals))
+    return render_page(
+        [*report_sections(results), run_section(run, results.data, note, results.seeds, results.classes)],
+        kind="uncertainty",
+        run=run,
+        headline=headline(results),
+        opening=opening(results),
+        evidence=evidence(results),
+        facts=(
+            ("Network", plain(run.network)),
+            ("Method", plain(run.method)),
+            (
+                "Trained on",
+                budget(run, "examples", each=several or (len(models) > 1 and "deterministic" in models)),
+            ),
+            ("Prediction", prediction),
+        ),
+        script="maps.js",
+    )
+
+
+def budget(run: RunDescription, unit: str, *, each: bool) -> str:
+    """Training examples and steps, of each network where there are several."""
+    return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if each else ''}"
+
+
+class Named(Protocol):
+    """What a page is about."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+def render_page(
+    sections: Iterable[Section | None],
+    *,
+    kind: str,
+    run: Named,
+    headline: str,
+    facts: Iterable[tuple[str, str]],
+    opening: str = "",
+    evidence: str = "",
+    script: str = "",
+    package: str | None = None,
+) -> str:
+    """A page of the sections that are not None; ``package`` has templates besides those of this package."""
+    environment = _environment(package)
+    shown = [section for section in sections if section is not None]
+    return environment.get_template("page.html").render(
+        kind=kind,
+        run=run,
+        headline=headline,
+        opening=opening,
+        evidence=evidence,
+        facts=facts,
+        sections=[
+            (each, Markup(environment.get_template(each.template).render(each.context))) for each in shown
+        ],
+        plain_title=f"{isolated(run.name)}: {kind} report",
+        style=_source(environment, "style.css"),
+        script=_source(environment, script) if script else "",
+        ramps={name: _channels(colours) for name, colours in RAMPS.items()},
+    )
+
+
+def run_section(
+    run: RunDescription,
+    data_sets: Sequence[DataSet],
+    note: Markup,
+    seeds: Sequence[int] = (),
+    classes: Sequence[str] = (),
+) -> Section:
+    """Description of the run; ``seeds`` are those of several, ``note`` names the file of the numbers."""
+    context = {
+        "run": run,
+        "data_sets": data_sets,
+        "note": note,
+        "seeds": ", ".join(map(str, seeds or (run.seed,))),
+        "classes": classes,
+        "duration": duration(run.seconds),
+    }
+    return Section("run", "Run", "Run details", "run.html", context)
+
+
+def _environment(package: str | None) -> Environment:
+    """Renders the templates of reports and those beside the modules of another package."""
+    own = PackageLoader("probattn.report")
+    environment = Environment(
+        loader=own if package is None else ChoiceLoader([PackageLoader(package, ""), own]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    environment.policies["json.dumps_kwargs"] = {
+        "ensure_ascii": False,
+        "allow_nan": False,
+        "separators": (",", ":"),
+    }
+    environment.filters |= {"isolated": isolated, "formatted": formatted, "capital": capital}
+    environment.globals |= {"plain": plain, "breakable": breakable, "minus": MINUS, "roles": ROLE_TITLES}
+    environment.globals |= {"titles": MODEL_TITLES, "labels": MODEL_LABELS, "styles": MODEL_STYLES}
+    return environment
+
+
+def _source(environment: Environment, name: str) -> Markup:
+    """A file among the templates, as it is."""
+    assert environment.loader is not None
+    return Markup(environment.loader.get_source(environment, name)[0])
+
+
+def _clean(value: Any) -> Any:
+    """Text from data without control characters, whatever expression of a template it comes from."""
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
+    """Red, green and blue of the colours as tables of an SVG filter."""
+    return tuple(
+        " ".join(f"{int(colour[start : start + 2], 16) / 255:.3f}" for colour in colours)
+        for start in (0, 2, 4)
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} minutes"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,249 @@
+"""The records of a run, and reading and writing them as ``metrics.json``."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+
+from probattn.checks import shortened, shown
+from probattn.data import DataWarning
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, parse_json, read_json
+from probattn.report.alignment import Alignment
+from probattn.report.attention import AttentionExample, Example
+from probattn.report.attribution import AttributionExample
+from probattn.report.claims import is_reliable
+from probattn.report.dynamics import Dynamics
+from probattn.report.heads import Heads
+from probattn.report.measures import TEXTS, Verdict
+from probattn.report.record import (
+    DETECTION,
+    LATENT,
+    SINGLE,
+    Curve,
+    DataSet,
+    Difference,
+    Measure,
+    ModelKey,
+    Record,
+    RunDescription,
+    Scores,
+    SingleRun,
+)
+from probattn.report.sites import EdgeAttention, SiteHealth
+
+SCHEMA_VERSION = 2
+"""Version of these records; a file of another version is refused."""
+
+
+class Results(Record):
+    """Everything a report shows.
+
+    Attributes:
+        schema_version: version of these records.
+        run: what was run; of several runs the first, with the time of all.
+        runs: the single runs whose means these are; empty for the records of one run.
+        classes: class names by label.
+        data: the data sets, the in-domain one first.
+        scores: one entry per model and data set.
+        differences: the run's own network minus the deterministic one, on the same examples or of the same seeds.
+        health: the posterior, per site.
+        curves: training curves.
+        attention: inputs with attention maps.
+        attribution: inputs with the words whose attention makes them unsure.
+        uncertain: the most uncertain inputs.
+        mistakes: the most confident mistakes.
+        binned: the most confident mistakes of each bin of the reliability diagram of the in-domain data.
+        alignment: how far queries and keys lie apart; None where that was not measured.
+        heads: how heads differ, and what each is good for; None where that was not measured.
+        edges: attention over the edges of a graph, by model and layer.
+        dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
+    """
+
+    schema_version: Literal[2] = 2
+    run: RunDescription
+    runs: tuple[SingleRun, ...] = ()
+    classes: Annotated[tuple[str, ...], Field(min_length=2)]
+    data: Annotated[tuple[DataSet, ...], Field(min_length=1)]
+    scores: tuple[Scores, ...]
+    differences: tuple[Difference, ...] = ()
+    health: tuple[SiteHealth, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    attention: tuple[AttentionExample, ...] = ()
+    attribution: tuple[AttributionExample, ...] = ()
+    uncertain: tuple[Example, ...] = ()
+    mistakes: tuple[Example, ...] = ()
+    binned: tuple[Example, ...] = ()
+    alignment: Alignment | None = None
+    edges: tuple[EdgeAttention, ...] = ()
+
+    heads: Heads | None = None
+    dynamics: tuple[Dynamics, ...] = ()
+
+    @model_validator(mode="after")
+    def _known_data(self) -> Results:
+        keys = [item.key for item in self.data]
+        examples = [*self.uncertain, *self.mistakes, *self.binned]
+        examples += [each.example for each in self.attention] + [each.example for each in self.attribution]
+        named = [*(item.data for item in self.scores), *(item.data for item in self.differences)]
+        named += [item.data for item in examples if item.data is not None]
+        unknown = sorted(set(named) - set(keys))
+        if unknown or len(set(keys)) != len(keys):
+            raise ValueError(
+                f"expected every record to name one of the data sets {keys}, got {unknown or keys}"
+            )
+        return self
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the runs behind these records."""
+        return tuple(run.seed for run in self.runs) or (self.run.seed,)
+
+    @property
+    def in_domain(self) -> DataSet:
+        """The data set of the task itself: the first in-domain one, or the first of all."""
+        return next((item for item in self.data if item.role == "in_domain"), self.data[0])
+
+    @property
+    def compared(self) -> ModelKey:
+        """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
+        measured = {score.model for score in self.scores}
+        return next((model for model in (*SINGLE, LATENT, "deterministic") if model in measured), LATENT)
+
+    home = in_domain
+    contender = compared
+
+    def score(self, model: ModelKey, data: str) -> Scores | None:
+        """Scores of a model on a data set; None if it was not measured."""
+        return next((item for item in self.scores if (item.model, item.data) == (model, data)), None)
+
+    def difference(self, measure: Measure, model: ModelKey, data: str) -> Difference | None:
+        """Difference to the baseline; None if it was not measured."""
+        wanted = (measure, model, data)
+        matches = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
+        return next(matches, None)
+
+    def verdict(self, difference: Difference) -> Verdict:
+        """Result of one of the differences; "unclear" where it is not reliable."""
+        sizes = {item.key: item.size for item in self.data}
+        examples = sizes[difference.data]
+        if difference.measure in DETECTION:
+            examples = min(examples, self.in_domain.size)
+        if not is_reliable(difference, examples):
+            return "unclear"
+        return TEXTS[difference.measure].verdict(difference.value)
+
+
+Content = TypeVar("Content", bound=BaseModel)
+WITHOUT_P = 1
+"""Schema version whose comparisons have no p values; all else is as in the present one."""
+
+
+class ResultsFileError(ValueError):
+    """A file that is no readable ``metrics.json``; the message says where and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
+
+
+def write_results(results: BaseModel, path: Path | str) -> Path:
+    """Writes the records as JSON; readers see the old file or the new one, never a part.
+
+    Floating-point numbers keep every bit: :func:`read_results` gives equal records.
+
+    Args:
+        results: the records.
+        path: the file, ``metrics.json`` by custom.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the file cannot be written; what was there stays.
+    """
+    path = Path(path)
+    fields = [
+        f"{json.dumps(name)}: {_lines(value)}" for name, value in results.model_dump(mode="json").items()
+    ]
+    write_atomically(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
+    return path
+
+
+def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
+    """Reads what :func:`write_results` wrote.
+
+    Records of schema version 1 come without their comparisons, which have no p values there, and with a warning.
+
+    Args:
+        path: the file.
+        kind: class of the records; those of a task other than classification are in its folder of ``probattn.tasks``.
+
+    Returns:
+        The records, of the class ``kind``.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ResultsFileError: the file is corrupt, of another schema version, or holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "metrics.json"
+        >>> _ = path.write_text('{"schema_version": 7}')
+        >>> read_results(path)
+        Traceback (most recent call last):
+        ...
+        probattn.report.results.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
+    """
+    path = Path(path)
+    header = _read(path, _Header)
+    if header.schema_version is None:
+        raise ResultsFileError(
+            f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
+        )
+    if header.schema_version == SCHEMA_VERSION:
+        return _read(path, kind)
+    if header.schema_version != WITHOUT_P:
+        raise ResultsFileError(
+            f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
+            "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
+            "that wrote it"
+        )
+    content = header.model_dump(exclude_unset=True) | {"schema_version": SCHEMA_VERSION}
+    if content.pop("differences", None):
+        warnings.warn(
+            DataWarning(
+                f"{path}: its comparisons are left out, since an earlier version wrote them without p values; "
+                "`probattn report RUN --again` makes them"
+            ),
+            stacklevel=2,
+        )
+    try:
+        return parse_json(json.dumps(content), TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{path}: {error}; evaluate the run again to write the file anew") from error
+
+
+class _Header(BaseModel):
+    """The schema version of a file, with its records unread."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    schema_version: JsonValue = None
+
+
+def _read(path: Path, kind: type[Content]) -> Content:
+    try:
+        return read_json(path, TypeAdapter(kind))
+    except JSONError as error:
+        raise ResultsFileError(f"{error}; evaluate the run again to write the file anew") from error
+
+
+def _lines(value: Any) -> str:
+    """JSON with one record of a list a line: readable, and small where there are attention maps."""
+    if not isinstance(value, list) or not value:
+        return json.dumps(value, allow_nan=False)
+    return "[\n" + ",\n".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"

@@ -1,0 +1,358 @@
+"""Sections of the report on a classifier: comparison, calibration, entropy, selective prediction, single inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from markupsafe import Markup
+
+from probattn.metrics.functional import bin_index
+from probattn.report.alignment import alignment_section
+from probattn.report.attention import Example, attention_section
+from probattn.report.attribution import attribution_section
+from probattn.report.charts.lines import (
+    common_floor,
+    entropy_chart,
+    pavpu_chart,
+    reliability_chart,
+    risk_chart,
+    training_chart,
+)
+from probattn.report.charts.svg import draws_glyph, interval_glyph, isolated, printable
+from probattn.report.dynamics import dynamics_section
+from probattn.report.findings import findings, interval_ends
+from probattn.report.heads import heads_section
+from probattn.report.markup import Figure, Section, exact
+from probattn.report.measures import (
+    BESIDE_COLUMNS,
+    MODEL_LABELS,
+    MODEL_STYLES,
+    MODEL_TITLES,
+    ROLE_STYLES,
+    ROLE_TITLES,
+    TEXTS,
+    MeasureText,
+    Verdict,
+)
+from probattn.report.record import (
+    BESIDE,
+    MEASURES,
+    MODELS,
+    Comparison,
+    Curve,
+    DataSet,
+    Difference,
+    Measure,
+    ReliabilityBin,
+    Scores,
+)
+from probattn.report.results import Results
+from probattn.report.sites import edges_section, posterior_section
+
+LONG = 420
+"""Characters from which on an input is folded."""
+
+
+def _tables(results: Results) -> list[tuple[DataSet, list[dict[str, Any]]]]:
+    """Rows of measures by data set that any model was measured on; a measure is explained where it comes first."""
+    found = []
+    explained: set[Measure] = set()
+    for data in results.data:
+        rows = []
+        for measure in MEASURES:
+            values = {score.model: score.measure(measure) for score in _scores(results, data)}
+            if any(value is not None for value in values.values()):
+                rows.append(_row(results, data, measure, values, explain=measure not in explained))
+                explained.add(measure)
+        if rows:
+            found.append((data, rows))
+    return found
+
+
+def _row(
+    results: Results, data: DataSet, measure: Measure, values: Mapping[str, float | None], *, explain: bool
+) -> dict[str, Any]:
+    text, base, own = TEXTS[measure], "deterministic", results.compared
+    return {
+        "title": text.title,
+        "meaning": f"{text.meaning + '; ' if explain else ''}{text.better} is better",
+        "number": {key: exact(values.get(key), text.value(values.get(key))) for key in (base, own, *BESIDE)},
+        "gap": {key: _gap(results, results.difference(measure, key, data.key)) for key in (own, *BESIDE)},
+    }
+
+
+def _gap(results: Results, difference: Difference | None) -> dict[str, Any] | None:
+    if difference is None:
+        return None
+    return gap_words(difference, TEXTS[difference.measure], results.verdict(difference))
+
+
+def gap_words(difference: Comparison, text: MeasureText, verdict: Verdict) -> dict[str, Any]:
+    """A difference in words and drawn, for the table of comparisons."""
+    ends = interval_ends(difference, text)
+    turn = 1 if text.better == "higher" else -1
+    low, high = sorted((turn * difference.low, turn * difference.high))
+    result = {"better": "better", "worse": "worse", "unclear": "no reliable difference"}[verdict]
+    title = f"{text.title}: {result}, {text.difference(difference.value)}, interval {ends[0]} to {ends[1]}"
+    seeds = [turn * value for value in difference.seeds]
+    return {
+        "words": exact(difference.value, text.difference(difference.value)),
+        "interval": Markup("{} to {}").format(
+            exact(difference.low, ends[0]), exact(difference.high, ends[1])
+        ),
+        "verdict": verdict,
+        "glyph": interval_glyph(turn * difference.value, low, high, verdict, title, seeds),
+    }
+
+
+QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "loss": ("Loss", "per example"),
+        "log_likelihood": ("Log-likelihood", "per example"),
+        "kl": ("KL in the loss", "per example"),
+        "kl_nats": ("KL from the prior", "nats per example"),
+        "kl_weight": ("Weight of the KL", ""),
+        "accuracy": ("Accuracy", "share"),
+        "cross_entropy": ("Cross-entropy", "nats per token"),
+        "token_accuracy": ("Tokens right", "share"),
+    }
+)
+"""Headings and units of training curves by their name in the records."""
+
+
+@dataclass(frozen=True)
+class _Bin:
+    """A bin of the run's own reliability diagram, with the mistakes of it that are shown."""
+
+    bin: ReliabilityBin
+    cards: list[dict[str, Any]]
+
+    @property
+    def anchor(self) -> str:
+        return f"bin-{100 * self.bin.low:g}"
+
+    @property
+    def words(self) -> str:
+        found, right = self.bin, round(self.bin.accuracy * self.bin.count)
+        stretch = f"Confidence {100 * found.low:g} to {100 * found.high:g}%"
+        shown = f", {len(self.cards)} of them shown" if len(self.cards) < found.count - right else ""
+        return f"{stretch}: {right:,} of {found.count:,} right, {found.count - right:,} wrong{shown}"
+
+
+def _bins(results: Results) -> list[_Bin]:
+    """Bins of which mistakes are listed, from the least confident on."""
+    own = results.score(results.compared, results.in_domain.key)
+    found: dict[int, list[dict[str, Any]]] = {}
+    if own is None or not own.reliability or not results.binned:
+        return []
+    number = round(1 / (own.reliability[0].high - own.reliability[0].low))
+    places = bin_index(torch.tensor([each.probability for each in results.binned]), number).tolist()
+    for place, example in zip(places, results.binned, strict=True):
+        found.setdefault(place, []).append(_card(example, {}))
+    known = {round(number * each.low): each for each in own.reliability}
+    return [_Bin(each, found[place]) for place, each in known.items() if place in found]
+
+
+def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[str, list[Figure]]]:
+    """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
+    own = (results.compared, results.in_domain.key)
+    anchors = {each.bin.low: each.anchor for each in bins}
+    groups = []
+    for data in results.data:
+        scores = [score for score in _scores(results, data) if score.reliability]
+        floor = common_floor([score.reliability for score in scores])
+        figures = []
+        for score in scores:
+            name, style = MODEL_TITLES[score.model], MODEL_STYLES[score.model]
+            note = Markup("calibration error {}").format(exact(score.ece, TEXTS["ece"].value(score.ece)))
+            title = f"Reliability, {name}, {isolated(data.title)}"
+            leading = anchors if (score.model, data.key) == own else {}
+            chart = reliability_chart(score.reliability, floor, style, title, leading)
+            figures.append(Figure(name, chart, style, note))
+        if figures:
+            groups.append((data.title, figures))
+    return groups
+
+
+def _entropy_figures(results: Results) -> list[Figure]:
+    """Entropy distributions by model, one line per data set."""
+    figures = []
+    for model in MODELS:
+        curves = [
+            (ROLE_TITLES[data.role], ROLE_STYLES[data.role], score.entropy)
+            for data in results.data
+            if (score := results.score(model, data.key)) is not None and score.entropy is not None
+        ]
+        if curves:
+            name = MODEL_TITLES[model]
+            chart = entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
+            figures.append(Figure(name, chart, MODEL_STYLES[model]))
+    return figures
+
+
+def _curve_figures(
+    results: Results,
+    title: str,
+    draw: Callable[[list[tuple[str, str, Any]], str], Markup],
+    curve: Callable[[Scores], Any],
+) -> list[Figure]:
+    """A drawing a data set, with a line for each model that has the curve."""
+    figures = []
+    for data in results.data:
+        curves = [
+            (MODEL_LABELS[score.model], MODEL_STYLES[score.model], curve(score))
+            for score in _scores(results, data)
+            if curve(score)
+        ]
+        if curves:
+            figures.append(Figure(data.title, draw(curves, f"{title}, {isolated(data.title)}")))
+    return figures
+
+
+def _training_figures(curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]]) -> list[Figure]:
+    """Training curves by quantity, one line per model; ``quantities`` has their headings and units by name."""
+    groups: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault((curve.name, curve.kind), []).append(curve)
+    figures = []
+    for (name, kind), group in groups.items():
+        named = [(MODEL_LABELS[curve.model], MODEL_STYLES[curve.model], curve) for curve in group]
+        title, unit = quantities.get(name, (name.replace("_", " "), ""))
+        heading = title + (", validation" if kind == "validation" else "")
+        window = max(curve.window for curve in group)
+        note = f"each point the mean of {window} records" if window > 1 else ""
+        figures.append(Figure(heading, training_chart(named, f"{heading} during training", unit), note=note))
+    return figures
+
+
+def _scores(results: Results, data: DataSet) -> list[Scores]:
+    return [score for model in MODELS if (score := results.score(model, data.key)) is not None]
+
+
+def _card(example: Example, titles: Mapping[str, str]) -> dict[str, Any]:
+    """An input with its prediction, for the template."""
+    drawing = None
+    if example.draws:
+        title = f"Probability of {isolated(example.predicted)} in {len(example.draws)} draws"
+        drawing = draws_glyph(example.draws, example.probability, example.baseline_same, title)
+    return {
+        "example": example,
+        "data": titles.get(example.data or "", ""),
+        "text": printable(example.text),
+        "pair": None if example.pair is None else printable(example.pair),
+        "long": len(printable(example.text)) + len(example.pair or "") > LONG,
+        "spread": exact(example.spread, f"{100 * example.spread:.0f}"),
+        "draws": drawing,
+    }
+
+
+def report_sections(results: Results) -> list[Section | None]:
+    """The sections of the page in their order; None where nothing was measured."""
+    latent = results.compared == "bayesian_mean"
+    return [
+        *_comparison(results, latent=latent),
+        _calibration(results),
+        _entropy(results),
+        _selective(results, latent=latent),
+        attribution_section(results.attribution, _site_names(results)),
+        attention_section(results.attention, _site_names(results), results.compared),
+        alignment_section(results.alignment),
+        heads_section(results.heads),
+        edges_section(results.edges, latent=latent),
+        _examples(results, latent=latent),
+        posterior_section(results.health),
+        dynamics_section(results.dynamics),
+        training_section(results.curves),
+    ]
+
+
+def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
+    """Findings, tables and single runs."""
+    comparisons, shown = findings(results), _tables(results)
+    context = {
+        "findings": comparisons,
+        "tables": shown,
+        "results": results,
+        "models": {score.model for score in results.scores},
+        "latent": latent,
+        "own": results.compared,
+        "beside": BESIDE_COLUMNS,
+        "level": f"{comparisons[0].difference.level:.0%}" if comparisons else "",
+    }
+    if comparisons:
+        yield Section("findings", "Findings", "Findings", "findings.html", context)
+    if shown:
+        heading = f"Deterministic against {MODEL_LABELS[results.compared]}" if comparisons else "Scores"
+        yield Section("compare", "Comparison", heading, "compare.html", context)
+    if results.runs:
+        yield Section("runs", "Runs", "The single runs", "runs.html", context)
+
+
+def _calibration(results: Results) -> Section | None:
+    bins, heading = _bins(results), "Is the confidence calibrated?"
+    groups = _reliability_figures(results, bins)
+    context = {"groups": groups, "bins": bins, "own": MODEL_TITLES[results.compared]}
+    return Section("calibration", "Calibration", heading, "calibration.html", context) if groups else None
+
+
+def _entropy(results: Results) -> Section | None:
+    figures = _entropy_figures(results)
+    if not figures:
+        return None
+    title = heading = "Predictive entropy"
+    lead = (
+        "The share of inputs whose predictive entropy is at most the value below. Curves that bend to the right are "
+        "more uncertain"
+    )
+    if any(data.role != "in_domain" for data in results.data):
+        title, heading = "OOD inputs", "Does the entropy detect out-of-distribution inputs?"
+        lead += ": those of out-of-distribution (OOD) inputs should lie there, those of in-domain inputs on the left"
+    return Section("entropy", title, heading, "figures.html", {"lead": f"{lead}.", "items": figures})
+
+
+def _selective(results: Results, *, latent: bool) -> Section | None:
+    context = {
+        "risk": _curve_figures(
+            results, "Risk against coverage", risk_chart, lambda score: score.risk_coverage
+        ),
+        "pavpu": _curve_figures(results, "PAvPU", pavpu_chart, lambda score: score.pavpu_curve),
+        "latent": latent,
+        "dropout": any(score.draws == "dropout" for score in results.scores),
+    }
+    if not (context["risk"] or context["pavpu"]):
+        return None
+    heading = "Which predictions can be trusted?"
+    return Section("selective", "Selective prediction", heading, "selective.html", context)
+
+
+def _examples(results: Results, *, latent: bool) -> Section | None:
+    titles = {data.key: data.title for data in results.data}
+    context = {
+        "uncertain": [_card(example, titles) for example in results.uncertain],
+        "mistakes": [_card(example, titles) for example in results.mistakes],
+        "latent": latent,
+    }
+    if not (results.uncertain or results.mistakes):
+        return None
+    heading = "The most uncertain inputs and the most confident mistakes"
+    return Section("examples", "Inputs", heading, "examples.html", context)
+
+
+def training_section(
+    curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
+) -> Section | None:
+    """Training curves; ``quantities`` has headings and units by the names of the records."""
+    figures = _training_figures(curves, quantities)
+    context = {"lead": "", "items": figures}
+    return Section("training", "Training", "Training curves", "figures.html", context) if figures else None
+
+
+def _site_names(results: Results) -> list[str]:
+    """All attention calls that anything is known of, so that one call's label is the same everywhere."""
+    aligned = () if results.alignment is None else results.alignment.sites
+    compared = () if results.heads is None else results.heads.sites
+    return [site.site for sites in (results.health, aligned, compared) for site in sites]

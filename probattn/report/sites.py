@@ -1,0 +1,227 @@
+"""The state of attention sites: spread and KL of posteriors, and attention over the edges of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from probattn.inference.predictive import posterior_predict
+from probattn.inference.records import RecordsError
+from probattn.metrics.functional.inputs import widened
+from probattn.report.charts.svg import bar_glyph
+from probattn.report.collect import moved
+from probattn.report.markup import Section, site_labels
+from probattn.report.record import ModelKey, Record
+from probattn.sites.bayesian import KLReduction
+
+
+class SiteHealth(Record):
+    """State of the posterior at one attention site.
+
+    Attributes:
+        site: its name.
+        spread: mean over valid pairs of std/mean of the normalised weights W.
+        concentration: mean Weibull concentration k; None for other posteriors.
+        kl_nats: Kullback-Leibler divergence from the prior, nats per example, summed over pairs and heads.
+        kl_reduced: the same after the reduction that training used.
+        reduction: that reduction.
+    """
+
+    site: str
+    spread: float
+    kl_nats: float
+    reduction: KLReduction
+    concentration: float | None = None
+    kl_reduced: float | None = None
+
+
+COLLAPSED = 0.01
+"""Mean std/mean of the weights below which a site's posterior counts as collapsed to a point."""
+
+
+def posterior_words(health: Sequence[SiteHealth]) -> str:
+    """Whether the posterior has collapsed, and how much its weights vary."""
+    if not health:
+        return ""
+    spreads = [site.spread for site in health]
+    collapsed = [site.site for site in health if site.spread < COLLAPSED]
+    if len(collapsed) == len(spreads):
+        return (
+            "The posterior has collapsed: attention weights vary by less than 1% of their mean at every site, so the "
+            "Bayesian network behaves like a deterministic one."
+        )
+    span = f"{min(spreads):.0%} to {max(spreads):.0%}" if len(spreads) > 1 else f"{spreads[0]:.0%}"
+    words = f"Attention weights vary from draw to draw by {span} of their mean"
+    if collapsed:
+        return f"{words}; {len(collapsed)} of {len(spreads)} sites have collapsed to a point."
+    return f"{words}: the posterior has not collapsed."
+
+
+def weight_spreads(
+    model: Callable[[Mapping[str, Tensor]], Tensor],
+    batches: Iterable[Mapping[str, Tensor]],
+    num_samples: int = 20,
+    *,
+    seed: int = 0,
+    chunk_size: int | None = None,
+    mask_name: str = "attention_mask",
+    label_name: str = "labels",
+    device: torch.device | str | None = None,
+) -> dict[str, float]:
+    """Mean over valid pairs of the standard deviation over mean of the normalised weights W, per site.
+
+    Pairs of weight 0 in every draw (masked keys) and padded queries are left out.
+
+    Args:
+        model: a Pyro model that maps a batch to logits.
+        batches: some batches; a few are enough.
+        num_samples: P, at least 2.
+        seed: of the draws; every batch has its own.
+        chunk_size: draws per pass; a pass holds the weights of all sites, ``[chunk * B, H, T, S]`` each.
+        mask_name: key of the mask ``[B, T]`` (nonzero = a token), if any.
+        label_name: key of the labels.
+        device: where the batches go; they stay where they are by default.
+
+    Returns:
+        Spread by site.
+
+    Raises:
+        ValueError: no batch, or fewer than two draws.
+    """
+    if num_samples < 2:
+        raise ValueError(f"weight_spreads: a spread needs at least 2 draws, got num_samples={num_samples}")
+    totals: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for number, batch in enumerate(moved(batches, device)):
+        posterior = posterior_predict(
+            model,
+            batch,
+            num_samples,
+            seed=(seed, number),
+            chunk_size=chunk_size,
+            attention="all",
+            streaming=True,
+            label_name=label_name,
+        )
+        assert posterior.attention_mean is not None
+        assert posterior.attention_std is not None
+        for site, mean in posterior.attention_mean.items():
+            taken = _valid(mean, batch.get(mask_name))
+            ratio = posterior.attention_std[site][taken] / mean[taken]
+            totals[site] = totals.get(site, 0.0) + widened(ratio).sum().item()
+            counts[site] = counts.get(site, 0) + ratio.numel()
+    if not counts:
+        raise ValueError("weight_spreads: expected at least one batch and one attention site, got none")
+    return {site: totals[site] / max(counts[site], 1) for site in totals}
+
+
+def _valid(mean: Tensor, mask: Tensor | None) -> Tensor:
+    """Pairs [B, H, T, S] with any weight, of queries that are tokens."""
+    taken = mean > 0
+    if mask is not None and tuple(mask.shape) == (mean.shape[0], mean.shape[2]):
+        taken = taken & mask.bool()[:, None, :, None]
+    return taken
+
+
+def site_health(
+    spreads: Mapping[str, float], diagnostics: Mapping[str, Mapping[str, float]], reduction: KLReduction
+) -> list[SiteHealth]:
+    """Records of the sites.
+
+    Args:
+        spreads: from :func:`weight_spreads`.
+        diagnostics: by site ``kl_nats`` and, for Weibull posteriors, ``concentration``, as
+            :meth:`probattn.inference.AttentionELBO` gives them and ``metrics.jsonl`` keeps them under ``sites``;
+            ``kl_reduced`` is taken over where it is there.
+        reduction: of the KL in training.
+
+    Returns:
+        One record a site, in the order of ``spreads``.
+
+    Raises:
+        RecordsError: a site without diagnostics.
+
+    Example:
+        >>> site_health({"layer": 0.3}, {"layer": {"kl_nats": 12.0, "concentration": 1.5}}, "mean")[0].kl_nats
+        12.0
+    """
+    missing = [site for site in spreads if diagnostics.get(site, {}).get("kl_nats") is None]
+    if missing:
+        known = ", ".join(diagnostics) or "none"
+        raise RecordsError(
+            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {known}"
+        )
+    return [
+        SiteHealth(
+            site=site,
+            spread=spread,
+            kl_nats=diagnostics[site]["kl_nats"],
+            kl_reduced=diagnostics[site].get("kl_reduced"),
+            concentration=diagnostics[site].get("concentration"),
+            reduction=reduction,
+        )
+        for site, spread in spreads.items()
+    ]
+
+
+Size = Annotated[float, Field(ge=0)]
+EDGE_MEASURES = {
+    "from_uniform": "Distance from uniform",
+    "query_norm": "Query norm",
+    "key_norm": "Key norm",
+    "value_norm": "Value norm",
+}
+"""Fields of :class:`EdgeAttention` with their headings."""
+
+
+class EdgeAttention(Record):
+    """The attention of one layer over the edges of a graph, means over heads and over edges or nodes.
+
+    Attributes:
+        model: whose it is.
+        site: name of the attention site.
+        from_uniform: mean of ``|weight * degree - 1|``, 0 for uniform attention.
+        query_norm: mean 2-norm of a query.
+        key_norm: mean 2-norm of a key.
+        value_norm: mean 2-norm of a value, the scale to see the other two at.
+    """
+
+    model: ModelKey
+    site: str
+    from_uniform: Size
+    query_norm: Size
+    key_norm: Size
+    value_norm: Size
+
+
+def edges_section(records: Sequence[EdgeAttention], *, latent: bool) -> Section | None:
+    """The section on attention over edges, rows by layer; None for networks that are not of graphs."""
+    if not records:
+        return None
+    order = list(dict.fromkeys(record.site for record in records))
+    rows = sorted(records, key=lambda record: order.index(record.site))
+    context = {"rows": rows, "measures": EDGE_MEASURES, "latent": latent}
+    return Section("edges", "Edges", "Does attention tell neighbours apart?", "edges.html", context)
+
+
+def posterior_section(health: Sequence[SiteHealth]) -> Section | None:
+    """The section on the posterior of each site; None where there is none."""
+    if not health:
+        return None
+    labels = site_labels([site.site for site in health])
+    top = max(site.spread for site in health)
+    context = {
+        "words": posterior_words(health),
+        "rows": [
+            (site, labels[site.site], bar_glyph(site.spread, top, f"spread {site.spread:.3f}"))
+            for site in health
+        ],
+        "collapsed": COLLAPSED,
+        "reductions": ", ".join(dict.fromkeys(site.reduction for site in health)),
+        "reduced": any(site.kl_reduced is not None for site in health),
+    }
+    return Section("posterior", "Posterior", "Has the posterior collapsed?", "posterior.html", context)

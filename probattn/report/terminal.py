@@ -1,0 +1,265 @@
+"""Results and predictions as tables for a terminal, a pipe or a file: plain text, no number ever cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from probattn.checks import optional
+from probattn.report.attention import Example
+from probattn.report.charts.svg import printable
+from probattn.report.findings import findings, headline
+from probattn.report.measures import MODEL_LABELS, ROLE_TITLES, TEXTS
+from probattn.report.record import Measure, ModelKey
+from probattn.report.results import Results
+from probattn.report.sites import EDGE_MEASURES
+
+LONGEST_RULE = 120
+"""Most columns of the line below the headings, of a table that has no terminal's width."""
+GUTTER = "  "
+"""Between columns."""
+SHOWN: tuple[Measure, ...] = (
+    "accuracy",
+    "matthews",
+    "f1",
+    "nll",
+    "ece",
+    "overconfidence",
+    "pavpu",
+    "aurc",
+    "auroc",
+    "fpr95",
+)
+RELIABLE = "*"
+"""Marks a reliable difference."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows under a title of their own; without title they stand alone."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table whose cells are text and nothing else: what looks like markup in them is shown as it is.
+
+    Where the columns do not fit, words are wrapped at spaces; where that does not suffice, every row is a block of
+    lines, a line for each cell. Numbers are neither cut nor wrapped.
+
+    Attributes:
+        headings: of the columns.
+        groups: rows, each with a cell for every heading; empty where there is nothing to show.
+        words: columns, from the left, that hold words; the others hold numbers and stand on the right.
+        notes: paragraphs below.
+
+    Example:
+        >>> sheet = Sheet(("measure", "value"), (Group("Test", (("Brier score", "0.125"),)),))
+        >>> print(sheet.text(40))
+        measure      value
+        ------------------
+        Test
+        Brier score  0.125
+        >>> print(sheet.text(14))
+        measure  value
+        --------------
+        Test
+        Brier    0.125
+        score
+    """
+
+    headings: tuple[str, ...]
+    groups: tuple[Group, ...]
+    words: int = 1
+    notes: tuple[str, ...] = ()
+
+    def text(self, width: int | None) -> str:
+        """The table in lines of at most ``width`` columns, or of as many as it takes.
+
+        Raises:
+            MissingPackageError: rich (extra ``cli``), which knows how wide a character is, is not installed.
+        """
+        headings = [printable(heading) for heading in self.headings]
+        groups = [
+            Group(printable(group.title), tuple(tuple(map(printable, row)) for row in group.rows))
+            for group in self.groups
+        ]
+        columns = self._columns(headings, groups, width)
+        if columns is None:
+            lines, room = [], max(map(_columns_of, headings[1:]), default=0)
+        else:
+            full = sum(columns) + len(GUTTER) * (len(columns) - 1)
+            lines = [*self._row(headings, columns), "-" * min(full, LONGEST_RULE)]
+        for number, group in enumerate(groups):
+            lines += [""] * bool(number) + _wrapped(group.title, width)
+            for row in group.rows:
+                lines += _stacked(headings, row, room, width) if columns is None else self._row(row, columns)
+        for note in self.notes:
+            lines += ["", *_wrapped(printable(note), width)]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _columns(self, headings: list[str], groups: list[Group], width: int | None) -> list[int] | None:
+        """Widths of the columns; None where not even the words by themselves fit."""
+        rows = [headings, *(row for group in groups for row in group.rows)]
+        columns = [max(map(_columns_of, column)) for column in zip(*rows, strict=True)]
+        if width is None:
+            return columns
+        least = [max(_longest_word(cell) for cell in column) for column in zip(*rows, strict=True)]
+        numbers = [
+            max([_longest_word(headings[place]), *(_columns_of(row[place]) for row in rows[1:])])
+            for place in range(len(headings))
+        ]
+        least[self.words :] = numbers[self.words :]
+        excess = sum(columns) + len(GUTTER) * (len(columns) - 1) - width
+        while excess > 0:
+            shrinkable = [place for place, size in enumerate(columns) if size > least[place]]
+            if not shrinkable:
+                return None
+            widest = max(shrinkable, key=lambda place: columns[place])
+            columns[widest] -= 1
+            excess -= 1
+        return columns
+
+    def _row(self, cells: Sequence[str], columns: list[int]) -> list[str]:
+        blocks = [_wrapped(cell, size) for cell, size in zip(cells, columns, strict=True)]
+        lines = []
+        for parts in zip_longest(*blocks, fillvalue=""):
+            padded = []
+            for place, (part, size) in enumerate(zip(parts, columns, strict=True)):
+                space = " " * (size - _columns_of(part))
+                padded.append(part + space if place < self.words else space + part)
+            lines.append(GUTTER.join(padded))
+        return lines
+
+
+def _columns_of(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    width: int = optional("Sheet.text", "rich.cells", "cli").cell_len(text)
+    return width
+
+
+def _stacked(headings: list[str], row: Sequence[str], room: int, width: int | None) -> list[str]:
+    """A block of lines for a row: its first cell, and the others under it with their headings."""
+    first, *cells = row
+    below = [
+        f"{GUTTER}{heading}{' ' * (room - _columns_of(heading))}{GUTTER}{cell}"
+        for heading, cell in zip(headings[1:], cells, strict=True)
+        if cell
+    ]
+    return [*_wrapped(first, width), *below]
+
+
+def _longest_word(cell: str) -> int:
+    return max(map(_columns_of, cell.split()), default=0)
+
+
+def _wrapped(words: str, width: int | None) -> list[str]:
+    """Words in lines of at most ``width`` columns, broken at spaces only, each printable; none for no words."""
+    if width is None or _columns_of(words) <= width:
+        return [words] if words else []
+    lines = [""]
+    for word in words.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and _columns_of(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return list(map(printable, lines))
+
+
+def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
+    """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
+    model = model or results.compared
+    compared = [
+        key
+        for key in dict.fromkeys(("deterministic", model))
+        if results.score(key, results.in_domain.key) is not None
+    ]
+    headings = ["measure", *(MODEL_LABELS[key] for key in compared)]
+    found = findings(results)
+    if len(compared) > 1:
+        level = found[0].difference.level if found else 0.95
+        headings += ["difference", f"{level:.0%} interval"]
+    groups = []
+    for data in results.data:
+        rows = []
+        for measure in SHOWN:
+            cells = [_cell(results, key, data.key, measure) for key in compared]
+            if any(cells):
+                gap = _gap(results, measure, model, data.key) if len(compared) > 1 else []
+                rows.append((TEXTS[measure].title, *cells, *gap))
+        if rows:
+            groups.append(
+                Group(f"{data.title} ({ROLE_TITLES[data.role]}, {data.size:,} {data.unit})", tuple(rows))
+            )
+    for site, edges in _edges(results, compared).items():
+        groups.append(Group(site, tuple((*row, *[""] * (len(headings) - len(row))) for row in edges)))
+    return Sheet(tuple(headings), tuple(groups), notes=_notes(results))
+
+
+def _notes(results: Results) -> tuple[str, ...]:
+    found = findings(results)
+    if not found:
+        return ()
+    kind = "Student's t over seeds" if results.runs else "bootstrap over examples"
+    legend = (
+        f"Intervals: {kind}, each of its comparison alone. {RELIABLE} marks what holds among all {len(found)} "
+        "comparisons (Holm's method), is large enough and rests on enough examples."
+    )
+    return (f"{headline(results)}.", legend)
+
+
+def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[str, ...]]]:
+    """Attention over the edges of a graph, layer by layer; latent weights are measured at their expectation."""
+    records = {(record.site, record.model): record for record in results.edges}
+    keys: list[ModelKey] = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
+    return {
+        site: [
+            (
+                words,
+                *(
+                    f"{getattr(records[site, key], name):.3f}" if (site, key) in records else ""
+                    for key in keys
+                ),
+            )
+            for name, words in EDGE_MEASURES.items()
+        ]
+        for site in dict.fromkeys(record.site for record in results.edges)
+    }
+
+
+def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> tuple[str, str]:
+    difference = results.difference(measure, model, data)
+    if difference is None:
+        return "", ""
+    mark = " " if results.verdict(difference) == "unclear" else RELIABLE
+    return f"{difference.value:+.3f}", f"[{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
+
+
+def _cell(results: Results, model: ModelKey, data: str, measure: Measure) -> str:
+    score = results.score(model, data)
+    value = None if score is None else score.measure(measure)
+    return "" if value is None else f"{value:.3f}"
+
+
+def predictions_table(examples: list[Example]) -> Sheet:
+    """Label, probability and spread of single texts."""
+    paired = any(example.pair is not None for example in examples)
+    texts = ("text", "second text") if paired else ("text",)
+    rows = []
+    for example in examples:
+        given = (example.text, example.pair or "") if paired else (example.text,)
+        rows.append((*given, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}"))
+    return Sheet((*texts, "label", "probability", "spread"), (Group("", tuple(rows)),), words=len(texts) + 1)
+
+
+def comparisons(results: Results) -> list[dict[str, Any]]:
+    """Every comparison with its verdict, for programs."""
+    return [
+        {**finding.difference.model_dump(exclude={"seeds", "resamples"}), "verdict": finding.verdict}
+        for finding in findings(results)
+    ]
