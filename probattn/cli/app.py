@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -13,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from probattn.cli import attacking, comparing, triaging
-from probattn.cli.errors import fails_in_one_line, says_how_to_resume, wrapped
+from probattn.cli.console import drawing_options, echo, show
+from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 from probattn.cli.options import (
     BaselineOption,
     DeviceOption,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from probattn.inference.run import FitResult
-    from probattn.report import Sheet
 
 NOT_SHOWN = frozenset({"epoch", "log_likelihood", "kl", "kl_nats", "factors", "kl_weight", "seconds"})
 """Figures of a validation that the end of a training does not name: parts of the loss, and its circumstances."""
@@ -143,23 +141,6 @@ def evaluate(
     echo(f"next: probattn report {shlex.join(map(str, run))}")
 
 
-def given_or_own(task: Any, **options: int | None) -> dict[str, Any]:
-    """Options of predictions; those that were not given as the recipe of the run has them.
-
-    Raises:
-        RunError: one is given, and the task's answers have no draws.
-    """
-    from probattn.tasks import RunError
-
-    for name, value in options.items():
-        if value is not None and task.undrawn is not None:
-            option = f"--{name.replace('_', '-')} {value}"
-            raise RunError(f"{option}: expected no such option, {task.undrawn}; leave it out")
-    own = getattr(task.recipe, "prediction", None)
-    found = {name: getattr(own, name, None) if value is None else value for name, value in options.items()}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def _other_than_draws(uncertainty: Literal["draws", "moments"]) -> dict[str, str]:
     """The option of ``predict``, unless it is the default, which tasks of other packages need not know."""
     return {} if uncertainty == "draws" else {"uncertainty": uncertainty}
@@ -236,7 +217,7 @@ def predict(
         got = "neither" if input_ is None else "both"
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
-    drawing = {**given_or_own(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
+    drawing = {**drawing_options(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
     answering: Any
     with devices.on(device):
         answering, drawing = (
@@ -502,19 +483,6 @@ def _in_part(results: Any) -> None:
         echo(
             f"note: measured in part ({results.run.restricted}); `probattn report RUN --again` measures the whole"
         )
-
-
-def echo(text: str, *, err: bool = False) -> None:
-    """Prints lines without what a terminal takes for a command."""
-    from probattn.report import printable_lines
-
-    typer.echo(wrapped(printable_lines(text), sys.stderr if err else sys.stdout), err=err)
-
-
-def show(sheet: Sheet) -> None:
-    """Prints a table on standard output, in the width of the terminal where that is one."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    sys.stdout.write(f"{sheet.text(width)}\n")
 
 
 def _free_folder(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from probattn.cli.console import show
 from probattn.cli.errors import fails_in_one_line
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption
 
@@ -74,7 +75,6 @@ def attack(
 ) -> None:
     """Attack a run's classifier with changed texts (TextAttack); continues an attack that was interrupted."""
     from probattn.attacks import AttackOptions, attack_run, attack_table, read_attack
-    from probattn.cli.app import show
     from probattn.tasks import devices, progress
 
     chosen: dict[str, Any] = {} if similarity is None else {"similarity": similarity}
@@ -121,7 +121,6 @@ def attack_vectors(
     """Make counter-fitted word vectors (synonyms near, antonyms apart), which attacks by words need."""
     from probattn.attacks import CounterFitting, make_vectors
     from probattn.attacks.vectors import fitted_table
-    from probattn.cli.app import show
     from probattn.tasks import progress
 
     fitting = CounterFitting(epochs=epochs, neighbours=neighbours)
@@ -140,7 +139,6 @@ def attack_table(
 ) -> None:
     """Compare the attacks on several runs, methods by method, over their seeds."""
     from probattn.attacks import compared_attacks
-    from probattn.cli.app import show
 
     show(compared_attacks(runs))
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from probattn.cli.console import echo, show
 from probattn.cli.errors import fails_in_one_line
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption
 
@@ -39,7 +40,6 @@ def compare(
 ) -> None:
     """Train recipes over seeds and compare every way of predicting; continues what was interrupted."""
     from probattn import tasks
-    from probattn.cli.app import echo, show
     from probattn.comparison import CompareOptions, comparison_table
     from probattn.comparison import compare as run
     from probattn.tasks import devices, progress

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from probattn.cli.console import drawing_options, echo, show
 from probattn.cli.errors import fails_in_one_line
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption, SamplesOption, SeedOption
 
@@ -66,7 +67,6 @@ def triage(
 ) -> None:
     """Find which inputs can be answered at a promised error; `predict --policy` applies the policy."""
     from probattn import tasks
-    from probattn.cli.app import echo, given_or_own, show
     from probattn.tasks import devices, progress
     from probattn.triage import TriageOptions, triage_run, triage_table
     from probattn.triage.running import beside
@@ -82,7 +82,7 @@ def triage(
             sets=sets,
             novelty=novelty,
             uncertainty=uncertainty,
-            **given_or_own(task, num_samples=num_samples, seed=seed),
+            **drawing_options(task, num_samples=num_samples, seed=seed),
         )
     except ValueError as problem:
         raise tasks.RunError(f"triage: {problem}") from problem

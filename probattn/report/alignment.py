@@ -122,8 +122,8 @@ MEANS: tuple[tuple[Mean, str, str], ...] = (
 )
 
 
-def alignment_section(found: Alignment | None) -> Section | None:
-    """The section on queries and keys; None where nothing was measured."""
+def alignment_section(found: Alignment | None, unit: str = "texts") -> Section | None:
+    """The section on queries and keys; None where nothing was measured. ``unit`` is what ``found.texts`` counts."""
     if found is None:
         return None
     names = site_labels([site.site for site in found.sites])
@@ -136,6 +136,7 @@ def alignment_section(found: Alignment | None) -> Section | None:
             found, names, lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))), (none, none)
         ),
         "panels": _panels(found.clouds, names),
+        "unit": unit,
         "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[found.projection],
     }
     return Section(

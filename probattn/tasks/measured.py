@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -25,6 +26,7 @@ from probattn.tasks.fine_tuning.results import (
 )
 from probattn.tasks.programs import AnyData, Network, Program, ProgramTask
 from probattn.tasks.task import AnyRecipe
+from probattn.tasks.topics import TopicData, measure_topics
 
 AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredResults)
 
@@ -39,6 +41,10 @@ class MeasuredTask(
     """
 
     measures: ClassVar[Mapping[str, MeasureText]]
+
+    @abstractmethod
+    def topic_data(self, networks: Sequence[Network[Program]]) -> TopicData:
+        """Test examples as the topics of the report read them."""
 
     def bins(self, columns: Columns) -> BinSums | None:
         """Sums over bins of confidence, behind the reliability diagram; None for none."""
@@ -93,6 +99,7 @@ class MeasuredTask(
                 seed=seed,
             ),
             curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+            **measure_topics(networks, self.topic_data(networks)),
             **more,
         )
         return cast(AnyMeasured, records)
@@ -110,7 +117,17 @@ class MeasuredTask(
     @classmethod
     def page(cls, results: AnyMeasured) -> str:
         """The report: one HTML page that needs nothing but itself."""
-        return render(results, cls.measures, cls.unit)
+        text = cls.measures.get(str(cls.head_measure()))
+        words = "accuracy" if text is None else text.title
+        return render(results, cls.measures, cls.unit, head_measure=words)
+
+    @classmethod
+    def head_measure(cls) -> str | None:
+        """The measure that is taken without each head: the first share that is better when higher; None for none."""
+        shares = (
+            name for name, text in cls.measures.items() if (text.unit, text.better) == ("share", "higher")
+        )
+        return next(shares, None)
 
     @classmethod
     def summary(cls, results: AnyMeasured) -> dict[str, Any]:
@@ -151,12 +168,17 @@ def posterior_of(
         The predictions, on the CPU.
     """
     if network.key != "bayesian_mean":
-        with torch.no_grad():
-            return _posterior(network, read(inputs)[None])
+        return expected_of(network, read, inputs)
     drawn = posterior_predict(
         read, inputs, options.num_samples, seed=(options.seed, number), chunk_size=options.chunk_size
     )
     return _posterior(network, drawn.logits)
+
+
+def expected_of(network: Network[Any], read: Read, inputs: Mapping[str, Tensor]) -> Posterior:
+    """The prediction of one pass, which takes latent attention at its expectation."""
+    with torch.no_grad():
+        return _posterior(network, read(inputs)[None])
 
 
 def posteriors_of(

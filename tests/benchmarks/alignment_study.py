@@ -95,7 +95,7 @@ def _endless(task: Classification) -> Iterator[dict[str, torch.Tensor]]:
 
 def measure(trained: Network[Any], task: Classification, soft: Path) -> dict[str, float]:
     """Distances of queries and keys over test texts, with the bandwidths of the soft network, made where it is."""
-    texts = task.texts.test.take(task.recipe.report.alignment_texts)
+    texts = task.texts.test.take(task.recipe.report.alignment_examples)
     samples = gather(trained.captured(task.batches(trained, texts), inspect(trained.net)))
     file = soft / "bandwidths.json"
     if not file.exists():
@@ -194,7 +194,7 @@ class AlignmentStudy(study.Study):
         return {
             "recipe": self.recipe,
             "overrides": self.overrides,
-            "texts": load_task(self.recipe, self.overrides).recipe.report.alignment_texts,
+            "texts": load_task(self.recipe, self.overrides).recipe.report.alignment_examples,
             "recommended": {name: self.weights[name] for name in self.names},
             "reduction": self.reduction,
             "options": {name: list(OPTIONS.get(name, ())) for name in self.names},

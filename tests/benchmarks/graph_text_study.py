@@ -58,7 +58,7 @@ class GraphTextStudy(study.VariantStudy):
 
     shown = ("bleu4", "meteor", "rougeL", "perplexity", "entities", "repeated_clauses")
     known = VARIANTS
-    common = ("report.baseline=false", "report.head_texts=0", "report.samples=0", "report.resamples=100")
+    common = ("report.baseline=false", "report.head_examples=0", "report.samples=0", "report.resamples=100")
     measures = (*MEASURES, "words", "seconds")
     table = staticmethod(table)
 

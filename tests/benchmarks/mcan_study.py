@@ -58,7 +58,7 @@ class McanStudy(study.VariantStudy):
 
     shown = ("accuracy", "accuracy_noisy", "pavpu", "pavpu_noisy")
     known = VARIANTS
-    common = ("report.baseline=false", "report.head_questions=0", "report.samples=0", "report.resamples=100")
+    common = ("report.baseline=false", "report.head_examples=0", "report.samples=0", "report.resamples=100")
     measures = (*FIGURES, "seconds")
     table = staticmethod(table)
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import study
 import typer
 
-from probattn.cli.app import show
+from probattn.cli.console import show
 from probattn.comparison import CompareOptions, ComparisonResults, Interval, compare, comparison_table
 from probattn.tasks import load_task
 

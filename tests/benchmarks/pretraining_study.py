@@ -72,7 +72,7 @@ class PretrainingStudy(study.VariantStudy):
     output: study.Output = study.DATA / "pretraining.json"
 
     known = VARIANTS
-    common = ("report.baseline=false", "report.samples=0", "report.masked_texts=0", "report.resamples=100")
+    common = ("report.baseline=false", "report.samples=0", "report.masked_examples=0", "report.resamples=100")
     measures = MEASURES
     table = staticmethod(table)
 
@@ -155,7 +155,7 @@ def heads(task: Any, place: Path) -> dict[str, float]:
     """How different the heads of the discriminator's first layer are, over some test passages."""
     trained = load_network(place)
     first = AttentionCalls(call for call in inspect(trained.net) if call.layer == 0)
-    rows = task.test[: task.recipe.report.head_texts]
+    rows = task.test[: task.recipe.report.head_examples]
     if not rows:
         return {}
     inputs = (batch.inputs for batch in task.evaluation.replaced(trained, rows))

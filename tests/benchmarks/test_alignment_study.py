@@ -23,7 +23,7 @@ def study(recipe, tmp_path_factory):
         "methods": "mmd",
         "output": folder / "data" / "alignment.json",
         "alone_steps": 40,
-        "set_": ["attention.method=deterministic", "training.steps=2", "report.alignment_texts=60"],
+        "set_": ["attention.method=deterministic", "training.steps=2", "report.alignment_examples=60"],
     }
 
     begun = options | {"methods": "", "output": folder / "first.json"}

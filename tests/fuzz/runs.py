@@ -36,7 +36,9 @@ GERMAN = {
     "red": "roter",
 }
 TRAINING = "steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, device: cpu"
-REPORT = "resamples: 100, uncertain: 1, mistakes: 1, alignment_texts: 4, head_texts: 4, masked_texts: 2"
+REPORT = (
+    "resamples: 100, uncertain: 1, mistakes: 1, alignment_examples: 4, head_examples: 4, masked_examples: 2"
+)
 
 
 def folders_in(place: Path) -> set[str]:
@@ -257,7 +259,7 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         "network: {width: 8, layers: 1, heads: 2, lstm_layers: 1}\nrepulsion: {layers: encoder}\n"
         f"attention: {{method: deterministic}}\ntraining: {{{TRAINING}, eval_every: 3}}\n"
         "prediction: {num_samples: 3}\nsearch: {num_beams: 2, max_length: 8}\n"
-        "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
+        "report: {samples: 2, resamples: 100, head_examples: 4, masked_examples: 2}\n",
         "visual_questions": f"visual_questions: {{folder: {folder}/pictures, image_size: 16}}\n"
         "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8]}\nattention: {method: babn}\n"
         f"training: {{{TRAINING}, eval_every: 3, schedule: constant_with_warmup}}\nprediction: {{num_samples: 3}}\n"
@@ -266,7 +268,7 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         "validation_fraction: 0.1, test_fraction: 0.1}\nnetwork: {width: 16, embedding: 8, layers: 2, heads: 2, "
         "feed_forward: 16, positions: 16}\nattention: {method: deterministic}\nrepulsion: {layers: [0], weight: 0.1}\n"
         f"training: {{{TRAINING}, eval_every: 3}}\nprediction: {{num_samples: 3}}\n"
-        "report: {samples: 2, resamples: 100, head_texts: 4, masked_texts: 2}\n",
+        "report: {samples: 2, resamples: 100, head_examples: 4, masked_examples: 2}\n",
         "copying": "experiment:\n  threshold: 0.45\n  search: {models: 3, candidates: 6, steps: 4}\n  conditions:\n"
         "    uniform: {types: 4, length: 4, attention: uniform}\n    learned: {types: 4, length: 4, heads: 2}\n"
         "    other: {types: 4, length: 4, heads: 2, starts: one_good}\n"

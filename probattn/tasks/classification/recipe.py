@@ -11,7 +11,7 @@ from probattn.data import BUILT_IN, ROLES, Role, Source, Task, load_task, packag
 from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.tasks.errors import RecipeError
-from probattn.tasks.sections.base import ReportSection, Section, absolute
+from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -341,7 +341,7 @@ class PredictionRecipe(Section):
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
 
 
-class ReportRecipe(ReportSection):
+class ReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     measures: list[Literal["matthews", "f1"]] = Field(
@@ -370,28 +370,6 @@ class ReportRecipe(ReportSection):
     mistakes: int = Field(default=8, ge=0, le=100, description="Most confident mistakes that are listed.")
     bin_mistakes: int = Field(
         default=3, ge=0, le=50, description="Mistakes that are listed of each bin of the reliability diagram."
-    )
-    map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
-        default="last", description="Layers whose attention maps are shown."
-    )
-    alignment_texts: int = Field(
-        default=64,
-        ge=0,
-        description="Test texts over which queries and keys are compared, where the recipe aligns them.",
-    )
-    projection: Literal["pca", "tsne"] = Field(
-        default="pca",
-        description="How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn.",
-    )
-    head_texts: int = Field(
-        default=64,
-        ge=0,
-        description="Test texts over which heads are compared, where the recipe has `repulsion` or `disagreement`.",
-    )
-    masked_texts: int = Field(
-        default=64,
-        ge=0,
-        description="Test texts over which accuracy without each head is measured, one pass a head; 0 for none.",
     )
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="Heads that get maps of their own, besides the mean over heads."

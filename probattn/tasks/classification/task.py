@@ -21,15 +21,13 @@ from probattn.data.task import role_of
 from probattn.files.durable import digest
 from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
 from probattn.inference.moments import Uncertainty
-from probattn.models import AttentionCalls, Classifier, inspect, load
+from probattn.models import AttentionCalls, Classifier, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.report import (
-    Alignment,
     DataSet,
     Example,
     HeadRows,
-    Heads,
     ModelKey,
     PredictedData,
     Predictions,
@@ -38,16 +36,12 @@ from probattn.report import (
     Role,
     RunDescription,
     Sheet,
-    clouds,
     confident_mistakes,
     describe,
     evaluate,
-    gather,
-    head_bandwidths,
     mistakes_by_bin,
     most_uncertain,
     predictions_table,
-    site_alignments,
     training_curves,
 )
 from probattn.report.measures import capital
@@ -69,7 +63,6 @@ from probattn.tasks.classification.networks import (
 )
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.heads import measure_heads
 from probattn.tasks.held_out import HeldOut
 from probattn.tasks.programs import (
     Data,
@@ -78,15 +71,14 @@ from probattn.tasks.programs import (
     check_finished,
     check_frozen_probe,
     dynamics,
-    health,
     in_batches,
-    measured,
     model_key,
     on_device,
     predictions,
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.topics import TopicData, measure_topics
 from probattn.tasks.watching import Watched
 
 REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
@@ -223,7 +215,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def _check_projection(self) -> None:
         """Refuses a figure that cannot be drawn before anything is trained for it."""
         report = self.recipe.report
-        wanted = self.recipe.alignment is not None and report.alignment_texts and report.projection == "tsne"
+        wanted = (
+            self.recipe.alignment is not None and report.alignment_examples and report.projection == "tsne"
+        )
         if wanted and find_spec("sklearn") is None:
             raise RunError(
                 "report.projection: 'tsne' needs the package scikit-learn, which is not installed; install it: "
@@ -346,15 +340,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         own = networks[-1]
         if conversion(own.net) is None:
             return {}
-        details = self._inputs(networks, predicted, test)
-        wanted = measured(own.net)
-        prediction = self.recipe.prediction
-        details["health"] = health(own, self.batches(own, test), prediction, chunk_size=prediction.chunk_size)
-        if "alignment" in wanted:
-            details["alignment"] = self._alignment(networks, test)
-        if "heads" in wanted:
-            details["heads"] = self._heads(networks, test)
-        return details
+        return {
+            **self._inputs(networks, predicted, test),
+            **measure_topics(networks, self.topic_data(networks, test)),
+        }
 
     def _check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
@@ -438,45 +427,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         single = TextDataset((example.text,), None, (), source, pairs=pairs)
         return next(iter(self.batches(own, single)))
 
-    def _alignment(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Alignment | None:
-        """Distances of queries and keys at the calls that conversion changed.
-
-        The bandwidth of the kernel is the baseline's, so that it does not move with what is measured; without a
-        baseline it is the network's own.
-        """
-        report = self.recipe.report
-        if not report.alignment_texts:
-            return None
-        chosen, net = data.take(report.alignment_texts), networks[-1].net
-        calls = inspect(net)
-        samples = {
-            each.key: gather(
-                each.captured(each.tracked(self.batches(each, chosen), "queries and keys"), calls)
-            )
-            for each in networks
-        }
-        first = networks[0].key
-        bandwidths = {name: head_bandwidths(sample) for name, sample in samples[first].items()}
-        shown = [call.name for call in inspect(net, layers=report.map_layers)]
-        return Alignment(
-            texts=len(chosen),
-            bandwidth_of=first,
-            sites=tuple(
-                record for key, found in samples.items() for record in site_alignments(found, bandwidths, key)
-            ),
-            projection=report.projection,
-            clouds=tuple(
-                cloud
-                for key, found in samples.items()
-                for name in shown
-                for cloud in clouds(
-                    found[name], key, name, projection=report.projection, seed=self.recipe.prediction.seed
-                )
-            ),
-        )
-
-    def _heads(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> Heads | None:
-        """Differences between the heads of the networks, and the accuracy without each."""
+    def topic_data(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> TopicData:
+        """Texts as the topics of the report read them."""
         report = self.recipe.report
 
         def rows(calls: AttentionCalls) -> Iterator[HeadRows]:
@@ -486,14 +438,16 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                     inputs = next(iter(self.batches(network, single)))
                     yield from head_rows(network, inputs, single.texts[0], calls)
 
-        return measure_heads(
-            networks,
-            data.take,
-            texts=report.head_texts,
-            masked=0 if data.labels is None else report.masked_texts,
-            start=lambda: self.start(networks[-1]),
+        def accuracy(network: TrainedClassifier, texts: TextDataset) -> Callable[[], float]:
+            return partial(_accuracy, network, self._moved(network, texts))
+
+        return TopicData(
+            take=data.take,
             batches=self.batches,
-            accuracy=lambda network, texts: partial(_accuracy, network, self._moved(network, texts)),
+            start=lambda: self.start(networks[-1]),
+            report=self.recipe.report,
+            prediction=self.recipe.prediction,
+            accuracy=None if data.labels is None else accuracy,
             rows=rows,
         )
 

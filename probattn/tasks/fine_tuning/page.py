@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from probattn.report import MODEL_LABELS, MODEL_TITLES, DataSet, Group, Sheet
+from probattn.report.alignment import alignment_section
 from probattn.report.attribution import attribution_section
 from probattn.report.charts.lines import common_floor, reliability_chart
 from probattn.report.charts.svg import isolated
+from probattn.report.heads import heads_section
 from probattn.report.markup import Figure, Section, exact, plain
 from probattn.report.measures import (
     BESIDE_COLUMNS,
@@ -37,6 +39,7 @@ def render(
     unit: str,
     *,
     more: Iterable[Section | None] = (),
+    head_measure: str = "accuracy",
     prediction: str | None = None,
     package: str = "probattn.tasks.fine_tuning",
 ) -> str:
@@ -46,6 +49,7 @@ def render(
         results: the records.
         measures: what was measured.
         unit: what the data are counted in.
+        head_measure: what is measured without each head, in words.
         more: further sections, which stand after the comparison; ``package`` has their templates.
         prediction: how was predicted, in words; None for the number of draws.
         package: where templates are.
@@ -65,6 +69,8 @@ def render(
             Section("listings", "Details", "Details", "listing.html", {"listings": results.listings})
             if results.listings
             else None,
+            alignment_section(results.alignment, unit),
+            heads_section(results.heads, unit, head_measure),
             attribution_section(results.attribution, [each.site for each in results.health]),
             posterior_section(results.health),
             training_section(results.curves),

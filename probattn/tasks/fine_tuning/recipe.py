@@ -14,7 +14,7 @@ from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
-from probattn.tasks.sections.base import ReportSection, Section, absolute
+from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionRecipe,
@@ -242,7 +242,7 @@ class HeadNetworkRecipe(PretrainedRecipe):
         return value
 
 
-class HeadReportRecipe(ReportSection):
+class HeadReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")

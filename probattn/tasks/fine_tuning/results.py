@@ -12,10 +12,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from probattn.report import (
+    Alignment,
     AttributionExample,
     Comparison,
     Curve,
     DataSet,
+    Heads,
     ModelKey,
     RunDescription,
     bootstrap_p,
@@ -86,6 +88,8 @@ class MeasuredResults(Record):
         differences: the run's own network minus the deterministic one, on the same examples or of the same seeds.
         listings: tables of single classes, examples and so on.
         attribution: where the variance of some answers comes from.
+        alignment: distances of queries and keys; None where no method aligns them.
+        heads: how heads differ; None where no method keeps them apart.
         health: the posterior, per site.
         curves: training curves.
     """
@@ -99,6 +103,8 @@ class MeasuredResults(Record):
     differences: tuple[MeasuredDifference, ...] = ()
     listings: tuple[Listing, ...] = ()
     attribution: tuple[AttributionExample, ...] = ()
+    alignment: Alignment | None = None
+    heads: Heads | None = None
     health: tuple[SiteHealth, ...] = ()
     curves: tuple[Curve, ...] = ()
 

@@ -25,7 +25,6 @@ from probattn.report import (
     RunDescription,
     Sheet,
 )
-from probattn.report.sites import SiteHealth
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.measures import binned_sums
@@ -36,8 +35,9 @@ from probattn.tasks.fine_tuning.results import (
     Listing,
     MeasuredResults,
 )
-from probattn.tasks.measured import joined, posterior_of, posteriors_of
-from probattn.tasks.programs import HEALTH_BATCHES, health, in_batches
+from probattn.tasks.measured import expected_of, joined, posterior_of, posteriors_of
+from probattn.tasks.programs import in_batches
+from probattn.tasks.topics import TopicData
 
 ATTRIBUTED = 4
 """Most uncertain examples whose variance is attributed to words."""
@@ -177,7 +177,6 @@ class HeadTask(HeadNetworks):
             data=tuple(self._described(key) for key in self._measured()),
             listings=(*self.listings(home), *self._uncertain(answers)),
             attribution=tuple(self._attributed(own, answers)),
-            health=self._health(own),
         )
 
     def _measured(self) -> list[str]:
@@ -276,12 +275,47 @@ class HeadTask(HeadNetworks):
     def truth(self, example: Mapping[str, Any]) -> str | None:
         """The label of an example in words, as answers show theirs; None for none."""
 
-    def _health(self, own: TrainedHead) -> tuple[SiteHealth, ...]:
-        prediction, examples = self.recipe.prediction, self.examples["test"]
-        few = examples[: HEALTH_BATCHES * prediction.batch_size]
-        batches = self.batches(own, self.encode(own.codec, few), few)
-        inputs = (own.program.inputs(batch.tensors) for batch in batches)
-        return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
+    def topic_data(self, networks: Sequence[TrainedHead]) -> TopicData:
+        """Test examples as the topics of the report read them."""
+        test = self.examples["test"]
+
+        def batches(network: TrainedHead, examples: Examples) -> Iterator[Mapping[str, Tensor]]:
+            encoded = self.encode(network.codec, examples)
+            return (
+                network.program.inputs(batch.tensors) for batch in self.batches(network, encoded, examples)
+            )
+
+        return TopicData(
+            take=lambda number: test[:number],
+            batches=batches,
+            start=self._start,
+            report=self.recipe.report,
+            prediction=self.recipe.prediction,
+            accuracy=None if self.head_measure() is None else self._head_accuracy,
+        )
+
+    def _start(self) -> HeadProgram | None:
+        """The program of the network before training; None where it cannot be loaded any more."""
+        try:
+            net = self.untrained()
+            self.prepare(net)
+            return self._program_of(net)
+        except ValueError:  # RunError, DataError or RecipeError
+            return None
+
+    def _head_accuracy(self, network: TrainedHead, examples: Examples) -> Callable[[], float]:
+        """What measures a network on examples by :meth:`head_measure`, at the posterior expectation."""
+        encoded = self.encode(network.codec, examples)
+        batches = [self.completed(network, batch) for batch in self.batches(network, encoded, examples)]
+
+        def accuracy() -> float:
+            parts = [
+                self.record(expected_of(network, *self._read(network, batch.tensors)[:2]), batch)
+                for batch in batches
+            ]
+            return self.figures(joined(parts, range(len(examples))))[str(self.head_measure())] or 0.0
+
+        return accuracy
 
     def predict(
         self,

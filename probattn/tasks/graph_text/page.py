@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from probattn.report import MODEL_TITLES
-from probattn.report.heads import heads_section
 from probattn.report.markup import Section, plain
 from probattn.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
@@ -19,12 +18,14 @@ from probattn.tasks.graph_text.results import GraphTextResults, GraphTextSample,
 
 def render(results: GraphTextResults) -> str:
     """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    more = [
-        _samples_section(results),
-        heads_section(results.heads, unit="texts", measure="token accuracy"),
-    ]
     return render_measured(
-        results, MEASURES, "texts", more=more, prediction=results.search, package="probattn.tasks.graph_text"
+        results,
+        MEASURES,
+        "texts",
+        more=[_samples_section(results)],
+        head_measure="token accuracy",
+        prediction=results.search,
+        package="probattn.tasks.graph_text",
     )
 
 

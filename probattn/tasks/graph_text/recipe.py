@@ -13,7 +13,7 @@ from probattn.data.files import DATA_VARIABLE, data_folder
 from probattn.data.graph_texts import roles
 from probattn.models import WritingOptions
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import ReportSection, Section, absolute
+from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -196,22 +196,10 @@ class WritingRecipe(_Writing):
     """Search for texts."""
 
 
-class GraphTextReportRecipe(ReportSection):
+class GraphTextReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     samples: int = Field(default=4, ge=0, le=100, description="Test texts that are shown with their graphs.")
-    head_texts: int = Field(
-        default=32,
-        ge=0,
-        description="Test texts over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 "
-        "for none.",
-    )
-    masked_texts: int = Field(
-        default=32,
-        ge=0,
-        description="Test texts over which the share of right tokens without each head is measured, one pass a head; 0 "
-        "for none.",
-    )
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 
 

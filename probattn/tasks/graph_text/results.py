@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probattn.data import GraphText
-from probattn.report import Heads, ModelKey
+from probattn.report import ModelKey
 from probattn.report.record import Record
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
@@ -44,13 +44,11 @@ class GraphTextResults(MeasuredResults):
         search: how texts were written, in words.
         signature: how BLEU and METEOR were computed.
         samples: texts with their graphs.
-        heads: how heads differ; None where no method was there to keep them apart.
     """
 
     search: str = ""
     signature: str = ""
     samples: tuple[GraphTextSample, ...] = ()
-    heads: Heads | None = None
 
 
 def pieces(tokens: list[str | int], row: GraphText) -> tuple[Piece, ...]:

@@ -35,8 +35,7 @@ from probattn.models import (
 )
 from probattn.models.program import IGNORED, seeded
 from probattn.models.translation import token_measures
-from probattn.report import Heads, ModelKey, RunDescription, Sheet
-from probattn.report.sites import SiteHealth
+from probattn.report import ModelKey, RunDescription, Sheet
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graph_text.measures import (
     MEASURES,
@@ -55,16 +54,12 @@ from probattn.tasks.graph_text.texts import (
     surfaces,
     write_lines,
 )
-from probattn.tasks.heads import measure_heads
 from probattn.tasks.measured import MeasuredTask, joined
 from probattn.tasks.programs import (
-    HEALTH_BATCHES,
     Data,
     Network,
     check_finished,
-    health,
     in_batches,
-    measured,
     model_key,
     on_device,
     put_methods,
@@ -72,6 +67,7 @@ from probattn.tasks.programs import (
     search_words,
     text_set,
 )
+from probattn.tasks.topics import TopicData
 
 VOCABULARY = "vocabulary.json"
 """The vocabulary of a run, in its folder for the model."""
@@ -301,20 +297,17 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             search=search_words(self.recipe.search),
             signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
             samples=samples_of(test, texts, report.samples),
-            heads=self._heads(networks) if "heads" in measured(own.net) else None,
-            health=self._health(own),
         )
 
-    def _heads(self, networks: Sequence[Trained]) -> Heads | None:
-        """Differences between the heads of the networks, and the accuracy without each."""
-        own, report = networks[-1], self.recipe.report
-        return measure_heads(
-            networks,
-            self.texts["test"].take,
-            texts=report.head_texts,
-            masked=report.masked_texts,
-            start=lambda: GraphTextProgram(self.build(own.codec)),
+    def topic_data(self, networks: Sequence[Trained]) -> TopicData:
+        """Test texts as the topics of the report read them."""
+        own = networks[-1]
+        return TopicData(
+            take=self.texts["test"].take,
             batches=lambda network, texts: self.batches(network, texts, self.recipe.prediction.batch_size),
+            start=lambda: GraphTextProgram(self.build(own.codec)),
+            report=self.recipe.report,
+            prediction=self.recipe.prediction,
             accuracy=lambda network, texts: partial(self._token_accuracy, network, texts),
         )
 
@@ -326,14 +319,6 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
                 found = token_measures(network.program(batch), batch["labels"])
             right, tokens = right + found["correct"].sum().item(), tokens + found["tokens"].sum().item()
         return right / tokens
-
-    def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
-        prediction = self.recipe.prediction
-        few = self.texts["test"].take(HEALTH_BATCHES * prediction.batch_size)
-        inputs = (
-            own.program.inputs(own.moved(batch)) for batch in self.batches(own, few, prediction.batch_size)
-        )
-        return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
 
     def input_check(self, run: Path) -> Callable[[str], object]:
         """Whether a line is one to write about."""

@@ -7,7 +7,6 @@ from typing import Any
 from markupsafe import Markup
 
 from probattn.report import MODEL_TITLES, ModelKey
-from probattn.report.heads import heads_section
 from probattn.report.markup import Section, plain
 from probattn.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
@@ -17,11 +16,14 @@ from probattn.tasks.pretraining.results import PredictedToken, PretrainingResult
 
 def render(results: PretrainingResults) -> str:
     """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    more = [
-        _samples_section(results),
-        heads_section(results.heads, unit="passages", measure="accuracy of detection"),
-    ]
-    return render_measured(results, MEASURES, "passages", more=more, package="probattn.tasks.pretraining")
+    return render_measured(
+        results,
+        MEASURES,
+        "passages",
+        more=[_samples_section(results)],
+        head_measure="accuracy of detection",
+        package="probattn.tasks.pretraining",
+    )
 
 
 def _samples_section(results: PretrainingResults) -> Section | None:

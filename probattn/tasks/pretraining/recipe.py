@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.pretraining.stream import MULTI30K, NAMED, TextStream
-from probattn.tasks.sections.base import ReportSection, Section, absolute
+from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -223,23 +223,11 @@ class PretrainingTrainingRecipe(_Training):
         return value
 
 
-class PretrainingReportRecipe(ReportSection):
+class PretrainingReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     samples: int = Field(
         default=4, ge=0, le=100, description="Test passages whose tokens are shown with their predictions."
-    )
-    head_texts: int = Field(
-        default=32,
-        ge=0,
-        description="Test passages over which heads are compared, with the replacements of the run's own generator, "
-        "where the recipe has `repulsion` or `disagreement`; 0 for none.",
-    )
-    masked_texts: int = Field(
-        default=32,
-        ge=0,
-        description="Test passages over which the accuracy of detection without each head is measured, with the "
-        "replacements of each network's generator, one pass a head; 0 for none.",
     )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probattn.report import Heads, ModelKey
+from probattn.report import ModelKey
 from probattn.report.record import Probability, Record
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
@@ -28,8 +28,6 @@ class PretrainingResults(MeasuredResults):
 
     Attributes:
         samples: test passages, token by token, with the replacements of the run's own generator.
-        heads: how heads differ; None where no method was there to keep them apart.
     """
 
     samples: tuple[tuple[PredictedToken, ...], ...] = ()
-    heads: Heads | None = None

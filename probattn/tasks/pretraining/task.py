@@ -20,14 +20,12 @@ from probattn.models import ElectraProgram, StoredNetworkError, load
 from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import seeded
-from probattn.report import DataSet, Heads, RunDescription, Sheet
-from probattn.report.sites import SiteHealth
+from probattn.report import DataSet, RunDescription, Sheet
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.measures import binned_sums
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
 from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.heads import measure_heads
 from probattn.tasks.measured import MeasuredTask
 from probattn.tasks.pretraining.answers import answered, columns_of, given, sheet_of
 from probattn.tasks.pretraining.evaluation import Evaluation, Trained
@@ -45,17 +43,15 @@ from probattn.tasks.pretraining.stream import (
 )
 from probattn.tasks.pretraining.vocabulary import learned_tokenizer, loaded_tokenizer
 from probattn.tasks.programs import (
-    HEALTH_BATCHES,
     Data,
     Network,
     check_finished,
-    health,
-    measured,
     model_key,
     on_device,
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.topics import TopicData
 
 GENERATOR = "generator"
 """The generator of a run, a folder in that of the discriminator."""
@@ -257,7 +253,6 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> PretrainingResults:
         """Measures every network on test passages with replacements of its own generator."""
-        own = networks[-1]
         table = {
             ("test", key): columns
             for each in networks
@@ -280,34 +275,25 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             seed=self.recipe.prediction.seed,
             data=(described,),
             samples=self.evaluation.samples(networks, self.test[: self.recipe.report.samples]),
-            heads=self._heads(networks) if "heads" in measured(own.net) else None,
-            health=self._health(own),
         )
 
     def bins(self, columns: Columns) -> BinSums:
         """Sums over bins of confidence in detection."""
         return binned_sums(columns["bins"])
 
-    def _heads(self, networks: Sequence[Trained]) -> Heads | None:
-        """Differences between the heads of the discriminators, and the accuracy without each."""
-        own, report, evaluation = networks[-1], self.recipe.report, self.evaluation
-        return measure_heads(
-            networks,
-            lambda number: self.test[:number],
-            texts=report.head_texts,
-            masked=report.masked_texts,
-            start=lambda: self.program_of(*self.build(own.codec), own.codec),
+    def topic_data(self, networks: Sequence[Trained]) -> TopicData:
+        """Test passages as the topics of the report read them, with replaced tokens."""
+        own, evaluation = networks[-1], self.evaluation
+        return TopicData(
+            take=lambda number: self.test[:number],
             batches=lambda network, rows: (
                 batch.inputs for batch in evaluation.replaced(network, rows, own=own)
             ),
+            start=lambda: self.program_of(*self.build(own.codec), own.codec),
+            report=self.recipe.report,
+            prediction=self.recipe.prediction,
             accuracy=evaluation.accuracy,
         )
-
-    def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
-        prediction = self.recipe.prediction
-        few = self.test[: HEALTH_BATCHES * prediction.batch_size]
-        inputs = (batch.inputs for batch in self.evaluation.replaced(own, few))
-        return health(own, inputs, prediction, chunk_size=prediction.chunk_size)
 
     def input_check(self, run: Path) -> Callable[[str], object]:
         """Whether the network can read a line."""

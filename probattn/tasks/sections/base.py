@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
 
@@ -68,6 +68,38 @@ class ReportSection(Section):
         default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
     )
     level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+
+
+class TopicsReportSection(ReportSection):
+    """What the reports of networks have in common whose queries, keys and heads can be compared."""
+
+    alignment_examples: int = Field(
+        default=64,
+        ge=0,
+        validation_alias=AliasChoices("alignment_examples", "alignment_texts"),
+        description="Test examples over which queries and keys are compared, where the recipe aligns them; 0 for none.",
+    )
+    projection: Literal["pca", "tsne"] = Field(
+        default="pca",
+        description="How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn.",
+    )
+    map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
+        default="last", description="Layers whose attention maps, or queries and keys, are drawn."
+    )
+    head_examples: int = Field(
+        default=64,
+        ge=0,
+        validation_alias=AliasChoices("head_examples", "head_texts", "head_pairs", "head_questions"),
+        description="Test examples over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
+        "0 for none.",
+    )
+    masked_examples: int = Field(
+        default=64,
+        ge=0,
+        validation_alias=AliasChoices("masked_examples", "masked_texts", "masked_pairs", "masked_questions"),
+        description="Test examples over which accuracy, or the task's first share, is measured without each head, one "
+        "pass a head; 0 for none.",
+    )
 
 
 class RunRecipe(Section):

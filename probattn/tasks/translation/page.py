@@ -13,12 +13,14 @@ from probattn.report import (
     Sheet,
     is_reliable,
 )
+from probattn.report.alignment import alignment_section
 from probattn.report.dynamics import dynamics_section
 from probattn.report.heads import heads_section
 from probattn.report.markup import Section, exact, plain
 from probattn.report.measures import MINUS
 from probattn.report.page import budget, render_page, run_section
 from probattn.report.sections import QUANTITIES, training_section
+from probattn.report.sites import posterior_section
 from probattn.tasks.translation.results import BleuDifference, TranslationResults, TranslationScores
 
 
@@ -31,7 +33,9 @@ def render(results: TranslationResults) -> str:
         [
             _scores_section(results),
             _samples_section(results),
+            alignment_section(results.alignment, "sentence pairs"),
             heads_section(results.heads, unit="sentence pairs", measure="token accuracy"),
+            posterior_section(results.health),
             dynamics_section(results.dynamics),
             training_section(results.curves, {**QUANTITIES, "loss": ("Loss", f"nats {unit}")}),
             run_section(run, (results.test,), note),

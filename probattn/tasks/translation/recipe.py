@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.models.translation.search import SearchOptions
-from probattn.tasks.sections.base import ReportSection, Section, absolute
+from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -315,22 +315,10 @@ class SearchRecipe(_Search):
     """Search for translations."""
 
 
-class TranslationReportRecipe(ReportSection):
+class TranslationReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     samples: int = Field(default=12, ge=0, le=200, description="Test sentences whose translations are shown.")
-    head_pairs: int = Field(
-        default=64,
-        ge=0,
-        description="Test pairs over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 "
-        "for none.",
-    )
-    masked_pairs: int = Field(
-        default=64,
-        ge=0,
-        description="Test pairs over which the share of right subwords without each head is measured, one pass a head; "
-        "0 for none.",
-    )
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
 
 

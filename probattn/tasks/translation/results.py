@@ -14,6 +14,7 @@ from torch import Tensor
 from probattn.inference.records import Record as StepRecord
 from probattn.metrics.functional import bleu_from_counts
 from probattn.report import (
+    Alignment,
     Comparison,
     Curve,
     DataSet,
@@ -21,6 +22,7 @@ from probattn.report import (
     Heads,
     ModelKey,
     RunDescription,
+    SiteHealth,
     bootstrap_p,
     training_curves,
 )
@@ -86,7 +88,9 @@ class TranslationResults(Record):
         samples: translations.
         curves: training curves.
         dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
-        heads: how heads differ; None where no method was there to keep them apart.
+        alignment: distances of queries and keys; None where no method aligns them.
+        heads: how heads differ; None where no method keeps them apart.
+        health: the posterior, per site.
     """
 
     schema_version: Literal[2] = 2
@@ -101,7 +105,9 @@ class TranslationResults(Record):
     samples: tuple[TranslationSample, ...] = ()
     curves: tuple[Curve, ...] = ()
     dynamics: tuple[Dynamics, ...] = ()
+    alignment: Alignment | None = None
     heads: Heads | None = None
+    health: tuple[SiteHealth, ...] = ()
 
     @model_validator(mode="after")
     def _known_models(self) -> TranslationResults:

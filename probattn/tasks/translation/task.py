@@ -25,9 +25,8 @@ from probattn.models import AlignmentGuide, SearchOptions, Translator, Variation
 from probattn.models.program import seeded
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
-from probattn.report import Heads, ModelKey, RunDescription, Sheet
+from probattn.report import ModelKey, RunDescription, Sheet
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.heads import measure_heads
 from probattn.tasks.programs import (
     Data,
     Network,
@@ -36,7 +35,6 @@ from probattn.tasks.programs import (
     check_frozen_probe,
     dynamics,
     in_batches,
-    measured,
     model_key,
     on_device,
     put_methods,
@@ -44,6 +42,7 @@ from probattn.tasks.programs import (
     search_words,
     text_set,
 )
+from probattn.tasks.topics import Drawing, TopicData, measure_topics
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
 from probattn.tasks.translation.page import headline, render, translation_table
 from probattn.tasks.translation.recipe import TranslationRecipe
@@ -282,7 +281,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             samples=_samples(test, translations, self.recipe.report.samples),
             curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
             dynamics=dynamics(networks),
-            heads=self._heads(networks) if "heads" in measured(own.net) else None,
+            **measure_topics(networks, self.topic_data(networks)),
         )
 
     def _differences(self, counts: dict[ModelKey, Tensor]) -> tuple[BleuDifference, ...]:
@@ -295,16 +294,15 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             if base is not None and key != "deterministic"
         )
 
-    def _heads(self, networks: Sequence[TrainedTranslator]) -> Heads | None:
-        """Differences between the heads of the networks, and the accuracy without each."""
-        own, report = networks[-1], self.recipe.report
-        return measure_heads(
-            networks,
-            self.splits.test.take,
-            texts=report.head_pairs,
-            masked=report.masked_pairs,
-            start=lambda: Translator(build_network(self.recipe, len(own.codec))),
+    def topic_data(self, networks: Sequence[TrainedTranslator]) -> TopicData:
+        """Test pairs as the topics of the report read them."""
+        own = networks[-1]
+        return TopicData(
+            take=self.splits.test.take,
             batches=self.batches,
+            start=lambda: Translator(build_network(self.recipe, len(own.codec))),
+            report=self.recipe.report,
+            prediction=Drawing(seed=self.recipe.report.seed, batch_size=self.recipe.search.batch_size),
             accuracy=lambda network, pairs: partial(self._token_accuracy, network, pairs),
         )
 

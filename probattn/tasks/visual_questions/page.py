@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from probattn.report import MODEL_TITLES
 from probattn.report.charts.heatmap import heatmap
-from probattn.report.heads import heads_section
 from probattn.report.markup import Section
 from probattn.report.measures import MODEL_STYLES
 from probattn.tasks.fine_tuning.page import render as render_measured
@@ -30,12 +29,12 @@ class Drawn(NamedTuple):
 
 def render(results: VisualQuestionResults) -> str:
     """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    more = [
-        _samples_section(results),
-        heads_section(results.heads, unit="questions", measure="accuracy"),
-    ]
     return render_measured(
-        results, MEASURES, "questions", more=more, package="probattn.tasks.visual_questions"
+        results,
+        MEASURES,
+        "questions",
+        more=[_samples_section(results)],
+        package="probattn.tasks.visual_questions",
     )
 
 

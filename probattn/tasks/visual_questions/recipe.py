@@ -19,7 +19,7 @@ from probattn.data import (
 )
 from probattn.data.words import GLOVE
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import ReportSection, Section, absolute
+from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -319,23 +319,11 @@ class VisualQuestionTrainingRecipe(_Training):
         return EpochSchedule(self.epochs, self.warmup_epochs, tuple(self.decay_epochs), self.decay)
 
 
-class VisualQuestionReportRecipe(ReportSection):
+class VisualQuestionReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     samples: int = Field(
         default=4, ge=0, le=100, description="Test questions that are shown with their attention maps."
-    )
-    head_questions: int = Field(
-        default=64,
-        ge=0,
-        description="Test questions over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
-        "0 for none.",
-    )
-    masked_questions: int = Field(
-        default=256,
-        ge=0,
-        description="Test questions over which the accuracy without each head is measured, one pass a head; 0 "
-        "for none.",
     )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")

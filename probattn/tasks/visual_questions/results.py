@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from probattn.report import Heads, ModelKey
+from probattn.report import ModelKey
 from probattn.report.record import Probability, Record
 from probattn.tasks.fine_tuning.results import MeasuredResults
 
@@ -94,8 +94,6 @@ class VisualQuestionResults(MeasuredResults):
 
     Attributes:
         samples: questions with maps.
-        heads: how heads differ; None where no method was there to keep them apart.
     """
 
     samples: tuple[VisualQuestionSample, ...] = ()
-    heads: Heads | None = None

@@ -24,24 +24,20 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_predict
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.report import DataSet, Heads, ModelKey, RunDescription, Sheet
-from probattn.report.sites import SiteHealth
+from probattn.report import DataSet, ModelKey, RunDescription, Sheet
 from probattn.tasks.errors import RunError
-from probattn.tasks.heads import measure_heads
 from probattn.tasks.measured import MeasuredTask, joined
 from probattn.tasks.programs import (
-    HEALTH_BATCHES,
     Network,
     check_finished,
-    health,
     in_batches,
-    measured,
     model_key,
     on_device,
     predictions,
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.topics import TopicData
 from probattn.tasks.visual_questions.building import (
     VisualQuestionData,
     check_parts,
@@ -198,7 +194,6 @@ class VisualQuestionTask(
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
         """Answers the test questions, as they are and with noise, and measures the answers."""
-        own = networks[-1]
         keys = ["test", *(["noisy"] if self.recipe.visual_questions.noise is not None else [])]
         found = dict(chain.from_iterable(self.columns_of(network, keys) for network in networks))
         table = {place: found[place] for place in sorted(found, key=lambda place: keys.index(place[0]))}
@@ -213,8 +208,6 @@ class VisualQuestionTask(
             data=tuple(self._described(key) for key in keys),
             listings=(by_kind(self.questions["test"], accuracies),),
             samples=tuple(self._samples(networks)),
-            heads=self._heads(networks) if "heads" in measured(own.net) else None,
-            health=self._health(own),
         )
 
     def _described(self, key: str) -> DataSet:
@@ -241,20 +234,19 @@ class VisualQuestionTask(
             batches = {each.key: next(self.batches(each, self.rows(each, single))) for each in networks}
             yield sample_of(networks, batches, single, self.recipe.prediction)
 
-    def _heads(self, networks: Sequence[Trained]) -> Heads | None:
-        """Differences between the heads of the networks, and the accuracy without each."""
-        own, report = networks[-1], self.recipe.report
+    def topic_data(self, networks: Sequence[Trained]) -> TopicData:
+        """Test questions as the topics of the report read them."""
+        own = networks[-1]
 
         def batches(network: Trained, questions: VisualQuestions) -> Iterator[dict[str, Tensor]]:
             return self.batches(network, self.rows(network, questions))
 
-        return measure_heads(
-            networks,
-            self.questions["test"].take,
-            texts=report.head_questions,
-            masked=report.masked_questions,
-            start=lambda: VisualQuestionProgram(new_network(self.recipe, len(own.codec), answers_of(own))),
+        return TopicData(
+            take=self.questions["test"].take,
             batches=batches,
+            start=lambda: VisualQuestionProgram(new_network(self.recipe, len(own.codec), answers_of(own))),
+            report=self.recipe.report,
+            prediction=self.recipe.prediction,
             accuracy=lambda network, questions: partial(
                 self._accuracy, network, list(batches(network, questions))
             ),
@@ -265,12 +257,6 @@ class VisualQuestionTask(
         with torch.no_grad():
             parts = [self.validation_metrics(network.program, batch)["accuracy"] for batch in batches]
         return torch.cat(parts).mean().item()
-
-    def _health(self, own: Trained) -> tuple[SiteHealth, ...]:
-        prediction, test = self.recipe.prediction, self.questions["test"]
-        first = test.at(range(min(len(test), HEALTH_BATCHES * prediction.batch_size)))
-        batches = self.batches(own, self.rows(own, first))
-        return health(own, map(own.moved, batches), prediction, chunk_size=prediction.chunk_size)
 
     def input_check(self, run: Path) -> Callable[[str], object]:
         """Whether a line names an image that is there and asks something."""

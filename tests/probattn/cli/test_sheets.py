@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from probattn.cli.app import show
+from probattn.cli.console import show
 from probattn.report import (
     Agreement,
     DataSet,

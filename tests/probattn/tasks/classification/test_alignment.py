@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def aligned(recipe, tmp_path_factory):
     """A run of deterministic attention with conditional transport, and its baseline."""
     folder = tmp_path_factory.mktemp("runs") / "aligned"
-    keys = ("alignment={method: ct, weight: 0.5}", "report.alignment_texts=6")
+    keys = ("alignment={method: ct, weight: 0.5}", "report.alignment_examples=6")
     return runs.trained(recipe, folder, "attention.method=deterministic", *keys)
 
 
@@ -101,7 +101,7 @@ def test_predict_takes_one_pass(aligned, command):
 
 def test_both_methods_at_once_are_reported(recipe, tmp_path):
     run = runs.trained(
-        recipe, tmp_path / "both", "alignment={method: ct, weight: 0.1}", "report.alignment_texts=4"
+        recipe, tmp_path / "both", "alignment={method: ct, weight: 0.1}", "report.alignment_examples=4"
     )
     runs.succeeds("report", run)
     found = read_results(run / "metrics.json")
@@ -114,7 +114,7 @@ def test_both_methods_at_once_are_reported(recipe, tmp_path):
 
 def test_what_is_left_out_is_not_measured(recipe, tmp_path):
     keys = ("attention.method=deterministic", "alignment.method=mmd", "report.baseline=false")
-    run = runs.trained(recipe, tmp_path / "run", *keys, "report.alignment_texts=0")
+    run = runs.trained(recipe, tmp_path / "run", *keys, "report.alignment_examples=0")
     runs.succeeds("report", run)
     found = read_results(run / "metrics.json")
     assert found.alignment is None

@@ -98,7 +98,7 @@ def test_heads_are_measured_before_and_after(repulsive, report):
 def test_heads_without_baseline_start_or_masks(recipe, network, tmp_path):
     own = tmp_path / "network"
     shutil.copytree(network, own)
-    keys = (f"network.name={own}", "report.baseline=false", "report.masked_texts=0", "report.texts=[]")
+    keys = (f"network.name={own}", "report.baseline=false", "report.masked_examples=0", "report.texts=[]")
     runs.trained(recipe, tmp_path / "run", *KEYS, *keys)
     shutil.rmtree(own)
     runs.succeeds("report", tmp_path / "run")

@@ -171,7 +171,7 @@ def test_a_drawing_has_an_entity_a_line_and_an_arrow_a_relation():
     ],
 )
 def test_other_methods_train_and_report(recipe, run, tmp_path, keys, models):
-    keys = (*keys, "repulsion=null", "training.steps=2", "report.baseline=false", "report.head_texts=0")
+    keys = (*keys, "repulsion=null", "training.steps=2", "report.baseline=false", "report.head_examples=0")
     place = runs.trained(recipe, tmp_path / "run", *keys)
     given = ["--baseline", run / "baseline"] if models else []
     runs.succeeds("report", place, *given)

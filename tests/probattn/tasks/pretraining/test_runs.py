@@ -234,7 +234,7 @@ def test_other_methods_train_and_report(recipe, run, tmp_path, keys, models):
         "training.epochs=1",
         "training.batch_size=64",
         "report.baseline=false",
-        "report.head_texts=0",
+        "report.head_examples=0",
     )
     place = runs.trained(recipe, tmp_path / "run", *keys)
     runs.succeeds("report", place, "--baseline", run / "baseline")

@@ -172,6 +172,8 @@ def test_heads_are_left_out_where_nothing_kept_them_apart(translation_run, trans
     copy = tmp_path / "copy"
     shutil.copytree(translation_run, copy)
     recipe = (copy / "recipe.yaml").read_text(encoding="utf-8")
-    (copy / "recipe.yaml").write_text(recipe.replace("head_pairs: 64", "head_pairs: 0"), encoding="utf-8")
+    (copy / "recipe.yaml").write_text(
+        recipe.replace("head_examples: 64", "head_examples: 0"), encoding="utf-8"
+    )
     runs.succeeds("evaluate", copy)
     assert load_results(copy).heads is None

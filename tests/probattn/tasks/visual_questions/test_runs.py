@@ -419,7 +419,7 @@ def test_regions_of_a_detector_are_read_by_path(recipe, tmp_path):
         "network: {width: 8, layers: 1, heads: 2, embedding_size: 4}\nrepulsion: {weight: 0.1}\n"
         "attention: {method: deterministic}\ntraining: {epochs: 2, batch_size: 16, device: cpu, warmup_epochs: 2, "
         "decay_epochs: [1]}\nprediction: {num_samples: 2}\n"
-        "report: {samples: 1, resamples: 100, head_questions: 4, masked_questions: 4, baseline: false}\n"
+        "report: {samples: 1, resamples: 100, head_examples: 4, masked_examples: 4, baseline: false}\n"
     )
     (tmp_path / "regions.yaml").write_text(text)
     place = tmp_path / "run"
