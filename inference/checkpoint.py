@@ -29,7 +29,6 @@ from probattn.files.durable import (
 )
 from probattn.files.json_files import read_json
 from probattn.files.manifest import DamagedFolderError, Manifest, verify_manifest, write_manifest
-from probattn.inference.migration import migrated_configuration
 
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{6,})")
@@ -161,7 +160,7 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
     """Refuses a checkpoint whose configuration ``found`` differs from this run's, and names every difference."""
-    current, previous = flatten(json.loads(json.dumps(expected))), flatten(migrated_configuration(stored))
+    current, previous = flatten(json.loads(json.dumps(expected))), flatten(stored)
     moved = {
         key
         for key in current.keys() & previous.keys()

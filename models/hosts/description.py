@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,19 +19,10 @@ from probattn.models.hosts.record import Conversion
 from probattn.models.hosts.selection import Kind, Layers, Part
 from probattn.options import hints
 from probattn.sites import METHODS, Method
-from probattn.sites.inverse_temperature import UnknownSizeError, without_inverse_temperature
 from probattn.sites.observation import ObservationNoise
 
 FILE = "probattn.json"
-FORMATS = (1, 2, 3, 4, 5)
-"""Formats 1 to 4 have a key for each method of this library; the last one has a list of methods of any kind."""
-FORMER_KEYS = {
-    "method": "bayesian",
-    "alignment": "alignment",
-    "repulsive": "repulsive",
-    "disagreement": "disagreement",
-}
-"""Keys of formats 1 to 4 and the kinds of methods that they stand for."""
+FORMAT = 5
 
 
 class Description(BaseModel):
@@ -52,11 +42,6 @@ class Description(BaseModel):
     card: dict[str, Any] = Field(default_factory=dict)
     config: dict[str, JsonValue] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _current(cls, value: Any) -> Any:
-        return _migrated(value) if isinstance(value, dict) else value
-
     @model_validator(mode="after")
     def _check_location(self) -> Description:
         if self.built() and (self.layers is None or self.attention is None):
@@ -66,7 +51,7 @@ class Description(BaseModel):
     @classmethod
     def of(cls, net: nn.Module, record: Conversion | None, card: Mapping[str, Any]) -> Description:
         """The description of a network that was converted as the record has it."""
-        content: dict[str, Any] = {"format": FORMATS[-1], "class": type(net).__name__, "methods": []}
+        content: dict[str, Any] = {"format": FORMAT, "class": type(net).__name__, "methods": []}
         if record is not None:
             content["methods"] = [{"kind": method.kind, **_written(method)} for method in record.methods]
             content["layers"] = record.layers if isinstance(record.layers, str) else list(record.layers)
@@ -100,21 +85,6 @@ def described_noise(net: nn.Module) -> dict[str, JsonValue] | None:
     return None if scale is None else {**asdict(scale.noise), "size": len(scale.log_scale)}
 
 
-def _migrated(stored: dict[str, Any]) -> dict[str, Any]:
-    """A description of formats 1 to 4, which name each method by a key of its own, in the present format."""
-    if stored.get("format") not in FORMATS[:-1] or "methods" in stored:
-        return stored
-    unchanged = {key: value for key, value in stored.items() if key not in FORMER_KEYS}
-    methods = []
-    for key, kind in FORMER_KEYS.items():
-        options = stored.get(key)
-        if options is not None:
-            methods.append(
-                {"kind": kind, **_with_present_names(options)} if isinstance(options, dict) else options
-            )
-    return {**unchanged, "methods": methods}
-
-
 def _built(stored: dict[str, Any]) -> Method:
     kind = stored.pop("kind", None)
     try:
@@ -125,15 +95,6 @@ def _built(stored: dict[str, Any]) -> Method:
     if unknown:
         raise ValueError(f"{method.__name__} has no option {shown(unknown[0])}")
     return method(**stored)
-
-
-def _with_present_names(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of heads in today's names; the network predicts the same for any noise of its training."""
-    try:
-        return without_inverse_temperature(options, None)
-    except UnknownSizeError as error:
-        warnings.warn(f"{error}, before training on: it is read as 1", stacklevel=2)
-        return {name: value for name, value in options.items() if name != "inverse_temperature"}
 
 
 def read_description(source: Path) -> Description:
@@ -149,10 +110,9 @@ def read_description(source: Path) -> Description:
     except (JSONError, OSError) as error:
         reason = str(error).removeprefix(f"{file}: ")
         raise StoredNetworkError(f"{file}: cannot be read ({reason})") from error
-    if described.format not in FORMATS:
+    if described.format != FORMAT:
         raise StoredNetworkError(
-            f"{file}: expected a format from {FORMATS[0]} to {FORMATS[-1]}, got {described.format}; another version "
-            "wrote it"
+            f"{file}: expected format {FORMAT}, got {described.format}; another version wrote it"
         )
     return described
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from probattn.checks import shortened, shown
-from probattn.data import DataWarning
 from probattn.files.durable import write_atomically
-from probattn.files.json_files import JSONError, parse_json, read_json
+from probattn.files.json_files import JSONError, read_json
 from probattn.report.alignment import Alignment
 from probattn.report.attention import AttentionExample, Example
 from probattn.report.attribution import AttributionExample
@@ -139,8 +137,6 @@ class Results(Record):
 
 
 Content = TypeVar("Content", bound=BaseModel)
-WITHOUT_P = 1
-"""Schema version whose comparisons have no p values; all else is as in the present one."""
 
 
 class ResultsFileError(ValueError):
@@ -204,27 +200,13 @@ def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
         raise ResultsFileError(
             f"{path}: expected an object with a schema_version; this is no metrics.json of a run"
         )
-    if header.schema_version == SCHEMA_VERSION:
-        return _read(path, kind)
-    if header.schema_version != WITHOUT_P:
+    if header.schema_version != SCHEMA_VERSION:
         raise ResultsFileError(
             f"{path}: expected schema version {SCHEMA_VERSION}, got {shown(header.schema_version)}; evaluate the run "
             "again with this version of probattn (`probattn report RUN --again`), or read the file with the version "
             "that wrote it"
         )
-    content = header.model_dump(exclude_unset=True) | {"schema_version": SCHEMA_VERSION}
-    if content.pop("differences", None):
-        warnings.warn(
-            DataWarning(
-                f"{path}: its comparisons are left out, since an earlier version wrote them without p values; "
-                "`probattn report RUN --again` makes them"
-            ),
-            stacklevel=2,
-        )
-    try:
-        return parse_json(json.dumps(content), TypeAdapter(kind))
-    except JSONError as error:
-        raise ResultsFileError(f"{path}: {error}; evaluate the run again to write the file anew") from error
+    return _read(path, kind)
 
 
 class _Header(BaseModel):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
 
@@ -76,7 +76,6 @@ class TopicsReportSection(ReportSection):
     alignment_examples: int = Field(
         default=64,
         ge=0,
-        validation_alias=AliasChoices("alignment_examples", "alignment_texts"),
         description="Test examples over which queries and keys are compared, where the recipe aligns them; 0 for none.",
     )
     projection: Literal["pca", "tsne"] = Field(
@@ -89,14 +88,12 @@ class TopicsReportSection(ReportSection):
     head_examples: int = Field(
         default=64,
         ge=0,
-        validation_alias=AliasChoices("head_examples", "head_texts", "head_pairs", "head_questions"),
         description="Test examples over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
         "0 for none.",
     )
     masked_examples: int = Field(
         default=64,
         ge=0,
-        validation_alias=AliasChoices("masked_examples", "masked_texts", "masked_pairs", "masked_questions"),
         description="Test examples over which accuracy, or the task's first share, is measured without each head, one "
         "pass a head; 0 for none.",
     )

@@ -14,7 +14,6 @@ from probattn.sites import (
     DisagreementAttention,
     Method,
 )
-from probattn.sites.inverse_temperature import without_inverse_temperature
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.derived import MethodSection, method_section
@@ -202,12 +201,6 @@ class RepulsionRecipe(_Repulsion):
         >>> RepulsionRecipe(weight=0.1).build().repulsion
         0.1
     """
-
-    @model_validator(mode="before")
-    @classmethod
-    def _migrated(cls, value: Any) -> Any:
-        """Reads ``inverse_temperature`` of an earlier version."""
-        return without_inverse_temperature(value, None) if isinstance(value, dict) else value
 
 
 _Disagreement: Any = method_section(DisagreementAttention)
