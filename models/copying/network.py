@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.checks import check_choice, check_integer
 from probattn.models.copying.stacked import (
     StackedLinear,
     StackedLSTM,
@@ -19,6 +18,7 @@ from probattn.models.copying.stacked import (
     uniform_rows,
 )
 from probattn.models.copying.tasks import CopyBatch
+from probattn.options import Count, Options
 from probattn.probes import AttentionMode, attention_weights
 
 _BODY, _HEADS = 0, 1
@@ -26,7 +26,7 @@ _BODY, _HEADS = 0, 1
 
 
 @dataclass(frozen=True)
-class CopyingOptions:
+class CopyingOptions(Options):
     """Size of the copying model.
 
     Args:
@@ -39,15 +39,10 @@ class CopyingOptions:
         ValueError: an option out of its range.
     """
 
-    words: int
-    width: int = 256
-    heads: int = 1
+    words: Count
+    width: Count = 256
+    heads: Count = 1
     attention: AttentionMode = "learned"
-
-    def __post_init__(self) -> None:
-        for name in ("words", "width", "heads"):
-            check_integer("CopyingOptions", name, getattr(self, name), least=1)
-        check_choice("CopyingOptions", "attention", self.attention, AttentionMode)
 
 
 class CopyingOutput(NamedTuple):

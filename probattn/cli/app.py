@@ -210,7 +210,7 @@ def predict(
 ) -> None:
     """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
     from probattn import tasks
-    from probattn.cli.predicting import FileOptions, check_texts, predict_file
+    from probattn.cli.predicting import FileRequest, check_texts, predict_file
     from probattn.tasks import devices
 
     if (input_ is None) == (not texts):
@@ -228,7 +228,7 @@ def predict(
             raise tasks.RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        options = FileOptions(
+        options = FileRequest(
             input_,
             output,
             format_,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from probattn.cli.console import echo, show
+from probattn.cli.console import echo, options_error, show
 from probattn.cli.errors import fails_in_one_line
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption
 
@@ -39,7 +39,6 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Train recipes over seeds and compare every way of predicting; continues what was interrupted."""
-    from probattn import tasks
     from probattn.comparison import CompareOptions, comparison_table
     from probattn.comparison import compare as run
     from probattn.tasks import devices, progress
@@ -48,7 +47,7 @@ def compare(
     try:
         options = CompareOptions(tuple(recipes), seeds, changes, error, against, workers)
     except ValueError as problem:
-        raise tasks.RunError(f"compare: {problem}") from problem
+        raise options_error("compare", problem) from problem
     with devices.on(device), progress.shown(quiet=quiet):
         file, results = run(options, output, quiet=quiet)
     if as_json:

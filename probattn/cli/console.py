@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -42,3 +43,10 @@ def drawing_options(task: Any, **options: int | None) -> dict[str, Any]:
     own = getattr(task.recipe, "prediction", None)
     found = {name: getattr(own, name, None) if value is None else value for name, value in options.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def options_error(command: str, error: ValueError) -> ValueError:
+    """The error of a command's options, which names the command in place of their class."""
+    from probattn.tasks import RunError
+
+    return RunError(f"{command}: {re.sub(r'^[A-Za-z]+Options[.]', '', str(error))}")

@@ -16,7 +16,7 @@ from probattn.tasks.progress import shown, tracked
 
 
 @dataclass(frozen=True)
-class FileOptions:
+class FileRequest:
     """Options of ``predict`` for a file of texts; "-" and None stand for the standard streams and the usual columns.
 
     ``undecided`` are the columns with which a policy leaves a row without a text to a person; None without a policy.
@@ -52,7 +52,7 @@ def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Se
 def predict_file(
     task: Task[Any, Any],
     run: Path,
-    options: FileOptions,
+    options: FileRequest,
     columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
     **drawing: Any,
 ) -> tuple[int, int]:
@@ -159,7 +159,7 @@ def _texts(
         yield found
 
 
-def _columns(task: Task[Any, Any], table: Table, options: FileOptions) -> tuple[str, str | None]:
+def _columns(task: Task[Any, Any], table: Table, options: FileRequest) -> tuple[str, str | None]:
     """The columns of the texts and of the second texts, which are there."""
     usual, usual_pair = task.input_columns()
     text = options.text_column or (TEXT if table.columns == (TEXT,) else usual)

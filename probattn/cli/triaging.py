@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from probattn.cli.console import drawing_options, echo, show
+from probattn.cli.console import drawing_options, echo, options_error, show
 from probattn.cli.errors import fails_in_one_line
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption, SamplesOption, SeedOption
 
@@ -85,7 +85,7 @@ def triage(
             **drawing_options(task, num_samples=num_samples, seed=seed),
         )
     except ValueError as problem:
-        raise tasks.RunError(f"triage: {problem}") from problem
+        raise options_error("triage", problem) from problem
     with devices.on(device), progress.shown(quiet=quiet):
         file, results = triage_run(task, run, options, data=data, output=output, again=again)
     if as_json:

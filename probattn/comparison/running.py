@@ -24,6 +24,7 @@ from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference.storage import CHECKPOINTS
 from probattn.metrics.functional import holm, mean_interval
+from probattn.options import Count, Filled, OpenShare, Options, SomeOf
 from probattn.report import Comparison
 from probattn.report.claims import seeds_p
 from probattn.tasks import RunError, load_network, load_task, train
@@ -40,7 +41,7 @@ _Values = dict[tuple[str, str], dict[int, dict[str, float]]]
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(Options):
     """What is compared.
 
     Args:
@@ -55,25 +56,19 @@ class CompareOptions:
         ValueError: a value is not as described.
     """
 
-    recipes: tuple[str, ...]
-    seeds: int = 3
-    set: tuple[str, ...] = ()
-    error: float = 0.05
+    recipes: SomeOf[Filled]
+    seeds: Count = 3
+    set: Sequence[str] = ()
+    error: OpenShare = 0.05
     against: str = "point"
-    workers: int = 1
+    workers: Count = 1
 
     def __post_init__(self) -> None:
-        names = [Path(each).stem for each in self.recipes]
+        super().__post_init__()
+        names = [Path(recipe).stem for recipe in self.recipes]
         twice = next((name for name in names if names.count(name) > 1), None)
-        if not names or twice is not None:
-            got = "none" if twice is None else f"{twice!r} twice"
-            raise ValueError(f"expected recipes of different names, got {got}")
-        if self.seeds < 1 or self.workers < 1:
-            raise ValueError(
-                f"expected at least one seed and one worker, got {self.seeds} and {self.workers}"
-            )
-        if not 0 < self.error < 1:
-            raise ValueError(f"error: expected a number between 0 and 1, got {self.error}")
+        if twice is not None:
+            raise ValueError(f"expected recipes of different names, got {twice!r} twice")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def verify_manifest(folder: Path, *, sizes_only: bool = False) -> Manifest:
 
 
 def verify_folder(folder: Path, *, sizes_only: bool = False) -> None:
-    """As :func:`verify_manifest` for a folder that may have no manifest, as those of earlier versions."""
+    """As :func:`verify_manifest` for a folder that may have no manifest, as those of other programs."""
     if (folder / MANIFEST).exists():
         verify_manifest(folder, sizes_only=sizes_only)
 

@@ -41,7 +41,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WeibullOptions:
+class WeibullConstants:
     """Numbers of a learned Weibull posterior and its gamma prior: rho, the floor of k, and the rate beta."""
 
     rho: float
@@ -98,7 +98,7 @@ def sites_compile() -> bool:
 
 
 def compiled_draw(
-    scores: Tensor, positive: Tensor, uniform: Tensor, options: WeibullOptions, least: float
+    scores: Tensor, positive: Tensor, uniform: Tensor, options: WeibullConstants, least: float
 ) -> None:
     """As :func:`probattn.sites.fused.draw_weights`; ``least``, the smallest k, is 1/2 or more."""
     bound = next(bound for bound in GAMMA_BOUNDS if least * bound >= 1)
@@ -113,7 +113,7 @@ def compiled_terms(
     rise: Tensor | None,
     uniform: Tensor,
     value: Tensor,
-    options: WeibullOptions,
+    options: WeibullConstants,
     with_kl: bool,
 ) -> tuple[Tensor, Tensor] | None:
     """The terms of :func:`probattn.sites.fused.draw_weibull` in one kernel."""
@@ -125,7 +125,7 @@ def compiled_gradients(
     drawn: Drawn,
     pulls: tuple[Tensor | None, Tensor | None, Tensor | None],
     grads: tuple[Tensor, Tensor | None],
-    options: WeibullOptions,
+    options: WeibullConstants,
 ) -> None:
     """The gradients of :func:`probattn.sites.fused.draw_weibull` in one kernel."""
     own, normalised = pulls[0], drawn.log_sum is not None

@@ -33,7 +33,7 @@ from probattn.first_order import edges_to, first_order
 from probattn.sites.compiled import (
     NOISE_RANGE,
     Drawn,
-    WeibullOptions,
+    WeibullConstants,
     compiled_draw,
     compiled_gradients,
     compiled_terms,
@@ -83,7 +83,7 @@ def draw_weibull(
     uniform: Tensor,
     alpha: Tensor | None,
     weight: Tensor | None,
-    options: WeibullOptions,
+    options: WeibullConstants,
     *,
     normalise: bool = False,
 ) -> WeibullDraw:
@@ -104,7 +104,7 @@ def draw_weibull(
 
     Example:
         >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
-        >>> draw = draw_weibull(mu, None, u, torch.ones(1), None, WeibullOptions(1.5, 0.0, 1.0))
+        >>> draw = draw_weibull(mu, None, u, torch.ones(1), None, WeibullConstants(1.5, 0.0, 1.0))
         >>> draw.value  # k = 1: an exponential variable at its median, log(log 2)
         tensor([[[[-0.3665, -0.3665]]]])
     """
@@ -120,7 +120,7 @@ class _WeibullDraw(torch.autograd.Function):
         uniform: Tensor,
         alpha: Tensor | None,
         weight: Tensor | None,
-        options: WeibullOptions,
+        options: WeibullConstants,
         normalise: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.edges = edges_to(log_mean, rise, alpha)
@@ -198,7 +198,7 @@ def _terms(
     rise: Tensor | None,
     uniform: Tensor,
     value: Tensor,
-    options: WeibullOptions,
+    options: WeibullConstants,
     with_kl: bool,
 ) -> tuple[Tensor, Tensor] | None:
     """Writes log S into ``value`` and, unless that is u, log(-log u) in place of u.
@@ -229,7 +229,7 @@ def _gradients(
     drawn: Drawn,
     pulls: tuple[Tensor | None, Tensor | None, Tensor | None],
     grads: tuple[Tensor, Tensor | None],
-    options: WeibullOptions,
+    options: WeibullConstants,
 ) -> None:
     """Writes the gradients of ``log_mean`` and ``rise``, given those of the value and of the KL's terms, and alpha."""
     (grad_value, share, alpha), (grad_mean, grad_rise) = pulls, grads
@@ -270,7 +270,7 @@ def _gradients(
 
 
 def draw_weights(
-    scores: Tensor, positive: Positive, uniform: Tensor, options: WeibullOptions
+    scores: Tensor, positive: Positive, uniform: Tensor, options: WeibullConstants
 ) -> tuple[Tensor, Tensor]:
     r"""Draws S and normalises it over keys, with normalised scores; not differentiable.
 

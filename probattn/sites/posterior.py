@@ -18,7 +18,7 @@ from probattn.distributions.carried import carry_weights, exp_carrying_log
 from probattn.distributions.log_space import computing_dtype
 from probattn.distributions.special import EULER_MASCHERONI
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.compiled import WeibullOptions
+from probattn.sites.compiled import WeibullConstants
 from probattn.sites.fused import WeibullDraw, draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.main_effects import TRUNCATION, Variance, variances
@@ -116,10 +116,10 @@ def least_concentration(method: BayesianAttention, dtype: torch.dtype) -> float:
     return method.floor or torch.finfo(dtype).tiny ** 0.25
 
 
-def weibull_options(method: BayesianAttention, dtype: torch.dtype) -> WeibullOptions:
+def weibull_options(method: BayesianAttention, dtype: torch.dtype) -> WeibullConstants:
     """The numbers of a learned Weibull posterior and its prior; a rate of 0 where that is learned."""
     rate = 0.0 if method.learns_strength else method.prior_rate
-    return WeibullOptions(method.rho, least_concentration(method, dtype), rate)
+    return WeibullConstants(method.rho, least_concentration(method, dtype), rate)
 
 
 class MeanPoint(NamedTuple):

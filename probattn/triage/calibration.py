@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probattn.checks import check_choice
 from probattn.inference.moments import Uncertainty
 from probattn.metrics.functional import (
     ConformalScore,
@@ -26,6 +25,7 @@ from probattn.metrics.functional import (
     risk_coverage_curve,
     sequence_start,
 )
+from probattn.options import Count, Natural, OpenShare, Options, Positive
 from probattn.report import RiskCoverage
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import NEAR_ONE
@@ -53,7 +53,7 @@ CONFUSIONS = 132
 
 
 @dataclass(frozen=True)
-class TriageOptions:
+class TriageOptions(Options):
     """What is promised, and how inputs are ordered.
 
     Args:
@@ -73,25 +73,19 @@ class TriageOptions:
         ValueError: a value is not as described.
     """
 
-    error: float | None = 0.05
-    confidence: float = 0.95
-    cost: float | None = None
+    error: OpenShare | None = 0.05
+    confidence: OpenShare = 0.95
+    cost: Positive | None = None
     by_class: bool = False
     score: Score = "least_confidence"
     sets: ConformalScore | None = None
-    novelty: float | None = None
+    novelty: OpenShare | None = None
     uncertainty: Uncertainty = "draws"
-    num_samples: int = 20
-    seed: int = 0
+    num_samples: Count = 20
+    seed: Natural = 0
 
     def __post_init__(self) -> None:
-        shares = {"error": self.error, "confidence": self.confidence, "novelty": self.novelty}
-        for name, value in shares.items():
-            if value is not None and not 0 < value < 1:
-                raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")
-        check_choice("TriageOptions", "score", self.score, Score)
-        if self.cost is not None and not (self.cost > 0 and math.isfinite(self.cost)):
-            raise ValueError(f"cost: expected a positive number, got {self.cost}")
+        super().__post_init__()
         if self.error is None and self.cost is None:
             raise ValueError("expected a promised error, or the cost of a wrong answer, got neither")
         if self.error is None and self.sets is not None:

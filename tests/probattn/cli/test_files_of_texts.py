@@ -9,7 +9,7 @@ import pytest
 from runs import succeeds
 
 from probattn.cli import rows
-from probattn.cli.predicting import FileOptions, predict_file
+from probattn.cli.predicting import FileRequest, predict_file
 from probattn.cli.rows import opened
 from probattn.data import DataError
 from probattn.data.tables import delimited_records
@@ -156,7 +156,7 @@ def test_a_row_without_a_text_is_found_before_anything_is_predicted(run, tmp_pat
     task = run_task(run)
     monkeypatch.setattr(type(task), "predict", lambda *_, **__: pytest.fail("predicted"))
     with pytest.raises(DataError, match="line 302: expected some words in column 'text'"):
-        predict_file(task, run, FileOptions(str(file)), lambda answers: map(dict, answers))
+        predict_file(task, run, FileRequest(str(file)), lambda answers: map(dict, answers))
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,13 @@ def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypa
     place = tmp_path / "in.tsv"
     place.write_text('text\tnumber\n"Alien" is fine\t1\n2" of rain\t2\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 2: malformed record"):
-        predict_file(task, run, FileOptions(str(place)), lambda answers: map(task.columns, answers))
+        predict_file(task, run, FileRequest(str(place)), lambda answers: map(task.columns, answers))
     source = task.recipe.data.train.model_copy(update={"quotes": False})
     data = task.recipe.data.model_copy(update={"train": source})
     plain = type(task)(task.recipe.model_copy(update={"data": data}))
     asked = []
     monkeypatch.setattr(plain, "predict", lambda *given: map(asked.append, given[1]))
-    assert predict_file(plain, run, FileOptions(str(place)), lambda answers: ({} for _ in answers)) == (2, 0)
+    assert predict_file(plain, run, FileRequest(str(place)), lambda answers: ({} for _ in answers)) == (2, 0)
     assert asked == ['"Alien" is fine', '2" of rain']
 
 

@@ -12,7 +12,7 @@ import probattn
 from probattn.inference import SVIDriver, posterior_predict
 from probattn.models import Classifier, convert
 from probattn.sites import compiled
-from probattn.sites.compiled import WeibullOptions, compile_sites, sites_compile
+from probattn.sites.compiled import WeibullConstants, compile_sites, sites_compile
 from probattn.sites.fused import Positive, draw_weibull, draw_weights
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
@@ -53,7 +53,7 @@ def test_draws_for_predictions(on, shape, low):
     positive = low + torch.rand(shape)
 
     def draw():
-        options = WeibullOptions(1.0, 0.0, 1.0)
+        options = WeibullConstants(1.0, 0.0, 1.0)
         return draw_weights(scores.clone(), Positive(positive), uniform.clone(), options)
 
     (value, weights), (ours, our_weights) = both(draw)
@@ -82,7 +82,7 @@ def test_draws_and_divergences_of_training_and_their_gradients(on, dtype, mixes,
     weight = (torch.rand(3, 1, 1, 5) > 0.3).to(dtype) if kl == "contextual" else None
     uniform = torch.rand(shape, dtype=dtype)
     inputs = [each for each in (log_mean, rise, alpha) if each is not None]
-    options = WeibullOptions(1.5, 0.1, 0.7)
+    options = WeibullConstants(1.5, 0.1, 0.7)
 
     def run():
         draw = draw_weibull(log_mean, rise, uniform.clone(), alpha, weight, options, normalise=normalise)

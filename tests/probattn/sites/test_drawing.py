@@ -9,7 +9,7 @@ from scipy import special
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide
 from probattn.sites import AttentionMask, SeededNoise, SiteSpec, posterior
-from probattn.sites.compiled import WeibullOptions
+from probattn.sites.compiled import WeibullConstants
 from probattn.sites.fused import CPU_PIECE, Positive, draw_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.mixes import UpwardMaps
@@ -40,7 +40,7 @@ def test_against_float64(low, floor, device):
     positive[1] += 1  # rows of one call may take different ways
     logs, weights = by_hand(scores, positive, uniform, 1.0, floor)
     given = scores.clone().to(device), Positive(positive.to(device)), uniform.clone().to(device)
-    value, found = (each.cpu() for each in draw_weights(*given, WeibullOptions(1.0, floor, 1.0)))
+    value, found = (each.cpu() for each in draw_weights(*given, WeibullConstants(1.0, floor, 1.0)))
     assert value.isfinite().all() and (value >= 0).all()
     inside = logs > math.log(torch.finfo(torch.float32).tiny)
     torch.testing.assert_close(value.double()[inside].log(), logs[inside], atol=3e-5, rtol=3e-6)
@@ -54,7 +54,7 @@ def test_pieces_of_large_maps():
     assert scores[0].numel() * 2 > CPU_PIECE > scores[0].numel()
     positive = torch.rand(3, *scores.shape[1:]) + 0.5
     _, weights = by_hand(scores, positive, uniform, 4.0, 0.0)
-    _, found = draw_weights(scores, Positive(positive), uniform, WeibullOptions(4.0, 0.0, 1.0))
+    _, found = draw_weights(scores, Positive(positive), uniform, WeibullConstants(4.0, 0.0, 1.0))
     torch.testing.assert_close(found.double(), weights, atol=3e-6, rtol=1e-4)
 
 
@@ -68,7 +68,7 @@ def test_extreme_scores_and_noise_stay_finite(size):
             scores.clone(),
             Positive(torch.full_like(scores, low)),
             uniform.clone(),
-            WeibullOptions(1.0, 0.0, 1.0),
+            WeibullConstants(1.0, 0.0, 1.0),
         )
         assert value.isfinite().all() and weights.isfinite().all()
 

@@ -139,12 +139,19 @@ def test_nothing_is_answered_where_the_promise_is_not_attainable():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"error": 1.5}, "error: expected a number between 0 and 1, got 1.5"),
+        ({"error": 1.5}, r"TriageOptions.error: expected a number in \(0, 1\) or None, got 1.5"),
         ({"confidence": 0.0}, "confidence: expected"),
-        ({"cost": math.inf}, "cost: expected a positive number"),
+        ({"cost": math.inf}, "cost: expected a finite number > 0 or None, got inf"),
+        ({"num_samples": 0}, "num_samples: expected an integer >= 1, got 0"),
+        ({"num_samples": 2.5}, "num_samples: expected an integer >= 1, got 2.5"),
+        ({"seed": -1}, "seed: expected an integer >= 0, got -1"),
+        ({"sets": "foo"}, "sets: expected 'lac', 'aps' or None, got 'foo'"),
+        ({"uncertainty": "foo"}, "uncertainty: expected"),
+        ({"by_class": "no"}, "by_class: expected"),
+        ({"error": "0.1"}, "error: expected a number"),
         ({"error": None}, "expected a promised error, or the cost of a wrong answer, got neither"),
         ({"error": None, "cost": 2.0, "sets": "aps"}, "sets: expected a promised error"),
-        ({"score": "margin"}, "score: expected one of 'least_confidence', .*, got 'margin'"),
+        ({"score": "margin"}, "TriageOptions.score: expected one of 'least_confidence', .*, got 'margin'"),
     ],
 )
 def test_bad_options(options, words):
@@ -355,7 +362,7 @@ def test_bad_distances(tmp_path):
         calibrate(held.at_distances(torch.zeros(98)), None, TriageOptions(novelty=0.05))
     with pytest.raises(RunError, match=r"that are positive numbers, got inf for too many"):
         calibrate(held.at_distances(torch.full((98,), torch.nan)), None, TriageOptions(novelty=0.05))
-    with pytest.raises(ValueError, match="novelty: expected a number between 0 and 1, got 1"):
+    with pytest.raises(ValueError, match=r"novelty: expected a number in \(0, 1\) or None, got 1"):
         TriageOptions(novelty=1)
     policy = calibrate(far(held, 0), None, TriageOptions(novelty=0.05))
     with pytest.raises(RunError, match="policy: expected the distance of each input"):
