@@ -25,7 +25,7 @@ from probattn.report.markup import (
     shortened,
     site_labels,
 )
-from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES
+from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
 from probattn.report.record import Count, ModelKey, Probability, Record
 
 HeadsKey = ModelKey | Literal["start"]
@@ -347,8 +347,8 @@ def _falls(found: Heads, measure: str) -> list[Figure]:
     x = Axis(1, last, "heads, the most needed first", ticks(1, last, 4))
     marks = tuple((value / 100, label) for value, label in ticks(100 * low, 100 * high, 5))
     y = Axis(low, high, f"{measure} lost (points)", marks)
-    chart = line_chart(lines, x, y, f"{measure.capitalize()} lost without each head")
-    return [Figure(f"{measure.capitalize()} lost without a head", chart, note="one at a time, sorted")]
+    chart = line_chart(lines, x, y, f"{capital(measure)} lost without each head")
+    return [Figure(f"{capital(measure)} lost without a head", chart, note="one at a time, sorted")]
 
 
 def _fallen(found: Heads, model: ModelKey, measure: str) -> str:

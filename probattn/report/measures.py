@@ -257,6 +257,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def within(title: str) -> str:
+    """A title as it stands within a sentence: "Exact match" is "exact match", "F1 of words" stays."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() else title
+
+
 def capital(words: str) -> str:
     """Words that begin a sentence."""
     return words[:1].upper() + words[1:]

@@ -14,7 +14,7 @@ from probattn.inference.predictive import posterior_expectation, posterior_predi
 from probattn.metrics.functional.calibration import BinSums
 from probattn.report import ModelKey, RunDescription, Sheet, training_curves
 from probattn.report.evaluation import reliability_bins
-from probattn.report.measures import MeasureText
+from probattn.report.measures import MeasureText, within
 from probattn.tasks.fine_tuning.page import headline, render, results_sheet
 from probattn.tasks.fine_tuning.results import (
     Columns,
@@ -118,7 +118,7 @@ class MeasuredTask(
     def page(cls, results: AnyMeasured) -> str:
         """The report: one HTML page that needs nothing but itself."""
         text = cls.measures.get(str(cls.head_measure()))
-        words = "accuracy" if text is None else text.title
+        words = "accuracy" if text is None else within(text.title)
         return render(results, cls.measures, cls.unit, head_measure=words)
 
     @classmethod
