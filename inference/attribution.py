@@ -65,7 +65,7 @@ def share_by(maps: Mapping[str, Tensor], *parts: Part) -> Tensor:
         raise ValueError(
             f"share_by: expected parts among {', '.join(PARTS)} and maps of some site, got {got}"
         )
-    summed = [place - 3 for place, part in enumerate(PARTS[1:]) if part not in parts]
+    summed = [index - 3 for index, part in enumerate(PARTS[1:]) if part not in parts]
     each = [one.sum(dim=summed) if summed else one for one in maps.values()]
     shapes = sorted({tuple(one.shape) for one in each})
     if len(shapes) > 1:
@@ -98,19 +98,19 @@ def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
             "leading_pairs: expected shares, got none; call posterior_moments(..., attribution=True)"
         )
     rows = len(moments.logits)
-    if any(each.dim() != 4 for each in share.values()):
-        got = [list(each.shape) for each in share.values()]
+    if any(item.dim() != 4 for item in share.values()):
+        got = [list(item.shape) for item in share.values()]
         raise ValueError(f"leading_pairs: expected shares [B, H, T, S], got {got}; use positions=[one]")
-    flat = torch.cat([each.reshape(rows, -1) for each in share.values()], dim=1)
+    flat = torch.cat([item.reshape(rows, -1) for item in share.values()], dim=1)
     order = flat.topk(min(number, flat.shape[1]), dim=1).indices
     found: list[list[tuple[int, Pair]]] = [[] for _ in range(rows)]
     first = 0
-    for name, each in share.items():
-        inside = (order >= first) & (order < first + each[0].numel())
+    for name, value in share.items():
+        inside = (order >= first) & (order < first + value[0].numel())
         row, rank = inside.nonzero(as_tuple=True)
-        head, query, key = torch.unravel_index(order[inside] - first, each.shape[1:])
-        values = (each[row, head, query, key], slope[name][row, head, query, key])
-        first += each[0].numel()
+        head, query, key = torch.unravel_index(order[inside] - first, value.shape[1:])
+        values = (value[row, head, query, key], slope[name][row, head, query, key])
+        first += value[0].numel()
         columns = (column.tolist() for column in (row, rank, head, query, key, *values))
         for here, place, *numbers in zip(*columns, strict=True):
             found[here].append((place, Pair(name, *numbers)))
@@ -155,12 +155,12 @@ def reweighted_expectation(
     """
     owner = "reweighted_expectation"
     check_batch(owner, batch)
-    wrong = [name for name, each in factors.items() if not bool(((each > 0) & each.isfinite()).all())]
+    wrong = [name for name, factor in factors.items() if not bool(((factor > 0) & factor.isfinite()).all())]
     if wrong:
         raise ValueError(f"{owner}: {wrong[0]}: expected factors above 0 and finite")
     program: Any = as_program(model)
     inputs, _, _ = batched_inputs(owner, prepared_batch(program, batch), batch_keys, "labels")
-    logs = {name: each.log() for name, each in factors.items()}
+    logs = {name: factor.log() for name, factor in factors.items()}
     with evaluating(program), Expansion(logs) as expansion:
         logits: Tensor = program(inputs)
     unknown = sorted(set(factors) - set(expansion.points))

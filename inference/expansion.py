@@ -344,13 +344,13 @@ def _expanded(
             return None
         each = [
             differentiate(
-                numbers[:, place],
+                numbers[:, index],
                 expansion,
                 attribution=asked.attribution is not False,
                 slopes=asked.attribution is not False or asked.method == "auto",
-                keep=place + 1 < positions,
+                keep=index + 1 < positions,
             )
-            for place in range(positions)
+            for index in range(positions)
         ]
     together = partial(_stacked, shape=(rows, *inner))
     covariance = together([one.covariance for one in each])
@@ -408,7 +408,7 @@ def _chosen(logits: Tensor, asked: _Asked, link: Link) -> Tensor:
     known = logits.shape[-1]
     first = asked.first
     expected = 2 if link == "softmax" else 1
-    if first and (len(set(first)) != expected or not all(0 <= each < known for each in first)):
+    if first and (len(set(first)) != expected or not all(0 <= item < known for item in first)):
         what = "a pair of different classes" if expected == 2 else "one label or number"
         raise ValueError(
             f"{OWNER}: expected attribution of {what} among 0..{known - 1}, got {asked.attribution!r}"
@@ -422,8 +422,8 @@ def _chosen(logits: Tensor, asked: _Asked, link: Link) -> Tensor:
         link
     ]
     order = score.float().expand(logits.shape).clone()
-    for place, each in enumerate(first):
-        order[..., each] = torch.inf if place == 0 else torch.finfo(torch.float32).max
+    for index, item in enumerate(first):
+        order[..., item] = torch.inf if index == 0 else torch.finfo(torch.float32).max
     chosen = order.topk(number, dim=-1).indices
     if link == "sigmoid" and number > 1:
         best = logits.argmax(dim=-1, keepdim=True)
@@ -488,9 +488,9 @@ def differentiate(
     points = [point.log_mean for point in expansion.points.values()]
     gradients = [
         torch.autograd.grad(
-            numbers[:, each].sum(), points, retain_graph=keep or each + 1 < size, materialize_grads=True
+            numbers[:, item].sum(), points, retain_graph=keep or item + 1 < size, materialize_grads=True
         )
-        for each in range(size)
+        for item in range(size)
     ]
     dtype = torch.float64 if numbers.dtype == torch.float64 else torch.float32
     covariance = numbers.new_zeros(rows, size, size, dtype=dtype)
@@ -498,7 +498,7 @@ def differentiate(
     slope, steepest = {}, {}
     for (name, point), found in zip(expansion.points.items(), zip(*gradients, strict=True), strict=True):
         flat = (
-            torch.stack([each.reshape(rows, -1) for each in found])
+            torch.stack([item.reshape(rows, -1) for item in found])
             if size > 1
             else found[0].view(1, rows, -1)
         )

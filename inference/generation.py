@@ -101,8 +101,8 @@ def generate_with_uncertainty(
             count = min(most, draws - first)
             with folded_draws(net, seed, count, first):
                 logits = net(**given, use_cache=False).logits
-            for each in logits.unflatten(0, (count, -1)):
-                scored.add(each[:, -1 - target.shape[1] : -1] if _continues(net) else each)
+            for item in logits.unflatten(0, (count, -1)):
+                scored.add(item[:, -1 - target.shape[1] : -1] if _continues(net) else item)
     return scored.result(sequences, mask, draws)
 
 

@@ -39,7 +39,9 @@ def last_layer(net: nn.Module, num_outputs: int) -> nn.Linear:
         ValueError: there is none.
     """
     found = [
-        each for each in net.modules() if isinstance(each, nn.Linear) and each.out_features == num_outputs
+        module
+        for module in net.modules()
+        if isinstance(module, nn.Linear) and module.out_features == num_outputs
     ]
     if not found:
         raise ValueError(
@@ -142,11 +144,11 @@ class LastLayerLaplace:
         inputs, probabilities = features.inputs.double(), features.logits.double().softmax(dim=-1)
         a, u = torch.linalg.eigh(inputs.T @ inputs / len(inputs))
         b, v = torch.linalg.eigh(torch.diag(probabilities.sum(dim=0)) - probabilities.T @ probabilities)
-        weights = [each.detach().cpu().double() for each in layer.parameters()]
+        weights = [parameter.detach().cpu().double() for parameter in layer.parameters()]
         fitted = cls(a.clamp_min(0), u, b.clamp_min(0), v, 1.0, layer.bias is not None)
         if precision is None:
-            squares = sum(float(each.square().sum()) for each in weights)
-            count = sum(each.numel() for each in weights)
+            squares = sum(float(weight.square().sum()) for weight in weights)
+            count = sum(weight.numel() for weight in weights)
             found = minimize_scalar(
                 lambda log: -fitted._evidence(math.exp(log), squares, count),
                 bounds=tuple(map(math.log, PRECISIONS)),

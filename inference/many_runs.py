@@ -133,7 +133,7 @@ class _ManyRuns(Training):
         self._batches, self._measure, self._measured_at = driver.batches, driver.evaluate, driver.evaluate_at
         learning = driver.parameters
         if learning is None:
-            learning = [each for each in driver.model.parameters() if each.requires_grad]
+            learning = [parameter for parameter in driver.model.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.Adam(learning, lr=driver.learning_rate)
         self._losses = torch.empty(0)
 

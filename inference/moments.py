@@ -217,8 +217,8 @@ class Moments:
             logits=self.logits[places],
             classes=self.classes[places],
             covariance=self.covariance[places],
-            share=None if self.share is None else {name: each[places] for name, each in self.share.items()},
-            slope=None if self.slope is None else {name: each[places] for name, each in self.slope.items()},
+            share=None if self.share is None else {name: value[places] for name, value in self.share.items()},
+            slope=None if self.slope is None else {name: value[places] for name, value in self.slope.items()},
             relative_variance=None if relative is None else relative[places],
         )._counted(self._counts()[places])
 
@@ -261,7 +261,7 @@ class Moments:
             share=joined_maps([part.share for part in parts], 0),
             slope=joined_maps([part.slope for part in parts], 0),
             relative_variance=(
-                None if None in relative else joined([each for each in relative if each is not None], 0, 0.0)
+                None if None in relative else joined([item for item in relative if item is not None], 0, 0.0)
             ),
             check=max(
                 (part.check for part in parts if part.check), key=lambda check: check.residual, default=None
@@ -294,7 +294,7 @@ class Moments:
         """Mean and standard deviation of the leading classes of a few rows, at the first position."""
         some = self.rows(torch.arange(min(SHOWN_ROWS, len(self.logits)), device=self.logits.device))
         classes, mean, std = (
-            each.reshape(len(each), -1, each.shape[-1])[:, 0] for each in (some.classes, some.mean, some.std)
+            item.reshape(len(item), -1, item.shape[-1])[:, 0] for item in (some.classes, some.mean, some.std)
         )
         name = "number" if self.link == "identity" else "class"
         return [

@@ -257,7 +257,7 @@ class Posterior:
             mean = draws.mean(dim=0)
             std = draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(mean)
         else:
-            mean, std = (each[name][row] for each in (self.attention_mean, self.attention_std) if each)
+            mean, std = (item[name][row] for item in (self.attention_mean, self.attention_std) if item)
         return [(f"{name}\nmean", mean.mean(dim=0)), ("standard deviation", std.mean(dim=0))]
 
     def _names(self, names: Sequence[str] | None) -> list[str]:
@@ -271,7 +271,7 @@ class Posterior:
     def _repr_html_(self) -> str:
         """A table of the first rows, for notebooks."""
         mean, std = self.mean, self.std
-        mean, std = (each.reshape(-1, each.shape[-1]) for each in (mean, std))
+        mean, std = (item.reshape(-1, item.shape[-1]) for item in (mean, std))
         head = "".join(f"<th>{name}</th>" for name in self._names(None))
         lines = []
         for number, (row, spread) in enumerate(zip(mean[:SHOWN_ROWS], std[:SHOWN_ROWS], strict=True)):

@@ -258,7 +258,7 @@ def _together(drawn: Sequence[_Drawn]) -> _Drawn:
     """The rows of all batches; shorter ones are filled up, predictions with NaN and maps with 0."""
     if not drawn:
         raise ValueError("posterior_predict: expected at least one batch, got none")
-    logits = joined([each[0] for each in drawn], 1, torch.nan)
+    logits = joined([item[0] for item in drawn], 1, torch.nan)
     _, draws, means, spreads = zip(*drawn, strict=True)
     return logits, joined_maps(draws, 1), joined_maps(means, 0), joined_maps(spreads, 0)
 

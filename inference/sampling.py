@@ -186,7 +186,7 @@ class _Sampler(Messenger):
         if isinstance(value, Tensor) and value.dim() > 0:
             return value.repeat(self._draws, *[1] * (value.dim() - 1))
         if isinstance(value, Mapping):
-            return {name: self._repeated(each) for name, each in value.items()}
+            return {name: self._repeated(item) for name, item in value.items()}
         return tuple(map(self._repeated, value)) if isinstance(value, tuple) else value
 
     def _generating(self, generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,7 +197,7 @@ class _Sampler(Messenger):
                 self._refuse_unrepeatable(kwargs)
                 inputs, kwargs = self._repeated(inputs), self._repeated(kwargs)
             given = [inputs, *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")), *kwargs.values()]
-            first = next((each for each in given if isinstance(each, Tensor) and each.dim() > 0), None)
+            first = next((item for item in given if isinstance(item, Tensor) and item.dim() > 0), None)
             self._prompts = self._draws if first is None else len(first)
             self._generations += 1
             try:

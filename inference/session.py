@@ -116,7 +116,7 @@ def derived_seed(*entropy: int) -> int:
 def generator_states(devices: Iterable[torch.device]) -> list[Tensor]:
     """States of torch's generators of the CPU and of devices: a pass that changes them has drawn random numbers."""
     states = [torch.get_rng_state()]
-    for device in sorted({each for each in devices if each.type != "cpu"}, key=str):
+    for device in sorted({device for device in devices if device.type != "cpu"}, key=str):
         which = () if device.type == "mps" else (device,)  # there is one
         states.append(torch.get_device_module(device).get_rng_state(*which))
     return states

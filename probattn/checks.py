@@ -125,7 +125,7 @@ def check_batch(owner: str, batch: object) -> None:
         got = type(batch).__name__
         raise TypeError(f"{owner}: expected a batch, a mapping of tensors by name, got {got}; {advice}")
     for name, value in batch.items():
-        if isinstance(value, list | tuple) and value and all(hasattr(each, "shape") for each in value):
+        if isinstance(value, list | tuple) and value and all(hasattr(item, "shape") for item in value):
             raise TypeError(
                 f"{owner}: expected a tensor under {name!r}, got {len(value)} tensors in a {type(value).__name__}; a "
                 f"batch has one tensor a name: give each its own, such as '{name}_0'"

@@ -15,7 +15,7 @@ Gradients = tuple[Tensor | None, ...]
 def edges_to(*inputs: Tensor | None) -> list[Tensor]:
     """Empty tensors with the inputs' edges in the graph; they hold no memory of the inputs."""
     with torch.enable_grad():
-        return [each.unsqueeze(0)[:0].clone() for each in inputs if each is not None and each.requires_grad]
+        return [item.unsqueeze(0)[:0].clone() for item in inputs if item is not None and item.requires_grad]
 
 
 def first_order(advice: str) -> Callable[[Callable[..., Gradients]], Callable[..., Gradients]]:
@@ -32,7 +32,7 @@ def first_order(advice: str) -> Callable[[Callable[..., Gradients]], Callable[..
     def decorate(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
         @wraps(backward)
         def once(ctx: Any, *pulls: Tensor | None) -> Gradients:
-            device = next((each.device.type for each in (*pulls, *ctx.edges) if each is not None), "cpu")
+            device = next((item.device.type for item in (*pulls, *ctx.edges) if item is not None), "cpu")
             with torch.no_grad(), torch.autocast(device, enabled=False):
                 gradients = backward(ctx, *pulls)
             sources = [pull for pull in pulls if pull is not None and pull.requires_grad]
@@ -51,7 +51,7 @@ class _First(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, advice: str, count: int, *tensors: Tensor | None) -> Gradients:
         ctx.advice = advice
-        return tuple(None if each is None else each.view_as(each) for each in tensors[:count])
+        return tuple(None if tensor is None else tensor.view_as(tensor) for tensor in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor | None) -> Gradients:
@@ -75,8 +75,8 @@ class _Known(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor | None], *inputs: Tensor) -> Tensor:
         ctx.edges = edges_to(*inputs)
-        ctx.present = [each is not None for each in gradients]
-        ctx.save_for_backward(*(each for each in gradients if each is not None))
+        ctx.present = [gradient is not None for gradient in gradients]
+        ctx.save_for_backward(*(gradient for gradient in gradients if gradient is not None))
         return value.clone()
 
     @staticmethod
@@ -84,7 +84,14 @@ class _Known(torch.autograd.Function):
     def backward(ctx: Any, *pulls: Tensor) -> Gradients:
         saved = iter(ctx.saved_tensors)
         gradients = (next(saved) if present else None for present in ctx.present)
-        return None, None, *(None if each is None else each * _widened(pulls[0], each) for each in gradients)
+        return (
+            None,
+            None,
+            *(
+                None if gradient is None else gradient * _widened(pulls[0], gradient)
+                for gradient in gradients
+            ),
+        )
 
 
 def _widened(pull: Tensor, like: Tensor) -> Tensor:

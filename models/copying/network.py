@@ -106,10 +106,10 @@ class CopyingRuns(nn.Module):
         words, width, heads = options.words, options.width, options.heads
         if head_seeds is None:
             head_seeds = [[heads * seed + head for head in range(heads)] for seed in seeds]
-        if len(head_seeds) != len(seeds) or any(len(each) != heads for each in head_seeds):
+        if len(head_seeds) != len(seeds) or any(len(item) != heads for item in head_seeds):
             raise ValueError(
                 f"CopyingRuns.head_seeds: expected {heads} for each of {len(seeds)} runs, got "
-                f"{[len(each) for each in head_seeds]}"
+                f"{[len(item) for item in head_seeds]}"
             )
         self.options = options
         generators = run_generators(seeds, _BODY)
@@ -118,7 +118,7 @@ class CopyingRuns(nn.Module):
         self.decoder = StackedLSTM(output_rows, generators)
         self.hidden = StackedLinear(2 * width, width, generators)
         self.output = StackedLinear(width, words, generators)
-        value_generators = run_generators([seed for each in head_seeds for seed in each], _HEADS)
+        value_generators = run_generators([seed for item in head_seeds for seed in item], _HEADS)
         weights = uniform_rows(value_generators, (width, width), width).data
         self.attention = nn.Parameter(weights.unflatten(0, (len(seeds), heads)))
 

@@ -23,13 +23,13 @@ def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:
 def uniform_rows(generators: Sequence[torch.Generator], shape: Sequence[int], fan_in: int) -> nn.Parameter:
     r"""Values :math:`\mathcal U(-1/\sqrt{n}, 1/\sqrt{n})` with n = ``fan_in``, ``[R, *shape]``, as torch's layers."""
     bound = 1 / math.sqrt(fan_in)
-    rows = [torch.empty(*shape).uniform_(-bound, bound, generator=each) for each in generators]
+    rows = [torch.empty(*shape).uniform_(-bound, bound, generator=generator) for generator in generators]
     return nn.Parameter(torch.stack(rows))
 
 
 def normal_rows(generators: Sequence[torch.Generator], shape: Sequence[int]) -> nn.Parameter:
     """Standard normal values ``[R, *shape]``, as those of ``nn.Embedding``."""
-    return nn.Parameter(torch.stack([torch.randn(*shape, generator=each) for each in generators]))
+    return nn.Parameter(torch.stack([torch.randn(*shape, generator=generator) for generator in generators]))
 
 
 class StackedLinear(nn.Module):

@@ -66,6 +66,6 @@ def measure_attention(net: GraphAttentionNetwork, features: Tensor, edges: Edges
         (net.hidden, net.output), net.passes(features, edges), strict=True
     ):
         value, query, key = layer.features(inputs)
-        norms = (float(each.norm(dim=-1).mean()) for each in (query, key, value))
+        norms = (float(item.norm(dim=-1).mean()) for item in (query, key, value))
         found.append(LayerMeasures(site, float(distance_from_uniform(weights, edges)), *norms))
     return found

@@ -93,11 +93,11 @@ class GraphWriterDecoder(nn.Module):
             (start, start, self._fed(start, sources)) if past is None else (past.hidden, past.cell, past.fed)
         )
         states = []
-        for place, step in enumerate(embedded.unbind(dim=1)):
+        for index, step in enumerate(embedded.unbind(dim=1)):
             hidden, cell = self.cell(torch.cat([step, state[2]], dim=-1), state[:2])
             following = (hidden, cell, self._fed(hidden, sources))
             if real is not None:
-                here = real[:, place, None]
+                here = real[:, index, None]
                 hidden, cell, fed = (
                     torch.where(here, new, old) for new, old in zip(following, state, strict=True)
                 )

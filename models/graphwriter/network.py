@@ -56,7 +56,7 @@ class GraphWriterPreTrainedModel(OwnEncoderDecoder):
     def dry_inputs(self) -> dict[str, Tensor]:
         """Two short rows, the second padded, in which no two sequences have the same length."""
         first = END + 1
-        words = [first + place % max(1, self.config.vocab_size - first) for place in range(7)]
+        words = [first + index % max(1, self.config.vocab_size - first) for index in range(7)]
         relations = [[[0, 0, 1], [2, 0, 1]], [[1, 0, 0], [NO_RELATION] * 3]]
         rows: dict[str, Any] = {
             "input_ids": [words, [*words[:5], 0, 0]],

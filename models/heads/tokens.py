@@ -165,7 +165,7 @@ class SpanExtractor(HeadProgram):
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[B, 2, T]``."""
         both = [getattr(output, name, None) for name in ("start_logits", "end_logits")]
-        logits = [each for each in both if isinstance(each, Tensor) and each.dim() == 2]
+        logits = [item for item in both if isinstance(item, Tensor) and item.dim() == 2]
         if len(logits) != 2 or logits[0].shape != logits[1].shape:
             raise ValueError(
                 f"{type(self).__name__}: expected a network that returns start_logits and end_logits [B, T], got "
@@ -177,11 +177,11 @@ class SpanExtractor(HeadProgram):
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
     ) -> None:
         """The sites ``"start"`` and ``"end"``."""
-        for place, (site, name) in enumerate(zip(("start", "end"), self.label_names, strict=True)):
+        for index, (site, name) in enumerate(zip(("start", "end"), self.label_names, strict=True)):
             given = None if labels is None else labels[name]
             if given is not None:
                 check_classes(self, name, given, prediction.shape[:1], prediction.shape[2])
-            law = dist.Categorical(logits=prediction[:, place].float())
+            law = dist.Categorical(logits=prediction[:, index].float())
             pyro.sample(site, law, obs=given, infer={"prediction": given is None})
 
 

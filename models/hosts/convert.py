@@ -139,7 +139,7 @@ def _attach(
     calls = find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
     host = Host(inner, {call.stack: StackPass(inner) for call in calls})
-    placements = {kind: place(each.method, each.calls, host) for kind, each in plan.placed.items()}
+    placements = {kind: place(value.method, value.calls, host) for kind, value in plan.placed.items()}
     hosted = hosted_sites(plan, placements, host)
     for name in hosted:
         refuse_copies(name, ())
@@ -160,10 +160,14 @@ def _attach(
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
     hooks += NetworkPasses.hooks(inner, before, hosted, calls)
-    attributes = {name: value for each in placements.values() for name, value in each.attributes.items()}
+    attributes = {
+        name: value for placement in placements.values() for name, value in placement.attributes.items()
+    }
     for name, value in attributes.items():
         setattr(inner, name, value)
-    hooks += [inner.register_forward_pre_hook(hook) for each in placements.values() for hook in each.hooks]
+    hooks += [
+        inner.register_forward_pre_hook(hook) for placement in placements.values() for hook in placement.hooks
+    ]
     record = Conversion(plan, layers, attention, before, hooks, tuple(attributes))
     setattr(inner, RECORD, record)
     give_exits(inner, record)

@@ -305,7 +305,7 @@ def _is_windowed(record: _Recorded) -> bool:
 def _stack(name: str) -> str:
     """Everything before the first number: the list of layers; the parent where there is no number."""
     parts = name.split(".")
-    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    numbers = [index for index, part in enumerate(parts) if part.isdigit()]
     return ".".join(parts[: numbers[0]] if numbers else parts[:-1])
 
 

@@ -101,7 +101,7 @@ class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
         if self.relative_attention:
             dropped = self.pos_dropout(embeddings)
             bias = self.disentangled_attention_bias(query, key, positions, dropped, terms)
-        query, key, value = (each.unflatten(0, (-1, heads)) for each in (query, key, value))
+        query, key, value = (item.unflatten(0, (-1, heads)) for item in (query, key, value))
         return _attend(self, query, key, value, mask, terms, bias, output_attentions)
 
     def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:

@@ -96,7 +96,7 @@ def _tokens(net: PreTrainedModel, length: int, prefix: str) -> dict[str, Tensor]
         for token in range(min(config.vocab_size, 2 * length + 3 + len(special)))
         if token not in special
     ] or [0]
-    ids = torch.tensor([plain[place % len(plain)] for place in range(length)], device=net.device).repeat(2, 1)
+    ids = torch.tensor([plain[index % len(plain)] for index in range(length)], device=net.device).repeat(2, 1)
     return {f"{prefix}input_ids": ids, f"{prefix}attention_mask": _mask(net, length)}
 
 

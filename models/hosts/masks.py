@@ -31,7 +31,7 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
     if mask.dim() == 4 and mask.shape[2] > 1 and mask.stride(2) == 0:  # one row that all queries share
         row = read_mask(module, mask[:, :, :1])
         parts = (row.valid, row.bias)
-        return HostMask(*(None if each is None else each.expand(-1, -1, mask.shape[2], -1) for each in parts))
+        return HostMask(*(None if item is None else item.expand(-1, -1, mask.shape[2], -1) for item in parts))
     valid = valid_pairs(module, mask)
     if mask.dtype == torch.bool:
         return HostMask(valid)

@@ -73,7 +73,9 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
             original(net, save_directory, *args, **options)
             return
         given = options.pop("state_dict", None)
-        weights = None if given is None else {name.removeprefix(PREFIX): each for name, each in given.items()}
+        weights = (
+            None if given is None else {name.removeprefix(PREFIX): value for name, value in given.items()}
+        )
         save_over(
             host,
             Description.of(host, record, {}),

@@ -95,7 +95,7 @@ class McanConfig(PretrainedConfig):
             if name not in {"grid_channels", "dropout", "latent_reduction"}
         }
         channels = self.grid_channels
-        sizes |= {f"grid_channels[{place}]": value for place, value in enumerate(channels or ())}
+        sizes |= {f"grid_channels[{index}]": value for index, value in enumerate(channels or ())}
         for name, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"McanConfig.{name}: expected an integer >= 1, got {size!r}")

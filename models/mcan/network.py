@@ -204,5 +204,5 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
 
 def _given(maps: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
     """The maps, None where the attention implementation gives none."""
-    found = tuple(each for each in maps if each is not None)
+    found = tuple(item for item in maps if item is not None)
     return found if len(found) == len(maps) else None

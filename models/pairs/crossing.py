@@ -199,6 +199,6 @@ class PairPreTrainedModel(OwnPreTrainedModel):
 def hidden_layers(inputs: int, size: int, dropout: float, layers: int = 2) -> nn.Sequential:
     """Maps with ReLU, dropout before each."""
     parts: list[nn.Module] = []
-    for place in range(layers):
-        parts += [nn.Dropout(dropout), nn.Linear(size if place else inputs, size), nn.ReLU()]
+    for index in range(layers):
+        parts += [nn.Dropout(dropout), nn.Linear(size if index else inputs, size), nn.ReLU()]
     return nn.Sequential(*parts)

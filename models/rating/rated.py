@@ -155,13 +155,13 @@ class RatedWords:
         """True if tensors are of the kinds and sizes of :meth:`gather`, and ratings numbers."""
         pairs, outputs = (self.attention, self.probe), (self.lengths, self.example, self.correct)
         kinds = [torch.float32, torch.float32, torch.int64, torch.int64, torch.bool]
-        if [each.dtype for each in (*pairs, *outputs)] != kinds or self.lengths.ndim != 1:
+        if [item.dtype for item in (*pairs, *outputs)] != kinds or self.lengths.ndim != 1:
             return False
         return (
             bool((self.lengths >= 0).all())
-            and all(each.shape == (int(self.lengths.sum()),) for each in pairs)
-            and all(each.shape == self.lengths.shape for each in outputs)
-            and not any(each.isnan().any() for each in pairs)
+            and all(pair.shape == (int(self.lengths.sum()),) for pair in pairs)
+            and all(output.shape == self.lengths.shape for output in outputs)
+            and not any(pair.isnan().any() for pair in pairs)
         )
 
 

@@ -62,7 +62,7 @@ def _columns(posterior: Posterior, names: Sequence[str] | None) -> dict[str, lis
         return {"mean": posterior.mean.tolist(), "std": posterior.std.tolist()}
     probabilities = posterior.mean_probabilities
     labels = (
-        [[place for place, value in enumerate(row) if value > 0.5] for row in probabilities.tolist()]
+        [[index for index, value in enumerate(row) if value > 0.5] for row in probabilities.tolist()]
         if posterior.link == "sigmoid"
         else probabilities.argmax(dim=-1).tolist()
     )
@@ -75,4 +75,4 @@ def _columns(posterior: Posterior, names: Sequence[str] | None) -> dict[str, lis
 
 
 def _named(labels: list[object], names: Sequence[str]) -> list[object]:
-    return [_named(each, names) if isinstance(each, list) else names[int(str(each))] for each in labels]
+    return [_named(label, names) if isinstance(label, list) else names[int(str(label))] for label in labels]

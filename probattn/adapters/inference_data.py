@@ -90,7 +90,8 @@ def to_inference_data(
         groups["log_likelihood"] = {"y": likelihood}
     arrays: dict[str, Any] = {
         group: {
-            name: each.detach().cpu().unflatten(0, (chains, -1)).numpy() for name, each in variables.items()
+            name: variable.detach().cpu().unflatten(0, (chains, -1)).numpy()
+            for name, variable in variables.items()
         }
         for group, variables in groups.items()
     }

@@ -132,12 +132,12 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         if len(classes) < 2:
             raise ValueError(f"fit: expected two classes or more, got {len(classes)}: {classes.tolist()}")
         with seeded(self.seed):
-            net, tokenizer = self._network(texts, [str(each) for each in classes])
+            net, tokenizer = self._network(texts, [str(item) for item in classes])
             methods = BayesianAttention() if self.method is None else self.method
             methods = list(methods) if isinstance(methods, Sequence) else [methods]
             program = Classifier(convert(net, *methods) if methods else net, num_data=len(texts))
         data = TextDataset(
-            tuple(texts), tuple(codes.tolist()), tuple(f"{n}: {each}" for n, each in enumerate(classes)), "X"
+            tuple(texts), tuple(codes.tolist()), tuple(f"{n}: {item}" for n, item in enumerate(classes)), "X"
         )
         driver = SVIDriver(
             program,

@@ -328,7 +328,7 @@ def _look_alikes(textattack: Any) -> Any:
         """A letter is replaced by another that looks the same."""
 
         def _get_replacement_words(self, word: str) -> list[str]:
-            places = [place for place, letter in enumerate(word) if letter in LOOK_ALIKE]
+            places = [index for index, letter in enumerate(word) if letter in LOOK_ALIKE]
             return [f"{word[:place]}{LOOK_ALIKE[word[place]]}{word[place + 1 :]}" for place in places]
 
     return LookAlikes()
@@ -434,7 +434,7 @@ def _importance(textattack: Any, how: str) -> Any:
 
 def _embedding(textattack: Any, resources: Resources) -> Any:
     words, vectors = read_vectors(resources.vectors)
-    places = {word: place for place, word in enumerate(words)}
+    places = {word: index for index, word in enumerate(words)}
     known = dict(enumerate(words))
     return textattack.shared.WordEmbedding(vectors.numpy(), places, known, _Neighbours(vectors))
 
@@ -507,7 +507,7 @@ def _meaning(textattack: Any, resources: Resources, **options: Any) -> list[Any]
 
         def encode(self, sentences: Sequence[str]) -> Tensor:
             different = list(dict.fromkeys(sentences))
-            places = {sentence: place for place, sentence in enumerate(different)}
+            places = {sentence: index for index, sentence in enumerate(different)}
             return encode(different)[[places[sentence] for sentence in sentences]]
 
         def _sim_score(self, starting_text: Any, transformed_text: Any) -> Any:

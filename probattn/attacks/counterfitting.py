@@ -104,7 +104,7 @@ def counter_fit(
     if not bool((torch.isfinite(norms) & (norms > 0)).all()):
         raise ValueError("counter_fit: expected finite vectors other than 0")
     start = vectors.float() / norms
-    places = {word: place for place, word in enumerate(words)}
+    places = {word: index for index, word in enumerate(words)}
     apart = _numbered(antonyms, places)
     together = _without(_numbered(synonyms, places), apart, len(words))
     near = _without(_neighbours(start, options.neighbours), apart, len(words))
@@ -151,7 +151,7 @@ def _numbered(pairs: Pairs, places: Mapping[str, int]) -> Tensor:
 
 def _without(pairs: Tensor, others: Tensor, size: int) -> Tensor:
     """The pairs that are not among others; both have their smaller place first."""
-    keys, taken = (each[:, 0] * size + each[:, 1] for each in (pairs, others))
+    keys, taken = (item[:, 0] * size + item[:, 1] for item in (pairs, others))
     return pairs[~torch.isin(keys, taken)]
 
 

@@ -136,17 +136,17 @@ class AttackResult(BaseModel):
 
 def summarise(attacks: Sequence[AttackedText]) -> AttackSummary:
     """The figures of some attacked texts."""
-    tried = [each for each in attacks if each.outcome != "skipped"]
-    won = [each for each in tried if each.outcome == "successful"]
+    tried = [attack for attack in attacks if attack.outcome != "skipped"]
+    won = [item for item in tried if item.outcome == "successful"]
     lost = len(tried) - len(won)
     return AttackSummary(
         texts=len(attacks),
         failed=Share.counted(lost, len(tried)),
-        exhausted=sum(each.outcome == "exhausted" for each in tried),
+        exhausted=sum(item.outcome == "exhausted" for item in tried),
         accuracy=Share.counted(len(tried), len(attacks)),
         accuracy_attacked=Share.counted(lost, len(attacks)),
-        queries=_mean(each.queries for each in tried),
-        changed=_mean(each.changed / each.words for each in won if each.words),
+        queries=_mean(item.queries for item in tried),
+        changed=_mean(item.changed / item.words for item in won if item.words),
     )
 
 

@@ -35,8 +35,8 @@ def attack_table(result: AttackResult, attacks: Sequence[AttackedText] = ()) -> 
         ("words changed with success, mean", _number(summary.changed, ".1%")),
     )
     title = f"{settings['attack']}, prediction {settings['prediction']}, {summary.texts:,} texts"
-    won = [each for each in attacks if each.outcome == "successful"][:SHOWN]
-    notes = [f"{each.label}: {each.text} → {each.predicted}: {each.perturbed}" for each in won]
+    won = [attack for attack in attacks if attack.outcome == "successful"][:SHOWN]
+    notes = [f"{item.label}: {item.text} → {item.predicted}: {item.perturbed}" for item in won]
     notes.append("In brackets: 95% intervals of Clopper and Pearson, over texts.")
     return Sheet(("measure", "value"), (Group(title, figures),), words=2, notes=tuple(notes))
 
@@ -75,7 +75,7 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
         Group(
             title if titles[title] == 1 else f"{title}, texts {texts[:6]}",
             tuple(
-                (*row, str(len(networks)), *(_over_networks(networks.values(), each) for each in MEASURES))
+                (*row, str(len(networks)), *(_over_networks(networks.values(), item) for item in MEASURES))
                 for row, networks in sorted(rows.items())
             ),
         )
@@ -112,15 +112,15 @@ def _files(runs: Iterable[Path]) -> Iterator[Path]:
         if not run.is_dir():
             raise RunError(f"{run}: expected a folder of a run, found none")
         for folder in (run, run / BASELINE):
-            files = [each.resolve() for each in sorted((folder / ATTACKS).glob("*.json"))]
-            yield from (each for each in files if each not in seen)
+            files = [item.resolve() for item in sorted((folder / ATTACKS).glob("*.json"))]
+            yield from (file for file in files if file not in seen)
             seen.update(files)
 
 
 def _over_networks(networks: Iterable[Sequence[AttackResult]], measure: str) -> str:
-    found = ([getattr(each.summary, measure).value for each in several] for several in networks)
-    shares = [[share for share in each if share is not None] for each in found]
-    values = [100 * statistics.fmean(each) for each in shares if each]
+    found = ([getattr(item.summary, measure).value for item in several] for several in networks)
+    shares = [[share for share in item if share is not None] for item in found]
+    values = [100 * statistics.fmean(share) for share in shares if share]
     if not values:
         return "-"
     mean = statistics.fmean(values)

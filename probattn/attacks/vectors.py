@@ -68,7 +68,7 @@ def make_vectors(
     file = file or vectors_file()
     synonyms, antonyms = list(_pairs(SYNONYMS)), list(_pairs(ANTONYMS))
     words = _vocabulary(source, most)
-    found = word_vectors({word: place for place, word in enumerate(words)}, source)
+    found = word_vectors({word: index for index, word in enumerate(words)}, source)
     if found.found != len(words):
         raise DataError(f"{source}: expected a vector of each of {len(words):,} words, got {found.found:,}")
     fitted = counter_fit(words, found.weight, synonyms, antonyms, options)
@@ -99,7 +99,7 @@ def read_vectors(file: Path | None = None) -> tuple[list[str], Tensor]:
             f"probattn attack-vectors --output {file}"
         )
     words = _vocabulary(file, None)
-    vectors = word_vectors({word: place for place, word in enumerate(words)}, file).weight
+    vectors = word_vectors({word: index for index, word in enumerate(words)}, file).weight
     return words, torch.nn.functional.normalize(vectors, dim=-1)
 
 

@@ -262,8 +262,8 @@ def predict(
     with devices.on(device):
         answers, objects = answering.answers(list(task.predict(run, first, pair or None, **drawing)))
     if as_json:
-        for each in objects:
-            typer.echo(json.dumps(each))
+        for item in objects:
+            typer.echo(json.dumps(item))
     elif isinstance(answers, str):
         echo(answers)
     else:

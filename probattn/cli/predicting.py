@@ -36,7 +36,7 @@ class FileRequest:
 def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
     """Raises :class:`RunError` for a blank text of the command line, and for missing or surplus second texts."""
     for words, values in (("text", texts), ("--pair", pairs)):
-        blank = [place for place, text in enumerate(values, 1) if not text.strip()]
+        blank = [index for index, text in enumerate(values, 1) if not text.strip()]
         if blank:
             raise RunError(f"{words} {blank[0]}: expected some words, got none")
     if task.input_columns()[1] is None:

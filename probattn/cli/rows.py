@@ -154,7 +154,7 @@ def _rows(name: str, form: _Form, lines: Iterable[str]) -> Iterator[tuple[str, R
                 raise DataError(
                     f"{name} line {empty[0]}: expected a text in every line, got a blank one; remove it"
                 )
-            yield from ((f"{name} line {each}", {TEXT: ""}) for each in empty)
+            yield from ((f"{name} line {item}", {TEXT: ""}) for item in empty)
             empty.clear()
             yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
     elif form.kind == "jsonl":
@@ -166,7 +166,7 @@ def _rows(name: str, form: _Form, lines: Iterable[str]) -> Iterator[tuple[str, R
         _, header = next(records, (0, []))
         columns = [read(column.strip()) for column in header]
         if columns.count("") > 1:  # a spreadsheet's trailing commas
-            columns = [column or f"column {place}" for place, column in enumerate(columns, 1)]
+            columns = [column or f"column {index}" for index, column in enumerate(columns, 1)]
         twice, count = next(iter(Counter(columns).most_common(1)), ("", 0))
         if count > 1:
             raise DataError(f"{name}: expected columns of different names, got {count} {twice!r}")
@@ -293,7 +293,7 @@ def _encoded(text: str) -> bytes:
 def _cell(value: Any, escape: bool) -> str:
     if value is None:
         return ""
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = "; ".join(value)
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)

@@ -78,9 +78,9 @@ def commented(recipe: BaseModel, head: str) -> str:
 def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[str]:
     """Lines of a section; of sections with free names the first alone is explained."""
     indent = "  " * depth
-    for place, (name, field) in enumerate(type(model).model_fields.items()):
+    for index, (name, field) in enumerate(type(model).model_fields.items()):
         value, within = getattr(model, name), section(field.annotation)
-        if place and not depth:
+        if index and not depth:
             yield ""
         if explained:
             yield from _comment(_meaning(field), depth)
@@ -89,8 +89,8 @@ def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[s
             yield from _keys(value, depth + 1, explained=explained)
         elif entries(field.annotation) is not None:
             yield f"{indent}{name}:"
-            for number, (each, entry) in enumerate(value.items()):
-                yield f"{indent}  {_plain(each)}:"
+            for number, (item, entry) in enumerate(value.items()):
+                yield f"{indent}  {_plain(item)}:"
                 yield from _keys(entry, depth + 2, explained=explained and number == 0)
         else:
             if within is not None and explained:

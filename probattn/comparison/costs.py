@@ -31,7 +31,7 @@ _FILE = TypeAdapter(tuple[list[str], Costs])
 
 def passes_of(way: str) -> str:
     """The passes that a way takes: "dropout", "draws", "moments", or "point" for one without noise."""
-    return next((each for each in PASSES if way == each or way.startswith(f"{each}_")), "point")
+    return next((item for item in PASSES if way == item or way.startswith(f"{item}_")), "point")
 
 
 def measured_costs(
@@ -70,7 +70,7 @@ def _measured(
         network, texts = load_network(place), task.texts.test.take(TEXTS)
         kinds = {passes_of(way) for way in ways[name]}
         actions: dict[str, Action] = {
-            each: partial(predicted, task, network, texts, each) for each in PASSES if each in kinds
+            item: partial(predicted, task, network, texts, item) for item in PASSES if item in kinds
         }
         point = partial(pass_once, task, network, texts)
         if unit is not None:
@@ -79,7 +79,7 @@ def _measured(
         rounds = tracked(range(REPEATS + 1), f"{name}: cost of a prediction")
         found = [_ratios(unit, actions) for _ in rounds][1:]  # the first warms up
         costs[name] = {
-            kind: Interval(**mean_interval(each[kind] for each in found)._asdict()) for kind in found[0]
+            kind: Interval(**mean_interval(item[kind] for item in found)._asdict()) for kind in found[0]
         }
     return costs
 

@@ -105,8 +105,8 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
     frame = Frame(width=WIDTH, height=HEIGHT, right=int(20 + LETTER * max(map(len, names))))
     plot = Plot.begin(frame, x, y, f"{title} against cost", "; ".join(names))
     ends = []
-    for place, name in enumerate(names):
-        style, best = STYLES[place % len(STYLES)], -math.inf
+    for index, name in enumerate(names):
+        style, best = STYLES[index % len(STYLES)], -math.inf
         own = sorted(
             (row for row in rows if row.recipe == name), key=lambda row: (row.cost.mean, -_mean(row, measure))
         )

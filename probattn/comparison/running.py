@@ -157,7 +157,7 @@ def _spread(options: CompareOptions, folder: Path) -> None:
         "--quiet",
     ]
     command += [f"--seeds={options.seeds}", f"--error={options.error}", f"--against={options.against}"]
-    command += [f"--set={each}" for each in options.set]
+    command += [f"--set={item}" for item in options.set]
     device = current_device()
     if device.type == "cpu":
         command.append("--device=cpu")
@@ -199,12 +199,14 @@ def _recipe_digest(task: Classification) -> str:
 
 def _measure(job: _Job, task: Classification, error: float) -> None:
     found = all_ways(task, load_network(job.folder))
-    points = {f"point.{part}": each.float() for part, each in found.probabilities["point"].items()}
-    labels = {f"labels.{part}": each for part, each in found.labels.items()}
+    points = {
+        f"point.{part}": probability.float() for part, probability in found.probabilities["point"].items()
+    }
+    labels = {f"labels.{part}": label for part, label in found.labels.items()}
     write_tensors(job.folder / POINTS, points | labels)
     content = {"error": error, "recipe": _recipe_digest(task), "figures": found.measured(error)}
     content["data"] = task.data.fingerprint
-    sizes = {part: len(each) for part, each in found.probabilities["point"].items()}
+    sizes = {part: len(probability) for part, probability in found.probabilities["point"].items()}
     file = _FIGURES.dump_json(content | {"sizes": {"train": len(task.texts.train)} | sizes}, indent=1)
     write_atomically(job.folder / FIGURES, file + b"\n")
 
@@ -245,7 +247,7 @@ def _results(
         data=str(first.words()["data"]),
         sizes=sizes,
         seeds=tuple(range(options.seeds)),
-        set=options.set,
+        set=tuple(options.set),
         versions=package_versions(),
         rows=tuple(rows),
     )
@@ -311,9 +313,9 @@ def _row(
     gaps: Mapping[str, Comparison],
 ) -> Row:
     def over_seeds(measure: str) -> Interval:
-        return Interval(**mean_interval(each[measure] for each in found.values())._asdict())
+        return Interval(**mean_interval(item[measure] for item in found.values())._asdict())
 
-    measures = [name for name in MEASURES if all(name in each for each in found.values())]
+    measures = [name for name in MEASURES if all(name in item for item in found.values())]
     return Row(
         recipe=key[0],
         way=key[1],
@@ -331,7 +333,7 @@ def _ensemble(name: str, jobs: Sequence[_Job], error: float) -> dict[str, dict[s
     found = Ways({part: read[0][f"labels.{part}"] for part in ("validation", "test")})
     found.add(
         "ensemble",
-        {part: torch.stack([each[f"point.{part}"].double() for each in read]).mean(dim=0) for part in parts},
+        {part: torch.stack([item[f"point.{part}"].double() for item in read]).mean(dim=0) for part in parts},
     )
     found.scaled("ensemble", "ensemble_temperature")
     return found.measured(error)
@@ -345,7 +347,7 @@ def _gaps(values: _Values, reference: tuple[str, str]) -> dict[tuple[str, str], 
         samples = {
             key: tuple(own[seed][measure] - base[seed][measure] for seed in base)
             for key, own in values.items()
-            if key != reference and all(measure in each for runs in (own, base) for each in runs.values())
+            if key != reference and all(measure in run for runs in (own, base) for run in runs.values())
         }
         p_values = [seeds_p(sample) for sample in samples.values()]
         for (key, sample), p, adjusted in zip(samples.items(), p_values, holm(p_values), strict=True):

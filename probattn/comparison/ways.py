@@ -87,9 +87,12 @@ class Ways:
 
     def scaled(self, way: str, name: str) -> None:
         """Adds a way with the temperature that fits its validation data best (Guo et al. 2017)."""
-        logs = {part: each.double().clamp_min(1e-12).log() for part, each in self.probabilities[way].items()}
+        logs = {
+            part: probability.double().clamp_min(1e-12).log()
+            for part, probability in self.probabilities[way].items()
+        }
         temperature = best_temperature(logs["validation"], self.labels["validation"])
-        found = {part: (each / temperature).softmax(dim=-1) for part, each in logs.items()}
+        found = {part: (log / temperature).softmax(dim=-1) for part, log in logs.items()}
         self.add(name, found)
 
     def measured(self, error: float) -> dict[str, dict[str, float]]:
@@ -156,8 +159,8 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
         else "laplace_temperature" and so on; "information" after "dropout_" or "draws_" detects out-of-distribution
         inputs by the mutual information of the draws.
     """
-    data = {part: each for part, each in task.texts.roles().items() if part in PARTS}
-    data |= {part: each for part, each in task.measured().items() if part in PARTS}
+    data = {part: role for part, role in task.texts.roles().items() if part in PARTS}
+    data |= {part: value for part, value in task.measured().items() if part in PARTS}
     found = Ways({part: torch.tensor(data[part].labels) for part in ("validation", "test")})
     layer = last_layer(network.net, len(task.texts.label_names))
     fitted = {"train": task.texts.train.take(train_texts), **data}
@@ -171,9 +174,9 @@ def all_ways(task: Classification, network: TrainedClassifier, *, train_texts: i
         distance = FeatureDistance.fit(read["train"])
         pair = {part: read[part] for part in ("test", "out_of_domain")}
         for way, scores in (
-            ("maximum", {part: -each.logits.softmax(dim=-1).amax(dim=-1) for part, each in pair.items()}),
-            ("energy", {part: energy(each.logits) for part, each in pair.items()}),
-            ("distance", {part: distance(each.inputs) for part, each in pair.items()}),
+            ("maximum", {part: -value.logits.softmax(dim=-1).amax(dim=-1) for part, value in pair.items()}),
+            ("energy", {part: energy(value.logits) for part, value in pair.items()}),
+            ("distance", {part: distance(value.inputs) for part, value in pair.items()}),
         ):
             found.add(way, found.probabilities["point"], **scores)
     _drawn(task, network, data, found)
@@ -189,14 +192,14 @@ def _drawn(
         own = {part: predicted(task, network, texts, way) for part, texts in data.items()}
         if way == "dropout" and own["test"].draws is None:
             continue  # nothing drops out
-        kept = {part: each.probabilities for part, each in own.items()}
+        kept = {part: value.probabilities for part, value in own.items()}
         found.add(way, kept)
         found.scaled(way, f"{way}_temperature")
         if way == "moments":
             found.closed_form = own["test"].closed_form
         elif "out_of_domain" in own:
             drawn = {part: own[part].draws for part in ("test", "out_of_domain")}
-            scores = {part: mutual_information(each) for part, each in drawn.items() if each is not None}
+            scores = {part: mutual_information(value) for part, value in drawn.items() if value is not None}
             found.add(f"{way}_information", kept, **scores)
 
 

@@ -313,5 +313,5 @@ _SETS = (
     _attacked("mnli_mismatched", NLI, "MNLI, mismatched"),
 )
 
-BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType({each.name: each for each in _SETS})
+BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType({item.name: item for item in _SETS})
 """The data sets that have a name."""

@@ -69,7 +69,7 @@ class Corpus:
         if not paths and self.hub is None:
             raise self._missing(folder)
         rows = {split: self._file(path) for split, path in paths.items()} or self._from_hub(folder)
-        found: Parts = {split: list(each if raw else self._labelled(each)) for split, each in rows.items()}
+        found: Parts = {split: list(row if raw else self._labelled(row)) for split, row in rows.items()}
         if "train" not in found and len(found) == 1 and self.files.keys() - {"test"}:
             message = (
                 f"{self.name}: only {paths['test']} is there: it is cut into training, validation and test"
@@ -225,14 +225,14 @@ def _glue(
 def _columns(text: str, pair: str = "", label: str = "label") -> dict[str, tuple[str, ...]]:
     """Columns by role, other names of the same after a comma."""
     names = {"text": text, "text_pair": pair, "label": label}
-    return {role: tuple(each.split(",")) for role, each in names.items() if each}
+    return {role: tuple(name.split(",")) for role, name in names.items() if name}
 
 
 _MNLI = _columns("sentence1,premise", "sentence2,hypothesis", "gold_label,label")
 _COLA_HEADER = ("source", "label", "mark", "sentence")
 CORPORA: Mapping[str, Corpus] = {
-    each.name: each
-    for each in (
+    item.name: item
+    for item in (
         _glue("glue_cola", "CoLA", _columns("sentence"), hub="cola", header=_COLA_HEADER),
         _glue("glue_sst2", "SST-2", _columns("sentence"), hub="sst2"),
         _glue(

@@ -109,7 +109,7 @@ class TextDataset:
 
     def places_in(self, keys: Collection[str]) -> list[int]:
         """Places of the texts whose keys are among ``keys``."""
-        return [place for place, key in enumerate(self._keys()) if key in keys]
+        return [index for index, key in enumerate(self._keys()) if key in keys]
 
     def copies(self) -> int:
         """Number of texts, or pairs of texts, that are exact copies of an earlier one.

@@ -47,7 +47,7 @@ def clinc_names() -> tuple[str, ...]:
 def clinc() -> Examples:
     """The official splits of the queries in scope."""
     path = _clinc_file("clinc150")
-    names = {name: place for place, name in enumerate(clinc_names())}
+    names = {name: index for index, name in enumerate(clinc_names())}
     parts = _clinc(path)
 
     def examples(part: str) -> Iterator[LabelledText]:
@@ -95,7 +95,7 @@ def banking(chosen: str = "all") -> Examples:
 
     Texts of intents that are left out are all for testing.
     """
-    names = {name: place for place, name in enumerate(banking_names(chosen))}
+    names = {name: index for index, name in enumerate(banking_names(chosen))}
     parts = {
         part: [LabelledText(text, names[intent]) for text, intent in rows if intent in names]
         for part, rows in _banking("banking77").items()

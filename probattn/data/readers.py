@@ -151,12 +151,12 @@ def _vader_rows(domain: str) -> Iterator[list[str]]:
     """Rows of a file of ratings: identity, mean rating, text; from the archive of the package's source."""
     path = data_file(f"vader_{domain}", f"vader/{VADER_ARCHIVE}", origin=VADER_ORIGIN)
     with tarfile.open(path) as outer:
-        name = next(each for each in outer.getnames() if each.endswith("hutto_ICWSM_2014.tar.gz"))
+        name = next(entry for entry in outer.getnames() if entry.endswith("hutto_ICWSM_2014.tar.gz"))
         packed = outer.extractfile(name)
         assert packed is not None
         with tarfile.open(fileobj=packed) as inner:
             ending = f"{VADER_FILES[domain]}_GroundTruth.txt"
-            found = next(each for each in inner.getnames() if each.endswith(ending) and "/._" not in each)
+            found = next(entry for entry in inner.getnames() if entry.endswith(ending) and "/._" not in entry)
             content = inner.extractfile(found)
             assert content is not None
             text = content.read().decode("utf-8", errors="replace")

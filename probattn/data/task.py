@@ -44,7 +44,7 @@ class Task:
             "train": self.train,
             "validation": self.validation,
             "test": self.test,
-            **{_numbered("shifted", place): data for place, data in enumerate(self.shifted)},
+            **{_numbered("shifted", index): data for index, data in enumerate(self.shifted)},
             "out_of_domain": self.out_of_domain,
         }
         return {role: data for role, data in sets.items() if data is not None}
@@ -98,8 +98,8 @@ def load_task(
         raise DataError(f"expected a source to train on, got {', '.join(sources) or 'none'}")
     shifted = sources.get("shifted", ())
     several = (shifted,) if isinstance(shifted, Source) else tuple(shifted)
-    given = {role: each for role, each in sources.items() if isinstance(each, Source)}
-    single = _with_own_splits({role: each for role, each in given.items() if role != "shifted"})
+    given = {role: value for role, value in sources.items() if isinstance(value, Source)}
+    single = _with_own_splits({role: value for role, value in given.items() if role != "shifted"})
     train = single["train"].load("train")
 
     def load(source: Source, role: Role) -> TextDataset:

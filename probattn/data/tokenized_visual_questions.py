@@ -128,9 +128,9 @@ class VisualQuestionCollate:
             batch["feature_noise"] = torch.stack([drawn[row["name"]] for row in rows])
         if "scores" in rows[0]:
             labels = torch.zeros(len(rows), self.num_answers)
-            for place, row in enumerate(rows):
+            for index, row in enumerate(rows):
                 for number, score in row["scores"].items():
-                    labels[place, number] = score
+                    labels[index, number] = score
             batch["labels"] = labels
         return batch
 

@@ -135,7 +135,7 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
             *texts, padding=False, truncation=max_length is not None, max_length=max_length, verbose=False
         )
         names = [name for name in self._names if name in encoded]
-        return [{name: encoded[name][place] for name in names} for place in range(len(rows))]
+        return [{name: encoded[name][index] for name in names} for index in range(len(rows))]
 
     def _shorten(self, long: list[tuple[int, int]], tokenizer: Any, on_long: OnLong) -> None:
         longest, at = max(long)

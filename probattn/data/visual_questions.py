@@ -101,7 +101,7 @@ class VisualQuestions:
         names = sorted({row.image for row in self.rows}, key=lambda name: (order(name), name))
         held_out = set(names[: round(share * len(names))])
         sides = [
-            [place for place, row in enumerate(self.rows) if (row.image in held_out) == held]
+            [index for index, row in enumerate(self.rows) if (row.image in held_out) == held]
             for held in (False, True)
         ]
         if not all(sides):
@@ -184,10 +184,10 @@ def _easy(file: Path) -> Iterator[VisualQuestion]:
 
 def _vqa(file: Path, annotations: Path) -> Iterator[VisualQuestion]:
     known: dict[int, _Annotation] = {}
-    for each in _content(annotations, TypeAdapter(_Annotations)).annotations:
-        if each.question_id in known:
-            raise DataError(f"{annotations}: expected each question once, got {each.question_id} twice")
-        known[each.question_id] = each
+    for item in _content(annotations, TypeAdapter(_Annotations)).annotations:
+        if item.question_id in known:
+            raise DataError(f"{annotations}: expected each question once, got {item.question_id} twice")
+        known[item.question_id] = item
     asked: set[int] = set()
     for row in _content(file, TypeAdapter(_Questions)).questions:
         if row.question_id in asked:
@@ -198,7 +198,7 @@ def _vqa(file: Path, annotations: Path) -> Iterator[VisualQuestion]:
             raise DataError(
                 f"{annotations}: expected answers to question {row.question_id} of {file.name}, got none"
             )
-        answers = tuple(normal_answer(each.answer) for each in annotation.answers)
+        answers = tuple(normal_answer(answer.answer) for answer in annotation.answers)
         yield VisualQuestion(row.question, str(row.image_id), answers, annotation.answer_type)
 
 

@@ -192,7 +192,7 @@ def log_gamma_and_digamma_1p(x: Tensor) -> tuple[Tensor, Tensor]:
         return log_gamma_1p(x), digamma_1p(x)
     flat = x.reshape(-1)
     results = torch.empty_like(flat), torch.empty_like(flat)
-    for source, log_gamma, digamma in zip(*(each.split(_PIECE) for each in (flat, *results)), strict=True):
+    for source, log_gamma, digamma in zip(*(item.split(_PIECE) for item in (flat, *results)), strict=True):
         shrunk = source.add(1).reciprocal_()
         _polynomial(shrunk, _LGAMMA_COEFFICIENTS, log_gamma).mul_(source).mul_(shrunk)
         _polynomial(shrunk, _DIGAMMA_COEFFICIENTS, digamma).mul_(shrunk)

@@ -95,13 +95,13 @@ def _transported(tensors: Sequence[Tensor], forward_weight: float, with_gradient
     """
     weights = tensors[4:]
     cost = weights[0].new_zeros(len(weights[0]))
-    gradients = [torch.empty_like(each) for each in tensors[:4]] if with_gradient else []
+    gradients = [torch.empty_like(tensor) for tensor in tensors[:4]] if with_gradient else []
     most = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
     step = max(1, most // (weights[0].shape[1] * weights[1].shape[1]))
     with torch.no_grad():
         for start in range(0, len(cost), step):
-            piece = [each[start : start + step] for each in tensors]
-            into = [each[start : start + step] for each in gradients]
+            piece = [tensor[start : start + step] for tensor in tensors]
+            into = [gradient[start : start + step] for gradient in gradients]
             cost[start : start + step] = _sweep(piece, forward_weight, into)
     return with_gradients(cost, tensors[:4], gradients) if with_gradient else cost
 

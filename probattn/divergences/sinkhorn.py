@@ -221,7 +221,7 @@ def _transport(
                 (plan.sum(dim=-1), points[0], plan, points[1]),
                 (plan.sum(dim=-2), points[1], plan.mT, points[0]),
             )
-            if any(each.requires_grad for each in points)
+            if any(point.requires_grad for point in points)
         ]
     value = with_gradients(dual, points, gradients) if gradients else dual
     return _Transport(value, relative_entropy)
@@ -288,7 +288,7 @@ def _allowed(
     clouds: tuple[_Cloud, _Cloud], cost: Tensor, potentials: tuple[Tensor, Tensor], share: float
 ) -> Tensor:
     """Mass ``[B * H]`` that costs a share of the dual objective at the largest distance."""
-    dual = [(each.weight * by).sum(dim=-1) for each, by in zip(clouds, potentials, strict=True)]
+    dual = [(cloud.weight * by).sum(dim=-1) for cloud, by in zip(clouds, potentials, strict=True)]
     return share * (dual[0] + dual[1]).clamp_min(0) / cost.amax(dim=(-1, -2))
 
 
@@ -300,10 +300,10 @@ def _slowly(anneal: _Annealing, clouds: tuple[_Cloud, _Cloud], cost: Tensor) -> 
     strengths = list(anneal.strengths(anneal.diameter, SLOW))
     f = before = torch.zeros_like(clouds[0].weight)
     rounding = 4 * torch.finfo(cost.dtype).eps * cost.amax(dim=(-1, -2))
-    for place, epsilon in enumerate(strengths):
+    for index, epsilon in enumerate(strengths):
         start = f
-        if place > 1:
-            ratio = (strengths[place - 1] - epsilon) / (strengths[place - 2] - strengths[place - 1])
+        if index > 1:
+            ratio = (strengths[index - 1] - epsilon) / (strengths[index - 2] - strengths[index - 1])
             start = f + ratio * (f - before)
         before = f
         f, g, lack = _refined(clouds, cost, start, epsilon, anneal.sweeps)

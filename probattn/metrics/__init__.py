@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for module in _MODULES:
         found = vars(import_module(f"{__name__}.{module}"))
-        globals().update({each: found[each] for each in __all__ if each in found})
+        globals().update({item: found[item] for item in __all__ if item in found})
     return globals()[name]
 
 

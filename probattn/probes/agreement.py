@@ -170,13 +170,13 @@ def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     if length < 2:
         return torch.full(u.shape[:-1], torch.nan, dtype=torch.float64, device=u.device)
     rows = max(1, _PAIRS // length**2)
-    parts = zip(*(each.reshape(-1, length).split(rows) for each in (u, v, mask)), strict=True)
+    parts = zip(*(item.reshape(-1, length).split(rows) for item in (u, v, mask)), strict=True)
     return torch.cat([_tau(*part) for part in parts]).view(u.shape[:-1])
 
 
 def _tau(u: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     pairs = (mask.unsqueeze(-1) & mask.unsqueeze(-2)).float()  # [N, L, L], each pair twice
-    orders = [_order(each) * pairs for each in (u, v)]
+    orders = [_order(item) * pairs for item in (u, v)]
     both = (orders[0] * orders[1]).sum(dim=(-1, -2), dtype=torch.float64)
     untied = [order.abs().sum(dim=(-1, -2), dtype=torch.float64) for order in orders]
     return both / (untied[0] * untied[1]).sqrt()
@@ -245,12 +245,12 @@ def contextualized_agreement(
         >>> print(contextualized_agreement(0.31, run), contextualized_agreement(0.80, run))
         0.43 0.66*
     """
-    run = [EvaluatedStep(*each) for each in second_run]
+    run = [EvaluatedStep(*item) for item in second_run]
     if not run:
         raise ValueError("contextualized_agreement: expected evaluated steps of a second run, got none")
     for what, values in (
-        ("an agreement", [agreement, *(each.agreement for each in run)]),
-        ("a performance", [each.performance for each in run]),
+        ("an agreement", [agreement, *(item.agreement for item in run)]),
+        ("a performance", [item.performance for item in run]),
     ):
         if any(map(math.isnan, values)):
             raise ValueError(
@@ -263,7 +263,7 @@ def contextualized_agreement(
             raise ValueError(
                 f"contextualized_agreement: expected rising steps, got {after.step} after {before.step}; sort them"
             )
-    for each in run:
-        if each.agreement > agreement:
-            return ContextualizedAgreement(each.performance, each.step, reached=True)
+    for item in run:
+        if item.agreement > agreement:
+            return ContextualizedAgreement(item.performance, item.step, reached=True)
     return ContextualizedAgreement(run[-1].performance, run[-1].step, reached=False)

@@ -205,7 +205,7 @@ class ParallelCorpus:
             numbers = np.fromiter(
                 map(vocabulary.numbers.__getitem__, chain.from_iterable(sentences)), dtype=np.int64
             )
-            counts.append(_counts(numbers, [len(each) for each in sentences], len(vocabulary)))
+            counts.append(_counts(numbers, [len(sentence) for sentence in sentences], len(vocabulary)))
         return cls(counts[0], counts[1], *vocabularies)
 
     @classmethod
@@ -245,7 +245,7 @@ class ParallelCorpus:
             if numbers.min() < 0 or numbers.max() >= size:
                 wrong = int(numbers.min()) if numbers.min() < 0 else int(numbers.max())
                 raise DataError(f"{side} tokens: expected numbers in 0 .. {size - 1}, got {wrong}")
-            counts.append(_counts(numbers, [len(each) for each in sentences], size))
+            counts.append(_counts(numbers, [len(sentence) for sentence in sentences], size))
             vocabularies.append(Vocabulary(tuple(map(str, range(size)))))
         return cls(counts[0], counts[1], vocabularies[0], vocabularies[1])
 
@@ -258,25 +258,30 @@ def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequ
     if not len(source):
         raise DataError("parallel corpus: expected sentence pairs, got none")
     for side, sentences in (("source", source), ("target", target)):
-        text = next((number for number, each in enumerate(sentences) if isinstance(each, str)), None)
+        text = next((number for number, sentence in enumerate(sentences) if isinstance(sentence, str)), None)
         if text is not None:
             raise DataError(
                 f"parallel corpus: expected every sentence as its words, got the text {side}[{text}]; split it first"
             )
-        empty = next((number for number, each in enumerate(sentences) if not len(each)), None)
+        empty = next((number for number, sentence in enumerate(sentences) if not len(sentence)), None)
         if empty is not None:
             raise DataError(f"parallel corpus: expected words in every sentence, got none in {side}[{empty}]")
 
 
 def _check_tokens(side: str, sentences: Sequence[Tensor]) -> None:
-    for number, each in enumerate(sentences):
-        if not isinstance(each, Tensor):
+    for number, sentence in enumerate(sentences):
+        if not isinstance(sentence, Tensor):
             raise DataError(
-                f"{side}[{number}]: expected a tensor of integers [L], got {type(each).__name__}; make it one"
+                f"{side}[{number}]: expected a tensor of integers [L], got {type(sentence).__name__}; make it one"
             )
-        if each.ndim != 1 or each.is_floating_point() or each.is_complex() or each.dtype == torch.bool:
+        if (
+            sentence.ndim != 1
+            or sentence.is_floating_point()
+            or sentence.is_complex()
+            or sentence.dtype == torch.bool
+        ):
             raise DataError(
-                f"{side}[{number}]: expected a tensor of integers [L], got {each.dtype} {list(each.shape)}"
+                f"{side}[{number}]: expected a tensor of integers [L], got {sentence.dtype} {list(sentence.shape)}"
             )
 
 

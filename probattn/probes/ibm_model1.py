@@ -171,7 +171,7 @@ class IBMModel1:
         valid = (known_words.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
         probabilities = torch.zeros(rows.shape, dtype=torch.float64)
         # Copies, because scipy asks for arrays that it may mark as writable.
-        places = [np.array(each[valid].numpy(force=True)) for each in (rows, columns)]
+        places = [np.array(item[valid].numpy(force=True)) for item in (rows, columns)]
         entries = table_entries(self.table, *places)
         probabilities[valid.cpu()] = torch.from_numpy(entries)
         return probabilities.to(source.device)
@@ -216,7 +216,7 @@ class IBMModel1:
         entries = slice(self.table.indptr[row], self.table.indptr[row + 1])
         shares, columns = self.table.data[entries], self.table.indices[entries]
         best = np.argsort(-shares, kind="stable")[:most]
-        return [(self.target_vocabulary.words[columns[each]], float(shares[each])) for each in best]
+        return [(self.target_vocabulary.words[columns[item]], float(shares[item])) for item in best]
 
     def save(self, path: str | Path) -> None:
         """Writes the model to a file in an existing folder atomically; ``OSError`` leaves an older file untouched."""

@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 
     def at(self, rows: Tensor) -> Problem:
         """Some of the problems."""
-        return Problem(*(each[rows] for each in self))
+        return Problem(*(item[rows] for item in self))
 
     def mixed(self, weights: Tensor) -> Tensor:
         """The affine map, ``[N, O]``."""
@@ -98,7 +98,7 @@ def solve(problem: Problem, tolerance: float, max_steps: int) -> Tensor:
         better = gaps < gap[rows]
         best[rows[better]], gap[rows[better]] = point.weights[better], gaps[better]
         going = gap[rows] > tolerance
-        rows, current, point = rows[going], current.at(going), _Point(*(each[going] for each in point))
+        rows, current, point = rows[going], current.at(going), _Point(*(item[going] for item in point))
     if len(rows):
         raise NotOptimalError(
             f"optimal_attention: expected gaps of at most {tolerance:g} nats, got up to {gap.max().item():.3g} "
@@ -131,7 +131,7 @@ def _step(problem: Problem, point: _Point) -> _Point:
     pairs = ((point.weights, move.weights), (point.bounds, move.bounds), (point.shares, counting))
     size = torch.cat([_largest_step(*pair) for pair in pairs], dim=-1).amin(dim=-1, keepdim=True)
     size = (_BOUNDARY * size).clamp(max=1)
-    weights, bounds, level, shares = (value + size * each for value, each in zip(point, move, strict=True))
+    weights, bounds, level, shares = (value + size * item for value, item in zip(point, move, strict=True))
     shares = torch.maximum(shares, _KEPT * point.shares).clamp(min=_TINY)
     return _Point(_normalised(weights), bounds, level, _normalised(shares))
 

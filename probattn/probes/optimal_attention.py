@@ -85,16 +85,16 @@ def optimal_attention(
     logits, query, valid = _problems(position_logits, target, query_logits, mask)
     shape, (length, outputs) = target.shape, logits.shape[-2:]
     if not target.numel():
-        empty = (query.new_zeros(each, dtype=torch.float64) for each in ((*shape, length), shape, shape))
+        empty = (query.new_zeros(item, dtype=torch.float64) for item in ((*shape, length), shape, shape))
         return OptimalAttention(*empty)
     if not shape:
-        logits, query, target, valid = (each.unsqueeze(0) for each in (logits, query, target, valid))
+        logits, query, target, valid = (item.unsqueeze(0) for item in (logits, query, target, valid))
     parts = []
     for part in _parts(target, max(1, _ENTRIES // (length * outputs))):
         problem = _problem(logits[part], query[part], target[part], valid[part])
         weights = solve(problem, tolerance, max_steps)
         parts.append((weights, problem.loss(weights), problem.gap(weights)))
-    weights, loss, gap = (torch.cat(each) for each in zip(*parts, strict=True))
+    weights, loss, gap = (torch.cat(item) for item in zip(*parts, strict=True))
     return OptimalAttention(weights.view(*shape, length), loss.view(shape), gap.view(shape))
 
 

@@ -143,7 +143,7 @@ def gradient_flow(proxy: BagOfWordsProxy, corpus: ParallelCorpus) -> GradientFlo
         return logits(e, w).softmax(dim=-1)
 
     primals, tangents = (embedding, output), (-to_embedding, -to_output)
-    return GradientFlow(*(jvp(each, primals, tangents)[1] for each in (logits, probabilities)))
+    return GradientFlow(*(jvp(item, primals, tangents)[1] for item in (logits, probabilities)))
 
 
 def gradient_flow_limit(counts: Tensor) -> GradientFlow:
@@ -179,8 +179,8 @@ def _gradients(embedding: Tensor, output: Tensor, corpus: ParallelCorpus) -> tup
     rows = max(1, _LOGITS // max(embedding.shape[0], output.shape[0]))
     for start in range(0, len(corpus), rows):
         counts = [
-            torch.from_numpy(each[start : start + rows].toarray()).to(embedding)
-            for each in (corpus.source, corpus.target)
+            torch.from_numpy(item[start : start + rows].toarray()).to(embedding)
+            for item in (corpus.source, corpus.target)
         ]
         with torch.enable_grad():
             bags = counts[0] / counts[0].sum(dim=-1, keepdim=True)  # [M, I]

@@ -121,13 +121,13 @@ def frozen_probe(
             f"frozen_probe: expected a list of attention, got one {type(attention).__name__}; put it in []"
         )
     chosen: dict[int, nn.Parameter] = {}
-    for each in attention:
-        for parameter in each.parameters() if isinstance(each, nn.Module) else (each,):
+    for item in attention:
+        for parameter in item.parameters() if isinstance(item, nn.Module) else (item,):
             chosen[id(parameter)] = parameter
-    before = {id(each): (each, each.requires_grad) for each in model.parameters()}
+    before = {id(parameter): (parameter, parameter.requires_grad) for parameter in model.parameters()}
     if not chosen:
         raise ValueError("frozen_probe: expected attention with parameters, got none: nothing would learn")
-    if unknown := [each for number, each in chosen.items() if number not in before]:
+    if unknown := [value for number, value in chosen.items() if number not in before]:
         raise ValueError(
             f"frozen_probe: expected parameters of the model, got {len(unknown)} that are not, "
             f"the first of shape {list(unknown[0].shape)}"

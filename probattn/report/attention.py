@@ -323,8 +323,8 @@ def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
     received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     most = max(received, default=0.0) or 1.0
     return tuple(
-        (shown(token, room=40), f"{share / most:.3f}", token, place == item.second)
-        for place, (token, share) in enumerate(zip(item.keys, received, strict=True))
+        (shown(token, room=40), f"{share / most:.3f}", token, index == item.second)
+        for index, (token, share) in enumerate(zip(item.keys, received, strict=True))
     )
 
 

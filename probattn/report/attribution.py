@@ -113,11 +113,11 @@ def attribution_section(examples: Sequence[AttributionExample], site_names: Sequ
     """The section on attributed uncertainty; None without examples."""
     if not examples:
         return None
-    labels = site_labels([*site_names, *(site for each in examples for site in each.sites)])
+    labels = site_labels([*site_names, *(site for example in examples for site in example.sites)])
     context = {
-        "examples": [_shown(each, labels) for each in examples],
+        "examples": [_shown(example, labels) for example in examples],
         "removed": _removed(examples),
-        "draws": max(each.draws for each in examples),
+        "draws": max(example.draws for example in examples),
     }
     heading = "Which words make it unsure?"
     return Section("attribution", "Attribution", heading, "attribution.html", context)
@@ -131,7 +131,7 @@ def _removed(examples: Sequence[AttributionExample]) -> list[tuple[str, Markup, 
     }
     rows = []
     for by, words in names.items():
-        values = [each.removed[by] for each in examples if by in each.removed]
+        values = [example.removed[by] for example in examples if by in example.removed]
         if values:
             middle = median(values)
             ends = f"{_percent(min(values))} to {_percent(max(values))}" if len(values) > 1 else ""
@@ -167,15 +167,15 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
                 shown(word, room=40),
                 f"{share / most:.3f}",
                 f"{printable(word)}: {share:.1%}",
-                place == item.second,
+                index == item.second,
             )
-            for place, (word, share) in enumerate(zip(item.words, by_word, strict=True))
+            for index, (word, share) in enumerate(zip(item.words, by_word, strict=True))
         ],
         "choices": _choices(item.sites, names, heads),
         "showing": _leading(item.words, by_word),
         "rest": f"{1 - total:.0%}" if total < 0.995 else "",
         "expected": _said(item.expected),
-        "changes": [_change(each, labels) for each in item.changes],
+        "changes": [_change(change, labels) for change in item.changes],
         "heads": heatmap(
             names,
             [str(head) for head in range(heads)],
@@ -198,7 +198,7 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
 def _leading(words: Sequence[str], shares: Sequence[float]) -> str:
     """The words with the largest shares, in words."""
     order = sorted(range(len(words)), key=lambda place: (-shares[place], place))[:3]
-    return "Largest shares: " + ", ".join(f"{quoted(words[each])} {shares[each]:.0%}" for each in order) + "."
+    return "Largest shares: " + ", ".join(f"{quoted(words[item])} {shares[item]:.0%}" for item in order) + "."
 
 
 def _choices(
@@ -206,7 +206,7 @@ def _choices(
 ) -> list[tuple[str, str, list[tuple[str, str, str]]]]:
     """Choices of the page: field, legend, and a value, label and title for each option."""
     calls = [(ALL, ALL, "all attention calls")]
-    calls += [(str(place), name, site) for place, (site, name) in enumerate(zip(sites, names, strict=True))]
+    calls += [(str(index), name, site) for index, (site, name) in enumerate(zip(sites, names, strict=True))]
     each = [(ALL, ALL, "all heads")] + [(str(head), str(head), head_words(head)) for head in range(heads)]
     return [("site", "Attention call", calls), ("head", "Head", each)]
 

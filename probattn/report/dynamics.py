@@ -208,7 +208,7 @@ def _words(own: Dynamics) -> str:
 
 
 def _figures(found: Sequence[Dynamics]) -> list[Figure]:
-    steps = sorted({item.step for each in found for item in each.steps})
+    steps = sorted({item.step for entry in found for item in entry.steps})
     places = {step: float(index) for index, step in enumerate(steps)}
     every = -(-len(steps) // MARKS)
     marks = tuple((places[step], number_word(step)) for step in steps[::every])
@@ -222,11 +222,11 @@ def _figures(found: Sequence[Dynamics]) -> list[Figure]:
     )
     drawn = []
     for name, title, note in charts:
-        lines = [_line(each, name, places) for each in found]
+        lines = [_line(item, name, places) for item in found]
         if name != "accuracy":
             lines.append(chance)
         drawn.append(Figure(title, line_chart(lines, x, y, title), note=note))
-    scores = [_line(each, "bleu", places) for each in found if each.steps[-1].bleu is not None]
+    scores = [_line(item, "bleu", places) for item in found if item.steps[-1].bleu is not None]
     if scores:
         top = max(5.0, *(value for line in scores for _, value in line.points))
         chart = line_chart(scores, x, Axis(0, top, "BLEU", ticks(0, top, 4)), "BLEU of the watched sentences")
@@ -241,14 +241,14 @@ def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
 
 
 def _rows(found: Sequence[Dynamics]) -> list[tuple[str, list[Markup]]]:
-    by_step = [{item.step: item for item in each.steps} for each in found]
+    by_step = [{item.step: item for item in entry.steps} for entry in found]
     names = ("agreement", "with_last", "accuracy")
     return [
         (
             f"{step:,}",
-            [formatted(getattr(each.get(step), name, None), ".3f") for each in by_step for name in names],
+            [formatted(getattr(item.get(step), name, None), ".3f") for item in by_step for name in names],
         )
-        for step in sorted({step for each in by_step for step in each})
+        for step in sorted({step for item in by_step for step in item})
     ]
 
 

@@ -122,7 +122,7 @@ def render_page(
         evidence=evidence,
         facts=facts,
         sections=[
-            (each, Markup(environment.get_template(each.template).render(each.context))) for each in shown
+            (item, Markup(environment.get_template(item.template).render(item.context))) for item in shown
         ],
         plain_title=f"{isolated(run.name)}: {kind} report",
         style=_source(environment, "style.css"),

@@ -30,7 +30,7 @@ class _Keys(Sequence[str]):
     def _keys(self) -> tuple[str, ...]:
         return (
             *self._first,
-            *(each.key for each in METHODS if each.key != LATENT),
+            *(item.key for item in METHODS if item.key != LATENT),
             "variational",
             *self._last,
         )

@@ -86,7 +86,7 @@ class Results(Record):
     def _known_data(self) -> Results:
         keys = [item.key for item in self.data]
         examples = [*self.uncertain, *self.mistakes, *self.binned]
-        examples += [each.example for each in self.attention] + [each.example for each in self.attribution]
+        examples += [item.example for item in self.attention] + [item.example for item in self.attribution]
         named = [*(item.data for item in self.scores), *(item.data for item in self.differences)]
         named += [item.data for item in examples if item.data is not None]
         unknown = sorted(set(named) - set(keys))

@@ -150,17 +150,17 @@ def _bins(results: Results) -> list[_Bin]:
     if own is None or not own.reliability or not results.binned:
         return []
     number = round(1 / (own.reliability[0].high - own.reliability[0].low))
-    places = bin_index(torch.tensor([each.probability for each in results.binned]), number).tolist()
+    places = bin_index(torch.tensor([item.probability for item in results.binned]), number).tolist()
     for place, example in zip(places, results.binned, strict=True):
         found.setdefault(place, []).append(_card(example, {}))
-    known = {round(number * each.low): each for each in own.reliability}
-    return [_Bin(each, found[place]) for place, each in known.items() if place in found]
+    known = {round(number * item.low): item for item in own.reliability}
+    return [_Bin(value, found[place]) for place, value in known.items() if place in found]
 
 
 def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[str, list[Figure]]]:
     """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
     own = (results.compared, results.in_domain.key)
-    anchors = {each.bin.low: each.anchor for each in bins}
+    anchors = {item.bin.low: item.anchor for item in bins}
     groups = []
     for data in results.data:
         scores = [score for score in _scores(results, data) if score.reliability]

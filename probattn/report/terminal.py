@@ -110,13 +110,13 @@ class Sheet:
             return columns
         least = [max(_longest_word(cell) for cell in column) for column in zip(*rows, strict=True)]
         numbers = [
-            max([_longest_word(headings[place]), *(_columns_of(row[place]) for row in rows[1:])])
-            for place in range(len(headings))
+            max([_longest_word(headings[index]), *(_columns_of(row[index]) for row in rows[1:])])
+            for index in range(len(headings))
         ]
         least[self.words :] = numbers[self.words :]
         excess = sum(columns) + len(GUTTER) * (len(columns) - 1) - width
         while excess > 0:
-            shrinkable = [place for place, size in enumerate(columns) if size > least[place]]
+            shrinkable = [index for index, size in enumerate(columns) if size > least[index]]
             if not shrinkable:
                 return None
             widest = max(shrinkable, key=lambda place: columns[place])
@@ -129,9 +129,9 @@ class Sheet:
         lines = []
         for parts in zip_longest(*blocks, fillvalue=""):
             padded = []
-            for place, (part, size) in enumerate(zip(parts, columns, strict=True)):
+            for index, (part, size) in enumerate(zip(parts, columns, strict=True)):
                 space = " " * (size - _columns_of(part))
-                padded.append(part + space if place < self.words else space + part)
+                padded.append(part + space if index < self.words else space + part)
             lines.append(GUTTER.join(padded))
         return lines
 

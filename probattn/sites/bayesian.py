@@ -136,7 +136,7 @@ class BayesianAttention(Method):
     def __repr__(self) -> str:
         """That of dataclasses; a strength of 1 is left out, as in checkpoints that are older than the option."""
         names = (
-            each.name for each in fields(self) if each.name != "prior_strength" or self.prior_strength != 1
+            field.name for field in fields(self) if field.name != "prior_strength" or self.prior_strength != 1
         )
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 

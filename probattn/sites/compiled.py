@@ -102,7 +102,7 @@ def compiled_draw(
 ) -> None:
     """As :func:`probattn.sites.fused.draw_weights`; ``least``, the smallest k, is 1/2 or more."""
     bound = next(bound for bound in GAMMA_BOUNDS if least * bound >= 1)
-    maps, noise = (each.view(-1, *positive.shape) for each in (scores, uniform))
+    maps, noise = (item.view(-1, *positive.shape) for item in (scores, uniform))
     torch.softmax(maps, dim=-1, out=maps)
     _overwrite_with_draw(noise, maps, positive, options.rho, options.floor, bound)
     torch.mul(uniform, uniform.sum(dim=-1, keepdim=True).reciprocal_(), out=scores)

@@ -184,7 +184,7 @@ class _WeibullDraw(torch.autograd.Function):
                 share = share if weight is None else share * part_of(weight, piece)
             own = None if grad_value is None else grad_value[piece]
             pulls = own, share, None if alpha is None else part_of(alpha, piece)
-            parts: list[Any] = [None if each is None else each[piece] for each in maps]
+            parts: list[Any] = [None if item is None else item[piece] for item in maps]
             grads = grad_mean[piece], None if grad_rise is None else grad_rise[piece]
             gradients(Drawn(*parts), pulls, grads, ctx.options)
             if maps[3] is not None:  # from the log-softmax back

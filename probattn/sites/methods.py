@@ -50,7 +50,9 @@ class MethodRegistry:
     def key(self, methods: Iterable[Method]) -> str | None:
         """Name in records of a network with these methods, that of the first registered one; None without methods."""
         options = tuple(methods)
-        return next((kind.key for kind in self._methods for each in options if isinstance(each, kind)), None)
+        return next(
+            (kind.key for kind in self._methods for option in options if isinstance(option, kind)), None
+        )
 
     def register(self, method: Kind) -> Kind:
         """Adds a method after the others and returns its class; a decorator.

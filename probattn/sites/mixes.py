@@ -83,7 +83,7 @@ def mixed_positive(
     weight = torch.stack([mix.weight for mix in mixes]).to(state.dtype)
     bias = torch.stack([mix.bias for mix in mixes]).to(state.dtype)
     found = _PositiveMixes.apply(state.reshape(-1, heads, state.shape[2:].numel()), weight, bias)
-    return [each.view(state.shape) for each in found]
+    return [item.view(state.shape) for item in found]
 
 
 def _mixed(weight: Tensor, bias: Tensor, maps: Tensor, out: Tensor | None = None) -> Tensor:
@@ -101,9 +101,9 @@ class _PositiveMixes(torch.autograd.Function):
     def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         found = tuple(torch.empty_like(maps) for _ in weight)
         for piece in _pieces(maps):
-            for each, own, shift in zip(found, weight, bias, strict=True):
-                _mixed(own, shift, maps[piece], out=each[piece])
-                torch.ops.aten.softplus.out(each[piece], out=each[piece])
+            for item, own, shift in zip(found, weight, bias, strict=True):
+                _mixed(own, shift, maps[piece], out=item[piece])
+                torch.ops.aten.softplus.out(item[piece], out=item[piece])
         ctx.edges = edges_to(maps, weight, bias)
         ctx.save_for_backward(maps, weight, *found)
         return found
@@ -117,7 +117,7 @@ class _PositiveMixes(torch.autograd.Function):
         negative = rows.neg()
         for piece in _pieces(maps):
             part = maps[piece]
-            slope = _negative_slopes([each[piece] for each in found], [pull[piece] for pull in pulls])
+            slope = _negative_slopes([item[piece] for item in found], [pull[piece] for pull in pulls])
             torch.matmul(negative.mT, slope, out=to_maps[piece])
             to_rows -= torch.matmul(slope, part.mT).sum(dim=0)
             to_bias -= slope.sum(dim=(0, 2))
@@ -136,8 +136,8 @@ def _negative_slopes(softplus: Sequence[Tensor], pulls: Sequence[Tensor]) -> Ten
     size, heads, places = softplus[0].shape
     slopes = softplus[0].new_empty(size, len(softplus) * heads, places)
     parts = slopes.chunk(len(softplus), dim=1)
-    for part, each in zip(parts, softplus, strict=True):
-        torch.neg(each, out=part)
+    for part, item in zip(parts, softplus, strict=True):
+        torch.neg(item, out=part)
     slopes.expm1_()
     for part, pull in zip(parts, pulls, strict=True):
         part.mul_(pull)

@@ -248,9 +248,9 @@ class PlacedNoise:
         device = like.device
         self._calls += 1
         start = self._keys.to(device) + _signed(self._calls * _GAMMA % (1 << 64))
-        for place, (count, first) in enumerate(((heads, 0), (queries, self._origin[0]))):
+        for index, (count, first) in enumerate(((heads, 0), (queries, self._origin[0]))):
             number = torch.arange(count, device=device) + first
-            start = _mix(_mix(start)[..., None] + (number + 1) * _ODD[place])
+            start = _mix(_mix(start)[..., None] + (number + 1) * _ODD[index])
         return start.flatten(), (torch.arange(keys, device=device) + self._origin[1] + 1) * _GAMMA
 
 

@@ -54,7 +54,7 @@ class PosteriorInputs:
         """The same in Phi and what the upward path gave, without gradients: nothing else of the pass is kept."""
         if self.known is not None:
             return self
-        outputs = (None if each is None else each.detach() for each in (self.concentration, self.scale))
+        outputs = (None if item is None else item.detach() for item in (self.concentration, self.scale))
         known = UpwardOutputs(*outputs)
         return replace(self, raw=phi.detach(), call=None, shared=None, known=known)
 

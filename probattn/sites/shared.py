@@ -55,9 +55,9 @@ class SharedUpward:
     def _started(
         self, path: _SharedPath | None, scores: Tensor, current: weakref.ref[UpwardPass]
     ) -> _SharedPath:
-        if path is not None and path.alike and all(torch.equal(each, path.scores) for each in scores):
+        if path is not None and path.alike and all(torch.equal(score, path.scores) for score in scores):
             path.current = current
             return path
-        if all(torch.equal(each, scores[0]) for each in scores[1:]):
+        if all(torch.equal(score, scores[0]) for score in scores[1:]):
             return _SharedPath(scores[0].clone(), current)  # a draw may overwrite its scores
         return _SharedPath(scores[0], current, alike=False)

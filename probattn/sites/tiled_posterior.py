@@ -202,7 +202,7 @@ class TiledPosterior(AnsweringPosterior):
             log_sums=with_kl and apart,
             kl=TileKL(method) if in_tiles else None,
         )
-        key, value = (repeat_heads(each, heads) for each in (at.key, at.value))
+        key, value = (repeat_heads(item, heads) for item in (at.key, at.value))
         tiled = tiled_attention(at.query, key, value, at.bias, logits, call)
         self.answer = tiled.output
         if with_kl:

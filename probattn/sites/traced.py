@@ -194,7 +194,7 @@ def _kept(
         method.posterior == "lognormal" or not isinstance(method.concentration, str)
     ):
         return phi.new_zeros(1, 1, 1, 1), None, None
-    rise, scale = (None if each is None else each.detach() for each in (outputs.concentration, outputs.scale))
+    rise, scale = (None if item is None else item.detach() for item in (outputs.concentration, outputs.scale))
     return phi.detach(), rise, scale
 
 

@@ -158,7 +158,7 @@ def measure_agreement(
     pairs: list[tuple[Rating, Rating]] = [("attention", "probe"), ("saliency", "probe")]
     measures: dict[str, Any] = {}
     if comparison is not None:
-        course = {step: learned.last.agreement(v=each.probe) for step, each in comparison.rated.items()}
+        course = {step: learned.last.agreement(v=value.probe) for step, value in comparison.rated.items()}
         best = max(course, key=course.__getitem__)  # section A.7
         program = _fit_proxy(task, net, quiet)
         ratings["uniform"] = comparison.rated[best].probe
@@ -193,10 +193,10 @@ class SecondRun:
         """Measures it."""
         last, rated = learned.last, other.rated
         agreed: dict[str, dict[int, float | None]] = {
-            "agreement": {step: last.agreement(v=each.attention) for step, each in rated.items()},
-            "tau": {step: _tau(last, last.attention, each.attention) for step, each in rated.items()},
+            "agreement": {step: last.agreement(v=value.attention) for step, value in rated.items()},
+            "tau": {step: _tau(last, last.attention, value.attention) for step, value in rated.items()},
         }
-        performed = {"accuracy": {step: each.accuracy for step, each in rated.items()}}
+        performed = {"accuracy": {step: value.accuracy for step, value in rated.items()}}
         if bleu := recorded_bleu(other.folder):
             performed["bleu"] = dict(bleu)
         return cls(
@@ -326,7 +326,7 @@ def agreement_table(found: Agreement) -> Sheet:
         )
         for item in found.pairs
     ]
-    shown = [place for place in range(len(heads)) if any(row[place] for row in rows)]
+    shown = [index for index in range(len(heads)) if any(row[index] for row in rows)]
     kept = tuple(tuple(row[place] for place in shown) for row in rows)
     return Sheet(tuple(heads[place] for place in shown), (Group("", kept),), notes=(_legend(found),))
 

@@ -98,7 +98,9 @@ class MeasuredTask(
                 level=report.level,
                 seed=seed,
             ),
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+            curves=tuple(
+                curve for network in networks for curve in training_curves(network.records, network.key)
+            ),
             **measure_topics(networks, self.topic_data(networks)),
             **more,
         )

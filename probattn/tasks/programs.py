@@ -245,7 +245,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         methods = cast(Sequence[Method], self.recipe.methods())
         for method in methods if self.takes is not None else ():
             if not isinstance(method, self.takes or ()):
-                names = ", ".join(each.__name__ for each in self.takes or ()) or "none"
+                names = ", ".join(take.__name__ for take in self.takes or ()) or "none"
                 raise RunError(
                     f"{method.section}: networks of this task can be given {names}, not {type(method).__name__}; leave "
                     "the section out"
@@ -437,7 +437,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 def dynamics(networks: Sequence[Network[Any]]) -> tuple[Dynamics, ...]:
     """Records of how attention was learned, by network, the run's own last with maps; empty where there are none."""
     return same_examples(
-        [read_dynamics(each.folder, each.key, maps=each is networks[-1]) for each in networks]
+        [read_dynamics(network.folder, network.key, maps=network is networks[-1]) for network in networks]
     )
 
 
@@ -520,7 +520,7 @@ def health(
     record = conversion(network.net)
     if record is not None and record.method is not None:
         reduction = record.method.kl_reduction
-    with_sites = [each["sites"] for each in network.records if each.get("sites")]
+    with_sites = [record["sites"] for record in network.records if record.get("sites")]
     if reduction is None or not with_sites:
         return ()
     spreads = weight_spreads(
@@ -545,7 +545,7 @@ def model_key(net: nn.Module) -> ModelKey:
 def measured(net: nn.Module) -> set[Measured]:
     """Measurements of the report that a network's methods ask for."""
     record = conversion(net)
-    return set() if record is None else {each for method in record.methods for each in method.measured}
+    return set() if record is None else {item for method in record.methods for item in method.measured}
 
 
 def save_weights(net: nn.Module, folder: Path) -> None:
@@ -646,7 +646,7 @@ def score_modules(net: nn.Module) -> list[nn.Module]:
 
     What an attention method brings along (an inference network's prior, a discriminator) lies in them too.
     """
-    return [each for each in net.modules() if isinstance(each, (SelfAttentiveAttention, DotAttention))]
+    return [module for module in net.modules() if isinstance(module, (SelfAttentiveAttention, DotAttention))]
 
 
 def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str) -> None:

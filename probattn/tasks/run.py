@@ -212,8 +212,8 @@ def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> 
     _, task = runs[0]
     if len(runs) == 1:
         return write_page(task, results, file.with_name(REPORT)), file, results
-    for run, each in runs:
-        write_page(each, read_results(run / RESULTS, each.results_class), run / REPORT)
+    for run, item in runs:
+        write_page(item, read_results(run / RESULTS, item.results_class), run / REPORT)
     return write_page(task, results, file.with_suffix(".html")), file, results
 
 
@@ -277,7 +277,7 @@ def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Se
     """
     own, its = (dict(_leaves(recipe.model_dump(mode="json"))) for _, recipe in (first, other))
     for key in sorted(own.keys() | its.keys()):
-        if own.get(key) != its.get(key) and not f"{key}.".startswith(tuple(f"{each}." for each in free)):
+        if own.get(key) != its.get(key) and not f"{key}.".startswith(tuple(f"{item}." for item in free)):
             raise RunError(
                 f"{other[0]}: expected the run {first[0]} again, with {key} {own.get(key)!r}, got {its.get(key)!r}; "
                 "train it with the same recipe"

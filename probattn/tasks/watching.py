@@ -163,8 +163,8 @@ def read_ratings(folder: Path) -> dict[int, RatedWords]:
         rated = {step: RatedWords.load(file) for step, file in files.items()}
     except ValueError as error:
         raise RunError(one_line(error)) from error
-    for step, each in rated.items():
-        if not each.is_of_the_examples_of(rated[max(rated)]):
+    for step, value in rated.items():
+        if not value.is_of_the_examples_of(rated[max(rated)]):
             raise RunError(
                 f"{files[step]}: expected the examples of {files[max(rated)].name}, got others; train anew"
             )
@@ -200,12 +200,12 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
         steps=tuple(
             WatchedStep(
                 step=step,
-                agreement=each.agreement(),
-                with_last=last.agreement(v=each.attention),
-                accuracy=each.accuracy,
+                agreement=value.agreement(),
+                with_last=last.agreement(v=value.attention),
+                accuracy=value.accuracy,
                 bleu=scores.get(step),
             )
-            for step, each in rated.items()
+            for step, value in rated.items()
         ),
         maps=tuple(_maps(rated, words) for words in examples),
     )
@@ -240,10 +240,10 @@ def _read(file: Path, kind: TypeAdapter[Content]) -> Content:
 
 def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
     records = []
-    for step, each in rated.items():
-        rows = each.example == words.row
-        attention, mask = (part[rows] for part in each.padded(each.attention))
-        probe = each.padded(each.probe.exp())[0][rows]
+    for step, value in rated.items():
+        rows = value.example == words.row
+        attention, mask = (part[rows] for part in value.padded(value.attention))
+        probe = value.padded(value.probe.exp())[0][rows]
         length = int(mask[0].sum())
         records.append(
             WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))

@@ -18,7 +18,7 @@ FILES = ("arrow", "csv", "json", "pandas", "parquet", "text")
 
 def some_labels(*data: Any) -> Tensor | None:
     """Labels of a row, which tell several classes from several labels; ``ValueError`` where they are no numbers."""
-    rows: Any = next((each for each in data if hasattr(each, "__len__") and not isinstance(each, dict)), ())
+    rows: Any = next((row for row in data if hasattr(row, "__len__") and not isinstance(row, dict)), ())
     row = rows[0] if len(rows) else None
     named = row if isinstance(row, Mapping) else {}
     found = next((named[name] for name in LABELS if name in named), None)

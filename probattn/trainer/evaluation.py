@@ -141,7 +141,7 @@ def add_to_card(
         data: the data set; those of datasets know their names.
         words: what the predictions are.
     """
-    aside = {f"{name}_{each}" for each in ASIDE}
+    aside = {f"{name}_{item}" for item in ASIDE}
     figures = {
         key.removeprefix(f"{name}_"): value if math.isfinite(value) else str(value)
         for key, value in metrics.items()

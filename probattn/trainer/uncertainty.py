@@ -81,7 +81,7 @@ def compute_uncertainty(
         sums = list(bins) if not sums else [total + part for total, part in zip(sums, bins, strict=True)]
     if not columns:
         raise ValueError(f"{OWNER}: expected labels other than {IGNORED}, got none")
-    nats, brier, entropy, wrong, certain = (torch.cat(each) for each in zip(*columns, strict=True))
+    nats, brier, entropy, wrong, certain = (torch.cat(item) for item in zip(*columns, strict=True))
     figures = {
         "accuracy": 1 - wrong.double().mean(),
         "negative_log_likelihood": nats.mean(),

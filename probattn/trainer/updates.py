@@ -110,7 +110,7 @@ class Updates:
         sums, norms = self._sums, self._measured()
         assert sums is not None
         means: Tensor = self._accelerator.reduce(sums, "mean")
-        *values, norm, other = torch.cat([means, *(each.to(means).reshape(1) for each in norms)]).tolist()
+        *values, norm, other = torch.cat([means, *(norm.to(means).reshape(1) for norm in norms)]).tolist()
         terms, norm = StepTerms(*values), norm if math.isfinite(other) else other
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         if not (math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))):

@@ -246,7 +246,7 @@ def judged_probabilities(
             values.tolist(), entropy(values).tolist(), spread.tolist(), strict=True
         )
     ]
-    labels = None if target is None else [names[each] for each in target.tolist()]
+    labels = None if target is None else [names[item] for item in target.tolist()]
     far = None if distances is None else torch.as_tensor(distances)
     return Judged(title, role, title, answers, labels).at_distances(far)
 
@@ -325,7 +325,7 @@ def _limits(
     held: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None
 ) -> Iterable[Limit]:
     for label in held.classes if options.by_class else (None,):
-        parts = [None if each is None else _predicted_as(each, label) for each in (held, pilot)]
+        parts = [None if item is None else _predicted_as(item, label) for item in (held, pilot)]
         assert parts[0] is not None
         yield limit_of(parts[0], parts[1], options, label, novelty=novelty)
 
@@ -400,10 +400,10 @@ def promises(
 ) -> tuple[Promised, ...]:
     """What can be answered at usual errors and the promised one, each by itself, with one threshold for all classes."""
     given = {
-        each: TriageOptions(error=each, confidence=options.confidence, score=options.score)
-        for each in sorted({*PROMISES, *(() if options.error is None else (options.error,))})
+        item: TriageOptions(error=item, confidence=options.confidence, score=options.score)
+        for item in sorted({*PROMISES, *(() if options.error is None else (options.error,))})
     }
-    limits = {error: limit_of(held, pilot, each, novelty=novelty) for error, each in given.items()}
+    limits = {error: limit_of(held, pilot, value, novelty=novelty) for error, value in given.items()}
     return tuple(Promised(error=error, limit=limit) for error, limit in limits.items())
 
 
@@ -445,7 +445,7 @@ def decisions(judged: Judged, policy: Policy) -> Tensor:
 def class_rows(held: Judged, answered: Tensor, confidence: float) -> tuple[ClassRow, ...]:
     """What becomes of each class."""
     predicted, labels = [answer["label"] for answer in held.answers], held.labels or ()
-    kept = [row for row, each in enumerate(answered.tolist()) if each]
+    kept = [row for row, item in enumerate(answered.tolist()) if item]
     counts = {
         "predicted": Counter(predicted),
         "answered": Counter(predicted[row] for row in kept),
@@ -465,7 +465,7 @@ def confusions(held: Judged, answered: Tensor) -> tuple[Wrong, ...]:
     """The most frequent wrong predictions."""
     pairs = [(label, answer["label"]) for label, answer in zip(held.labels or (), held.answers, strict=True)]
     found = Counter(pair for pair in pairs if pair[0] != pair[1])
-    kept = Counter(pair for pair, each in zip(pairs, answered.tolist(), strict=True) if each)
+    kept = Counter(pair for pair, item in zip(pairs, answered.tolist(), strict=True) if item)
     return tuple(
         Wrong(label=label, predicted=predicted, count=count, answered=kept[label, predicted])
         for (label, predicted), count in found.most_common(CONFUSIONS)

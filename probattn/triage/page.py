@@ -91,7 +91,7 @@ def _classes(results: TriageResults) -> dict[str, Any]:
     names = [row.label for row in results.classes]
     if len(names) > MATRIX:
         return {"rows": rows, "names": names, "matrix": None}
-    cells = {(each.label, each.predicted): (each.count, each.answered) for each in results.confused}
+    cells = {(item.label, item.predicted): (item.count, item.answered) for item in results.confused}
     for row in results.classes:
         wrong = sum(count for (_, predicted), (count, _) in cells.items() if predicted == row.label)
         cells[row.label, row.label] = (row.predicted - wrong, row.answered - row.errors)

@@ -186,7 +186,7 @@ class Policy(Record):
             )
         if (problem := answer_problem(answer)) is not None:
             raise RunError(f"policy: {problem}")
-        limits = {each.label: each.threshold for each in self.limits}
+        limits = {limit.label: limit.threshold for limit in self.limits}
         threshold = limits.get(None, limits.get(answer["label"]))
         novelty = self.novelty_of(answer)
         answered = threshold is not None and score_of(answer, self.score) <= threshold
@@ -257,7 +257,7 @@ def score_of(answer: Answer, score: Score) -> float:
         [0.25, 0.4623]
     """
     if score == "least_confidence":  # the other classes have digits where the first rounds to 1
-        return float(sum(each for name, each in answer["probabilities"].items() if name != answer["label"]))
+        return float(sum(value for name, value in answer["probabilities"].items() if name != answer["label"]))
     entropy, information = float(answer["entropy"]), float(answer["mutual_information"])
     values = {"predictive_entropy": entropy, "expected_entropy": entropy - information}
     return values.get(score, information)

@@ -122,13 +122,13 @@ def triage_run(
             "validation data"
         )
     doubts = tuple(tested.doubts())
-    for each in doubts:
-        warnings.warn(each, DataWarning, stacklevel=2)
+    for doubt in doubts:
+        warnings.warn(doubt, DataWarning, stacklevel=2)
     # before the predictions, so that what is refused costs none
     distances, features = _distances_of(task, run, given, options.novelty)
     judged = {
-        role: judge(task, run, role, each, drawing, again=again).at_distances(distances.get(role))
-        for role, each in given.items()
+        role: judge(task, run, role, value, drawing, again=again).at_distances(distances.get(role))
+        for role, value in given.items()
     }
     pilot, held = judged.pop("validation"), judged.pop("test")
     held = held.rows(tested.unknown)
@@ -146,7 +146,7 @@ def triage_run(
         curve=error_curve(held.near(policy.novelty), policy.score),
         outcomes=(
             outcome(held, policy),
-            *(outcome(each, policy, shift_of(each, policy)) for each in judged.values()),
+            *(outcome(item, policy, shift_of(item, policy)) for item in judged.values()),
         ),
         pilot=shift_of(pilot, policy),
         classes=class_rows(held, answered, policy.confidence),
@@ -174,7 +174,7 @@ def _distances_of(
     check_size(len(given["test"].unknown), novelty)
     read = task.last_features(run)
     distance = FeatureDistance.fit(read(None))
-    return {role: distance(read(each).inputs) for role, each in given.items()}, distance.dumped()
+    return {role: distance(read(value).inputs) for role, value in given.items()}, distance.dumped()
 
 
 def _with_features(rule: NoveltyRule | None, features: bytes | None) -> NoveltyRule | None:
@@ -199,9 +199,9 @@ def _words_of(options: TriageOptions, data: str | None) -> str:
     given: dict[str, Any] = {
         "error": options.error,
         **{
-            each.name: getattr(options, each.name)
-            for each in fields(options)
-            if getattr(options, each.name) != getattr(usual, each.name)
+            item.name: getattr(options, item.name)
+            for item in fields(options)
+            if getattr(options, item.name) != getattr(usual, item.name)
         },
         "data": data,
     }
@@ -244,11 +244,11 @@ def judge(
             total=len(order),
         )
         objects = dict(zip(order, task.answers(list(found))[1], strict=True))
-        for each in objects.values():
-            lacking = next((name for name in KEPT if name not in each), None)
+        for item in objects.values():
+            lacking = next((name for name in KEPT if name not in item), None)
             if lacking is not None:
                 raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = held.keep(run, role, drawing, [named(objects[place]) for place in range(len(order))])
+        answers = held.keep(run, role, drawing, [named(objects[index]) for index in range(len(order))])
     return Judged(held.title, held.role, held.source, answers, held.labels)
 
 
@@ -297,10 +297,10 @@ class AppliedPolicy:
         if self.distances is None or not objects:
             return objects
         asked = next(name for name in INPUTS if name in objects[0])
-        texts, pairs = ([str(each[name]) for each in objects if name in each] for name in (asked, "pair"))
+        texts, pairs = ([str(item[name]) for item in objects if name in item] for name in (asked, "pair"))
         inputs = HeldOut("these inputs", "given", "", texts, pairs or None, None)
         distances = self.distances(inputs).tolist()
-        return [{**each, "distance": far} for each, far in zip(objects, distances, strict=True)]
+        return [{**item, "distance": far} for item, far in zip(objects, distances, strict=True)]
 
     def columns(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Columns for a file of each answer of :meth:`probattn.tasks.Task.predict`, the decision first."""
@@ -311,12 +311,12 @@ class AppliedPolicy:
     def answers(self, found: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
         objects = self.objects(found)
-        decisions = [self.decide(each) for each in objects]
+        decisions = [self.decide(item) for item in objects]
         both = [
-            {**each, **decision_columns(*decision)} for each, decision in zip(objects, decisions, strict=True)
+            {**item, **decision_columns(*decision)} for item, decision in zip(objects, decisions, strict=True)
         ]
-        for each in both:
-            each.pop("distance", None)  # the decision has it over the limit
+        for item in both:
+            item.pop("distance", None)  # the decision has it over the limit
         return decisions_table(objects, decisions, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:

@@ -142,7 +142,7 @@ def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
         _kolmogorov(seen.distances, held.distances) if seen.distances and held.distances else (None, None)
     )
     names = held.predicted.keys() | seen.predicted.keys()
-    rows = [[each.predicted.get(name, 0) for name in names] for each in (seen, held)]
+    rows = [[item.predicted.get(name, 0) for name in names] for item in (seen, held)]
     return Shift(
         uncertainty=uncertainty,
         uncertainty_p=uncertainty_p,

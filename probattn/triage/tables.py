@@ -101,7 +101,7 @@ def triage_table(results: TriageResults) -> Sheet:
     groups = [
         Group(
             f"{first.title} ({first.size:,} held-out inputs), by promised error",
-            tuple((percent(each.error), *_cells(each.limit), *last) for each in results.promises),
+            tuple((percent(promise.error), *_cells(promise.limit), *last) for promise in results.promises),
         )
     ]
     if len(policy.limits) > 1:
@@ -109,7 +109,7 @@ def triage_table(results: TriageResults) -> Sheet:
         groups.append(
             Group(
                 f"The policy by predicted class ({len(largest)} of {len(policy.limits)})",
-                tuple((str(each.label), *_cells(each), *last) for each in largest),
+                tuple((str(item.label), *_cells(item), *last) for item in largest),
             )
         )
     groups.append(Group("What the policy does", tuple(_outcome_rows(results))))
@@ -117,12 +117,12 @@ def triage_table(results: TriageResults) -> Sheet:
     if novelty := novelty_words(policy):
         words.append(f"To a person go also {novelty}.")
     words += results.doubts
-    if any(each.role != "in_domain" for each in results.outcomes):
+    if any(outcome.role != "in_domain" for outcome in results.outcomes):
         words.append("No promise holds on shifted and out-of-domain data.")
     words += [
-        f"{each.title}: unlike the held-out inputs, {listed}."
-        for each in results.outcomes
-        if (listed := differ(each.shift))
+        f"{outcome.title}: unlike the held-out inputs, {listed}."
+        for outcome in results.outcomes
+        if (listed := differ(outcome.shift))
     ]
     if listed := differ(results.pilot):
         words.append(
@@ -136,10 +136,10 @@ def triage_table(results: TriageResults) -> Sheet:
             f"{mean:.2f} classes in the mean."
         )
     words += [
-        f"A wrong answer at {each.cost:g} times a person's decision: {each.answer_all:.3f} a decision where all are "
-        f"answered, {each.policy:.3f} by the policy, {each.cheapest:.3f} at best (answering "
-        f"{100 * each.cheapest_answered:.1f}%)."
-        for each in results.costs
+        f"A wrong answer at {cost.cost:g} times a person's decision: {cost.answer_all:.3f} a decision where all are "
+        f"answered, {cost.policy:.3f} by the policy, {cost.cheapest:.3f} at best (answering "
+        f"{100 * cost.cheapest_answered:.1f}%)."
+        for cost in results.costs
         if policy.cost is not None
     ]
     return Sheet(
@@ -157,9 +157,9 @@ def differ(shift: Shift | None) -> str:
 def decision_words(answered: int, size: int, policy: Policy, distances: Iterable[float] = ()) -> str:
     """How many inputs were answered, beside the share of the held-out ones, and how many are far."""
     limit = policy.novelty
-    far = sum(each >= limit.threshold for each in distances) if limit else 0
+    far = sum(distance >= limit.threshold for distance in distances) if limit else 0
     told = f", {far:,} of them far from the training data" if limit else ""
-    expected = share(sum(each.answered for each in policy.limits), policy.size)
+    expected = share(sum(limit.answered for limit in policy.limits), policy.size)
     return (
         f"{answered:,} of {size:,} answered ({share(answered, size)}; of the held-out inputs {expected}), "
         f"{size - answered:,} for a person{told}"
@@ -185,11 +185,11 @@ def _cells(limit: Limit) -> tuple[str, str, str]:
 
 
 def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, ...]]:
-    for each in results.outcomes:
-        role = "" if each.role == "in_domain" else f", {each.role.replace('_', ' ')}"
-        wrong = "" if each.errors is None else share(each.errors, each.answered)
-        far = () if each.far is None else (share(each.far, each.size),)
-        yield f"{each.title}{role}", share(each.answered, each.size), wrong, "", *far
+    for outcome in results.outcomes:
+        role = "" if outcome.role == "in_domain" else f", {outcome.role.replace('_', ' ')}"
+        wrong = "" if outcome.errors is None else share(outcome.errors, outcome.answered)
+        far = () if outcome.far is None else (share(outcome.far, outcome.size),)
+        yield f"{outcome.title}{role}", share(outcome.answered, outcome.size), wrong, "", *far
 
 
 def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         raise ValueError(f"holm: expected p values in [0, 1], got {outside[0]}")
     adjusted = [1.0] * len(p_values)
     largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
-        largest = min(1.0, max(largest, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
+    for rank, position in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = min(1.0, max(largest, (len(p_values) - rank) * p_values[position]))
+        adjusted[position] = largest
     return tuple(adjusted)

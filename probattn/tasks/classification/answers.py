@@ -94,12 +94,12 @@ def write_predictions(
     rows: list[dict[str, Any]] = []
     for key, answers, data in sets:
         labels = None if data.labels is None else [classes[label] for label in data.labels]
-        for place, answer in enumerate(answers):
-            pair = {} if data.pairs is None else {"pair": data.pairs[place]}
-            truth = {"true": "" if labels is None else escaped(labels[place])}
+        for index, answer in enumerate(answers):
+            pair = {} if data.pairs is None else {"pair": data.pairs[index]}
+            truth = {"true": "" if labels is None else escaped(labels[index])}
             columns = columns_of(answer)
             columns["label"] = escaped(columns["label"])
-            rows.append({"data": key, "text": data.texts[place]} | pair | truth | columns)
+            rows.append({"data": key, "text": data.texts[index]} | pair | truth | columns)
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()

@@ -44,9 +44,9 @@ def words_of(encoding: Any, names: Sequence[str], *texts: str) -> list[Word]:
     """
     places: dict[Any, list[int]] = {}
     sequences, words, offsets = encoding.sequence_ids(0), encoding.word_ids(0), encoding["offset_mapping"]
-    for place, word in enumerate(words):
-        known = word is not None and sequences[place] is not None
-        places.setdefault((sequences[place], word) if known else (None, place), []).append(place)
+    for index, word in enumerate(words):
+        known = word is not None and sequences[index] is not None
+        places.setdefault((sequences[index], word) if known else (None, index), []).append(index)
     return [
         Word(names[some[0]], some, is_special=True)
         if text is None
@@ -93,11 +93,11 @@ def attribution_of(
         spread=float(moments.std[0, list(names).index(example.predicted)]),
         expected=change.answer(moments.logits[0]),
         words=tuple(word.word for word in words),
-        second=next((place for place, word in enumerate(words) if begins in word.places), None),
+        second=next((index for index, word in enumerate(words) if begins in word.places), None),
         sites=tuple(share),
         share=tuple(
-            tuple(tuple(round(value, 5) for value in head) for head in each.tolist())
-            for each in by_word.values()
+            tuple(tuple(round(value, 5) for value in head) for head in item.tolist())
+            for item in by_word.values()
         ),
         changes=(
             *(change.word(words[place], float(total[place])) for place in leading),
@@ -134,7 +134,7 @@ class _Shares(NamedTuple):
     @property
     def total(self) -> Tensor:
         """Shares of the words over all calls and heads, ``[words]``."""
-        return torch.stack([each.sum(dim=0) for each in self.by_word.values()]).sum(dim=0)
+        return torch.stack([item.sum(dim=0) for item in self.by_word.values()]).sum(dim=0)
 
 
 def _shares(own: Network[Any], batch: dict[str, Tensor], example: Example) -> _Shares | None:
@@ -142,13 +142,13 @@ def _shares(own: Network[Any], batch: dict[str, Tensor], example: Example) -> _S
     moments = posterior_moments(own.program, batch, attribution=True, method="expansion")
     assert moments.share is not None
     tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
-    share = {site: each for site, each in moments.share.items() if each.shape[-1] == len(tokens)}
+    share = {site: value for site, value in moments.share.items() if value.shape[-1] == len(tokens)}
     if not share:
         return None
     words = _words(own.codec, example, batch["input_ids"][0].tolist(), tokens)
     by_word = {
-        site: torch.stack([each[0, ..., word.places].sum(dim=(1, 2)) for word in words], dim=1)
-        for site, each in share.items()
+        site: torch.stack([value[0, ..., word.places].sum(dim=(1, 2)) for word in words], dim=1)
+        for site, value in share.items()
     }
     return _Shares(moments, tokens, words, share, by_word)
 
@@ -161,7 +161,7 @@ def _words(codec: Any, example: Example, ids: Sequence[int], tokens: Sequence[st
         if list(encoding["input_ids"]) == list(ids):
             return words_of(encoding, tokens, *texts)
     special = set(getattr(codec, "all_special_tokens", ()))
-    return [Word(token, [place], token in special) for place, token in enumerate(tokens)]
+    return [Word(token, [index], token in special) for index, token in enumerate(tokens)]
 
 
 def _removed(own: Network[Any], batch: dict[str, Tensor], seed: int) -> dict[Any, float]:
@@ -190,9 +190,9 @@ class _Changing:
     def word(self, word: Word, share: float) -> Change:
         """Attention to a word, at all calls."""
         factors = {}
-        for site, each in self.share.items():
-            factors[site] = each.new_ones(2, 1, 1, each.shape[-1])
-            factors[site][..., word.places] = _half_and_twice(each)[..., None]
+        for site, value in self.share.items():
+            factors[site] = value.new_ones(2, 1, 1, value.shape[-1])
+            factors[site][..., word.places] = _half_and_twice(value)[..., None]
         half, twice = self._answers(factors)
         return Change(key=word.word, share=share, half=half, twice=twice)
 

@@ -162,7 +162,7 @@ class DataRecipe(Section):
         for role in ROLES:
             given: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
             if isinstance(given, list):
-                found[role] = [each.build() for each in given]
+                found[role] = [item.build() for item in given]
             elif given is not None:
                 found[role] = given.build()
         return found

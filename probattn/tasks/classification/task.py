@@ -321,7 +321,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             data=tuple(item.data for item in predicted),
             scores=measured.scores,
             differences=measured.differences,
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
+            curves=tuple(
+                curve for network in networks for curve in training_curves(network.records, network.key)
+            ),
             dynamics=dynamics(networks),
             **self._details(networks, predicted[0], data["test"]),
         )
@@ -377,7 +379,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 chunk_size=prediction.chunk_size,
                 uncertainty=("draws", "moments"),
             )
-            models |= {key: each.rows(back) for key, each in predicted.items()}
+            models |= {key: value.rows(back) for key, value in predicted.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)
         described = DataSet(
             key=key,
@@ -418,7 +420,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "mistakes": tuple(mistakes),
             "binned": tuple(binned),
             "attention": tuple(maps),
-            "attribution": tuple(each for each in attributed if each is not None),
+            "attribution": tuple(item for item in attributed if item is not None),
         }
 
     def _single(self, own: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
@@ -549,7 +551,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def features(self, network: TrainedClassifier, data: TextDataset) -> Features:
         """What the last layer of a network reads and says, of texts in their order."""
         batches, back = self.by_length(network, data, "features")
-        moved = ({name: each.to(network.device) for name, each in batch.items()} for batch in batches)
+        moved = ({name: value.to(network.device) for name, value in batch.items()} for batch in batches)
         try:
             found = last_features(network.program, moved, last_layer(network.net, len(class_names(network))))
         except ValueError as error:

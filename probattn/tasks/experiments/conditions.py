@@ -132,7 +132,7 @@ def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step
     if stage.uniform is not None:
         files = sorted(stage.uniform.glob("step-*.safetensors"))
         kept = [load_file(file)["probe"].to(weights.device) for file in files]
-        agreements = torch.stack([_by_run(agreement(weights, each)) for each in kept])
+        agreements = torch.stack([_by_run(agreement(weights, item)) for item in kept])
         measures["agreement_uniform"] = agreements.amax(dim=0)
     return measures
 
@@ -233,7 +233,7 @@ def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, found: Po
         RunError: no model has enough good and bad heads.
     """
     heads, runs, first = condition.heads, recipe.training.runs, recipe.training.seed
-    least = max(each.heads for each in recipe.experiment.conditions.values() if each.starts != "random")
+    least = max(item.heads for item in recipe.experiment.conditions.values() if item.starts != "random")
     usable = [model for model, (good, bad) in found.items() if good and len(bad) >= least]
     if not usable:
         counts = ", ".join(f"{len(good)} good and {len(bad)} bad" for good, bad in found.values())

@@ -101,7 +101,7 @@ def fisher_p(first: Sequence[int | None], others: Sequence[int | None], by_step:
         >>> round(fisher_p((10,) * 20, (10,) * 14 + (None,) * 6, 20), 4)
         0.0202
     """
-    table = [[reached(each, by_step), len(each) - reached(each, by_step)] for each in (first, others)]
+    table = [[reached(item, by_step), len(item) - reached(item, by_step)] for item in (first, others)]
     return min(float(scipy.stats.fisher_exact(table)[1]), 1.0)
 
 

@@ -129,7 +129,7 @@ def _cells(results: ExperimentResults, item: ConditionRuns) -> list[Markup]:
         formatted(min(final), ".3f"),
     ]
     if results.tests:
-        test = next((each for each in results.tests if each.condition == item.key), None)
+        test = next((test for test in results.tests if test.condition == item.key), None)
         cells += [_p(None if test is None else test.fisher), _p(None if test is None else test.log_rank)]
     return cells
 

@@ -120,7 +120,9 @@ class ExperimentSection(Section):
                     f"conditions: expected names of small letters, digits and '_' other than {SEARCH!r}, got {name!r}"
                 )
             self._check(f"conditions.{name}", condition)
-        if self.search is not None and not any(each.starts != "random" for each in self.conditions.values()):
+        if self.search is not None and not any(
+            condition.starts != "random" for condition in self.conditions.values()
+        ):
             raise ValueError("search: expected null, since no condition has starts 'bad' or 'one_good'")
         return self
 

@@ -116,7 +116,9 @@ def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:
     """Models of one head on the task of the first condition that asks for good and bad ones."""
     search = recipe.experiment.search
     assert search is not None
-    wanting = next(each for each in recipe.experiment.conditions.values() if each.starts != "random")
+    wanting = next(
+        condition for condition in recipe.experiment.conditions.values() if condition.starts != "random"
+    )
     condition = wanting.model_copy(update={"title": None, "heads": 1, "starts": "random"})
     return Stage(SEARCH, condition, search_seeds(recipe, search), folder / SEARCH, search.steps)
 
@@ -161,8 +163,8 @@ def _uniform(recipe: ExperimentRecipe, condition: ConditionRecipe) -> str | None
     """The condition of the same task under uniform attention, if there is one."""
     if recipe.experiment.task != "copy":
         return None
-    for name, each in recipe.experiment.conditions.items():
-        if each.attention == "uniform" and copy_task(each) == copy_task(condition):
+    for name, value in recipe.experiment.conditions.items():
+        if value.attention == "uniform" and copy_task(value) == copy_task(condition):
             return name
     return None
 
@@ -186,7 +188,7 @@ def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:
         )
     needed = {"accuracy", *(LOG_ODDS if recipe.experiment.task == "keyword" else ())}
     measures = [record.keys() - NOT_MEASURES for record in records]
-    if not needed <= measures[0] or any(each != measures[0] for each in measures):
+    if not needed <= measures[0] or any(measure != measures[0] for measure in measures):
         raise RunError(
             f"{run / name / RECORDS}: expected the same measures at every evaluated step, {', '.join(sorted(needed))} "
             "among them, found others; train again"

@@ -35,8 +35,8 @@ def given_answers(given: Any, starts: Any, where: str) -> Iterator[Found]:
     texts = given
     if isinstance(given, Mapping):
         texts, starts = given.get("text"), given.get("answer_start")
-    elif isinstance(given, list) and all(isinstance(each, Mapping) for each in given):
-        texts, starts = ([each.get(name) for each in given] for name in ("text", "answer_start"))
+    elif isinstance(given, list) and all(isinstance(item, Mapping) for item in given):
+        texts, starts = ([item.get(name) for item in given] for name in ("text", "answer_start"))
     if not isinstance(texts, list):
         texts, starts = [texts], [starts]
     if not isinstance(starts, list) or len(texts) != len(starts):

@@ -125,7 +125,7 @@ class ChoicesSection(ExamplesSection):
             raise DataError(f"{where}: expected text in {self.text!r}, got {shown(text)}; remove the row")
         values = [fields.get(name) for name in self.endings]
         endings = _endings(values[0]) if len(values) == 1 else values
-        if len(endings) < 2 or not all(isinstance(each, str) for each in endings):
+        if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
             raise DataError(f"{where}: expected two endings or more, got {shown(endings)}")
         begin = str(fields[self.beginning]).strip() if self.beginning else ""
         label = str(fields.get(self.label)).strip()
@@ -136,7 +136,7 @@ class ChoicesSection(ExamplesSection):
             )
         return {
             "text": text,
-            "endings": [f"{begin} {each}".strip() for each in endings],
+            "endings": [f"{begin} {ending}".strip() for ending in endings],
             "label": int(label),
         }
 
@@ -235,7 +235,7 @@ def padded_choices(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, T
     """Rows of K sequences each as a batch ``[B, K, T]``, with their labels ``[B]``."""
     names = [name for name in rows[0] if name != "labels"]
     count = len(rows[0][names[0]])
-    flat = [{name: row[name][place] for name in names} for row in rows for place in range(count)]
+    flat = [{name: row[name][index] for name in names} for row in rows for index in range(count)]
     padded = codec.pad(flat, return_tensors="pt")
     batch = {name: value.view(len(rows), count, -1) for name, value in padded.items()}
     return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
@@ -243,5 +243,5 @@ def padded_choices(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, T
 
 def _endings(value: Any) -> list[Any]:
     if isinstance(value, str):
-        return [each.strip() for each in value.split(SEPARATOR)]
+        return [item.strip() for item in value.split(SEPARATOR)]
     return list(value) if isinstance(value, Iterable) else []

@@ -41,7 +41,9 @@ class ClassesTask(HeadTask):
         """The validation examples and those that are measured; see the base class."""
         section = self.section_of_examples
         given = {} if file is None else {"test": section.read_examples(file, "test")}
-        known = {section.identity(each) for name in ("train", "validation") for each in self.examples[name]}
+        known = {
+            section.identity(example) for name in ("train", "validation") for example in self.examples[name]
+        }
         parts = {name: self.examples[name] for name in ("validation", *self._measured())} | given
         found = {}
         for name, examples in parts.items():
@@ -56,7 +58,7 @@ class ClassesTask(HeadTask):
                 pairs=None,
                 labels=[str(example["label"]) for example in examples],
                 examples=examples,
-                known=[place for place, each in enumerate(examples) if section.identity(each) in known]
+                known=[index for index, example in enumerate(examples) if section.identity(example) in known]
                 if name == "test"
                 else (),
             )

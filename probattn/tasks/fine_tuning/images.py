@@ -108,7 +108,7 @@ class ImagesSection(ExamplesSection):
 
     def read_file(self, path: Path) -> Rows:
         """Images of a folder whose folders are the classes."""
-        files = sorted(each for each in path.glob("*/*") if each.suffix.lower().lstrip(".") in ENDINGS)
+        files = sorted(item for item in path.glob("*/*") if item.suffix.lower().lstrip(".") in ENDINGS)
         if not files:
             raise DataError(
                 f"{path}: expected a folder for each class with images ({', '.join(ENDINGS)}), got none"
@@ -258,12 +258,12 @@ class Images(ClassesTask):
                 examples = [own[place] for place in chosen.sort().values.tolist()]
             else:
                 examples = inputs.examples or [self.given(path, None) for path in inputs.texts]
-                examples = [{key: each[key] for key in each if key != "label"} for each in examples]
+                examples = [{key: example[key] for key in example if key != "label"} for example in examples]
             batches = self.batches(network, self.encode(network.codec, examples), examples)
             title = "training images" if inputs is None else inputs.title
             total = -(-len(examples) // self.recipe.prediction.batch_size)
             given = (
-                {name: each.to(network.device) for name, each in batch.tensors.items()}
+                {name: tensor.to(network.device) for name, tensor in batch.tensors.items()}
                 for batch in network.tracked(batches, f"features of {title}", total)
             )
             return last_features(network.program, given, last_layer(network.net, len(names)))

@@ -160,7 +160,7 @@ class Labels(TextsTask):
     def figures(self, columns: Columns) -> dict[str, float | None]:
         """The measures of some texts."""
         counts = columns["decisions"].sum(dim=0)
-        by_label = [score for each in counts if (score := span_scores(each)[2]) is not None]
+        by_label = [score for count in counts if (score := span_scores(count)[2]) is not None]
         means = {name: columns[name].mean().item() for name in ("exact", "nll", "brier")}
         return {
             "micro_f1": span_scores(counts.sum(dim=0))[2],

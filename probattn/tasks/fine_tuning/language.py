@@ -324,7 +324,7 @@ class Language(HeadTask):
                 best.tolist(), chosen.mean(dim=0).tolist(), spread.tolist(), strict=True
             )
         ]
-        return {"prediction": "; ".join(each[0]["token"] for each in masks), "masks": masks}
+        return {"prediction": "; ".join(mask[0]["token"] for mask in masks), "masks": masks}
 
     def _token(self, number: int) -> str:
         return str(self.tokenizer.decode([number])).strip()
@@ -344,8 +344,8 @@ class Language(HeadTask):
         """Candidates, or words with their surprise, of each text, and the same for programs."""
         masked = bool(found) and "masks" in found[0]
         groups = tuple(
-            Group(each["text"], tuple(_candidate_rows(each) if masked else _surprise_rows(each)))
-            for each in found
+            Group(item["text"], tuple(_candidate_rows(item) if masked else _surprise_rows(item)))
+            for item in found
         )
         headings = ("Mask", "Candidate", "Probability", "Std of draws") if masked else ("Word", "Surprise")
         notes = () if masked else ("Surprise: negative log-probability, nats.",)
@@ -380,14 +380,14 @@ def _surprises(draws: Tensor, truth: Tensor, words: Sequence[Word] | None) -> di
 
 
 def _candidate_rows(answer: Answer) -> Iterator[tuple[str, ...]]:
-    for place, candidates in enumerate(answer["masks"], start=1):
-        for each in candidates:
-            yield str(place), each["token"], f"{each['probability']:.3f}", f"{each['std']:.3f}"
+    for index, candidates in enumerate(answer["masks"], start=1):
+        for candidate in candidates:
+            yield str(index), candidate["token"], f"{candidate['probability']:.3f}", f"{candidate['std']:.3f}"
 
 
 def _surprise_rows(answer: Answer) -> Iterator[tuple[str, ...]]:
-    for each in answer["words"]:
-        yield each["word"], f"{each['surprise']:.3f}"
+    for item in answer["words"]:
+        yield item["word"], f"{item['surprise']:.3f}"
     yield "whole text", f"{answer['surprise']:.3f}"
     yield "mean entropy of a token", f"{answer['entropy']:.3f}"
     yield "mean mutual information", f"{answer['mutual_information']:.3f}"

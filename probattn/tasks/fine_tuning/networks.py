@@ -110,7 +110,7 @@ class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
         """Encodes all examples, so that none is refused after training."""
         parts, codec = self.examples, self.codec()
         encoded = {split: self.encode(codec, examples) for split, examples in parts.items()}
-        rows = {split: [row for each in items for row in each.rows] for split, items in encoded.items()}
+        rows = {split: [row for item in items for row in item.rows] for split, items in encoded.items()}
         return HeadData(
             rows["train"],
             rows["validation"],

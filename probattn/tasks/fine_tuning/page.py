@@ -71,7 +71,7 @@ def render(
             else None,
             alignment_section(results.alignment, unit),
             heads_section(results.heads, unit, head_measure),
-            attribution_section(results.attribution, [each.site for each in results.health]),
+            attribution_section(results.attribution, [item.site for item in results.health]),
             posterior_section(results.health),
             training_section(results.curves),
             run_section(run, results.data, note, results.seeds),
@@ -228,7 +228,7 @@ def results_sheet(results: MeasuredResults, measures: Measures) -> Sheet:
     models = [
         key
         for key in dict.fromkeys(("deterministic", own))
-        if any(key == each.model for each in results.scores)
+        if any(key == score.model for score in results.scores)
     ]
     headings = ["measure", *(MODEL_LABELS[key] for key in models)]
     if results.differences:

@@ -226,7 +226,7 @@ def _names_of(value: Any, feature: Any) -> Any:
     """Names for the numbers of classes in a field, also where it is a list of them."""
     inner = getattr(feature, "feature", None)
     if isinstance(value, list) and inner is not None:
-        return [_names_of(each, inner) for each in value]
+        return [_names_of(item, inner) for item in value]
     names = getattr(feature, "names", None)
     return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 

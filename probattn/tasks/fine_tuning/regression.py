@@ -185,11 +185,11 @@ class Regression(TextsTask):
     def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
         """Intervals stretched about their middle until those of the validation texts cover."""
         ends = columns["ends"].clone()
-        for place, level in enumerate(LEVELS):
-            factor = interval_stretch(held_out["ends"][:, place].T, held_out["target"], level).item()
-            middle, half = ends[:, place].mean(dim=1), (ends[:, place, 1] - ends[:, place, 0]) / 2
+        for index, level in enumerate(LEVELS):
+            factor = interval_stretch(held_out["ends"][:, index].T, held_out["target"], level).item()
+            middle, half = ends[:, index].mean(dim=1), (ends[:, index, 1] - ends[:, index, 0]) / 2
             if math.isfinite(factor):
-                ends[:, place] = torch.stack([middle - factor * half, middle + factor * half], dim=1)
+                ends[:, index] = torch.stack([middle - factor * half, middle + factor * half], dim=1)
         return {**columns, "stretched": ends}
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
@@ -215,12 +215,12 @@ class Regression(TextsTask):
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Coverage and width of intervals, before and after the validation texts have stretched them."""
         rows = []
-        for key, each in columns.items():
-            for place, level in enumerate(LEVELS):
+        for key, column in columns.items():
+            for index, level in enumerate(LEVELS):
                 cells = []
                 for ends in ("ends", "stretched"):
-                    width = (each[ends][:, place, 1] - each[ends][:, place, 0]).mean().item()
-                    cells += [f"{100 * coverage(each, ends, place):.1f}%", f"{width:.3f}"]
+                    width = (column[ends][:, index, 1] - column[ends][:, index, 0]).mean().item()
+                    cells += [f"{100 * coverage(column, ends, index):.1f}%", f"{width:.3f}"]
                 rows.append((MODEL_TITLES[key], f"{level:.0%}", *cells))
         yield Listing(
             title="Intervals",

@@ -210,7 +210,7 @@ def _members(clusters: Iterable[Hashable]) -> list[Tensor]:
     rows: dict[Hashable, list[int]] = {}
     for row, cluster in enumerate(clusters):
         rows.setdefault(cluster, []).append(row)
-    return [torch.tensor(each) for each in rows.values()]
+    return [torch.tensor(row) for row in rows.values()]
 
 
 def _gaps(

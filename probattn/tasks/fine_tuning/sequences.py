@@ -165,7 +165,7 @@ class Sequences(HeadTask):
             )
         tokens = sequences[:, 1:].cpu()
         texts = network.codec.batch_decode(tokens, skip_special_tokens=True)
-        encoded = [each._replace(notes=text.strip()) for each, text in zip(batch.encoded, texts, strict=True)]
+        encoded = [item._replace(notes=text.strip()) for item, text in zip(batch.encoded, texts, strict=True)]
         tensors = {"labels": tokens.where(until_the_end(net, tokens, {}), IGNORED), **batch.tensors}
         return batch._replace(encoded=encoded, tensors=tensors)
 
@@ -174,7 +174,7 @@ class Sequences(HeadTask):
         references = [example["target"] for example in batch.examples]
         return {
             **token_columns(posterior, batch.tensors["labels"], self.recipe.report.bins),
-            "bleu": bleu_counts([each.notes for each in batch.encoded], references),
+            "bleu": bleu_counts([item.notes for item in batch.encoded], references),
         }
 
     def figures(self, columns: Columns) -> dict[str, float | None]:

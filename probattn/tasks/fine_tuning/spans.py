@@ -69,12 +69,12 @@ def restaurant8k(split: Split) -> Rows:
     Each utterance is asked for every slot that it fills, and for one that it does not, which goes round with the number
     of the utterance.
     """
-    for place, (where, text, slots) in enumerate(restaurant_utterances(split)):
+    for index, (where, text, slots) in enumerate(restaurant_utterances(split)):
         if not text.strip():
             continue
         filled = {slot: [(text[start:end], start)] for slot, start, end in slots}
         absent = [slot for slot in SLOT_QUESTIONS if slot not in filled]
-        for slot in [*filled, *([absent[place % len(absent)]] if absent else [])]:
+        for slot in [*filled, *([absent[index % len(absent)]] if absent else [])]:
             texts, starts = zip(*filled[slot], strict=True) if slot in filled else ((), ())
             answers = {"text": list(texts), "answer_start": list(starts)}
             yield where, {"question": SLOT_QUESTIONS[slot], "context": text, "answers": answers}
@@ -117,8 +117,8 @@ def _squad_of_hub(version: str, part: str, wanted: Path) -> Rows:
             f"data set 'squad': expected squad/{wanted.name} and the development set beside it in the folder that "
             f"{DATA_VARIABLE} names ({SQUAD_ORIGIN} has them), or the hub, but: {error}"
         ) from error
-    for place, row in enumerate(table, start=1):
-        yield f"hub:{name} ({part}) row {place}", row
+    for index, row in enumerate(table, start=1):
+        yield f"hub:{name} ({part}) row {index}", row
 
 
 def squad_rows(path: Path) -> Rows:
@@ -338,11 +338,11 @@ class Spans(HeadTask):
                 inputs |= {"start_positions": first, "end_positions": last}
             rows[owner].append(inputs)
             windows[owner].append(window)
-        return [Encoded(*each) for each in zip(rows, windows, strict=True)]
+        return [Encoded(*item) for item in zip(rows, windows, strict=True)]
 
     def outcomes(self, posterior: Posterior, batch: Batch) -> Iterator[tuple[Candidates, Posterior]]:
         """Of each example its spans, and draws of the scores of all outcomes, no answer first, ``[P, 1, 1 + K]``."""
-        parts = posterior.logits.split([len(each.rows) for each in batch.encoded], dim=1)
+        parts = posterior.logits.split([len(item.rows) for item in batch.encoded], dim=1)
         for encoded, logits in zip(batch.encoded, parts, strict=True):
             candidates = Candidates.of(encoded.notes, self.section_of_examples.max_answer_length)
             yield candidates, Posterior(candidates.scores(logits)[:, None])
@@ -400,10 +400,10 @@ class Spans(HeadTask):
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Questions with and without an answer, by model."""
         rows = []
-        for key, each in columns.items():
+        for key, column in columns.items():
             for kind, wanted in (("answerable", 1), ("unanswerable", 0)):
-                chosen = each["answerable"] == wanted
-                shares = [_mean(each[name][chosen]) for name in ("exact", "f1", "given", "confidence")]
+                chosen = column["answerable"] == wanted
+                shares = [_mean(column[name][chosen]) for name in ("exact", "f1", "given", "confidence")]
                 cells = ["" if value is None else f"{value:.1%}" for value in shares]
                 rows.append((MODEL_TITLES[key], kind, f"{int(chosen.sum()):,}", *cells))
         own = next(iter(columns.values()))
@@ -416,20 +416,20 @@ class Spans(HeadTask):
             about="Answered: the share that gets an answer, right or wrong. Answers longer than "
             f"{self.section_of_examples.max_answer_length} tokens, which cannot be given: {long:,}.",
         )
-        if all("threshold" in each for each in columns.values()):
+        if all("threshold" in column for column in columns.values()):
             yield Listing(
                 title="Threshold of no answer",
                 headings=("Attention", "Threshold", "Exact match", "F1", "Exact match, tuned", "F1, tuned"),
                 rows=tuple(
                     (
                         MODEL_TITLES[key],
-                        _threshold(each["threshold"][0].item()),
+                        _threshold(column["threshold"][0].item()),
                         *(
-                            f"{each[name].mean().item():.1%}"
+                            f"{column[name].mean().item():.1%}"
                             for name in ("exact", "f1", "exact_tuned", "f1_tuned")
                         ),
                     )
-                    for key, each in columns.items()
+                    for key, column in columns.items()
                 ),
                 about="There is an answer where the logarithm of the probability of no answer exceeds that of the best "
                 "span by no more than the threshold; 0 is the more probable of the two. Tuned: the highest F1 on the "
@@ -505,7 +505,7 @@ class Spans(HeadTask):
     @classmethod
     def sheet(cls, answers: Sequence[Answer]) -> Sheet:
         """Answers as a table, which says where there is none."""
-        return super().sheet([each | {"answer": each["answer"] or NOTHING} for each in answers])
+        return super().sheet([answer | {"answer": answer["answer"] or NOTHING} for answer in answers])
 
     def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
         """A context and a question about it."""

@@ -103,7 +103,7 @@ class HeadTask(HeadNetworks):
         collate = self.collate(network.codec)
         for places in in_batches(range(len(examples)), self.recipe.prediction.batch_size):
             parts = [encoded[place] for place in places]
-            rows = [row for each in parts for row in each.rows]
+            rows = [row for item in parts for row in item.rows]
             yield Batch([examples[place] for place in places], parts, collate(rows), network.net.config)
 
     def completed(self, network: TrainedHead, batch: Batch) -> Batch:
@@ -185,7 +185,7 @@ class HeadTask(HeadNetworks):
 
     def _clusters(self, key: str) -> list[str]:
         """What each example of a part shares with others; nothing where examples are independent."""
-        return [] if self.cluster is None else [each[self.cluster[0]] for each in self.examples[key]]
+        return [] if self.cluster is None else [example[self.cluster[0]] for example in self.examples[key]]
 
     def _described(self, key: str) -> DataSet:
         section = self.section_of_examples
@@ -233,7 +233,7 @@ class HeadTask(HeadNetworks):
         if own.key == "bayesian_mean":
             shown = self._ranked(answers)[: min(ATTRIBUTED, self.recipe.report.uncertain)]
             found = (self.attributed(own, self.examples["test"][place]) for place in shown)
-            yield from (each for each in found if each is not None)
+            yield from (item for item in found if item is not None)
 
     def _ranked(self, answers: Sequence[Answer]) -> list[int]:
         """Places of the answers, the most uncertain first."""
@@ -265,8 +265,8 @@ class HeadTask(HeadNetworks):
         numbers = [key for key in keys if isinstance(answers[0][key], float)]
         keys = [key for key in keys if key not in numbers] + numbers
         rows = tuple(
-            tuple(f"{each[key]:.3f}" if key in numbers else str(each[key]) for key in keys)
-            for each in answers
+            tuple(f"{answer[key]:.3f}" if key in numbers else str(answer[key]) for key in keys)
+            for answer in answers
         )
         titles = tuple(cls.headings[key] for key in keys)
         return Sheet(titles, (Group("", rows),), words=len(keys) - len(numbers))

@@ -44,7 +44,7 @@ def restaurant8k(split: Split) -> Rows:
         words = list(WORD.finditer(text))
         tags = [OUTSIDE] * len(words)
         for slot, start, end in slots:
-            inside = [place for place, word in enumerate(words) if word.start() < end and word.end() > start]
+            inside = [index for index, word in enumerate(words) if word.start() < end and word.end() > start]
             for place in inside:
                 tags[place] = f"{'B' if place == inside[0] else 'I'}-{slot}"
         if words:
@@ -66,8 +66,8 @@ def restaurant_utterances(split: Split) -> Iterator[tuple[str, str, list[tuple[s
     ]
     for number_of, utterance in enumerate(utterances[first:last], start=first):
         slots = [
-            (each["slot"], each["valueSpan"].get("startIndex", 0), each["valueSpan"]["endIndex"])
-            for each in utterance.get("labels", ())
+            (item["slot"], item["valueSpan"].get("startIndex", 0), item["valueSpan"]["endIndex"])
+            for item in utterance.get("labels", ())
         ]
         yield f"{path} utterance {number_of + 1}", utterance["userInput"]["text"], slots
 
@@ -189,8 +189,8 @@ class Tokens(HeadTask):
             inputs = {name: values[row] for name, values in tokens.items()}
             words = tokens.word_ids(row)
             first = [
-                word if word is not None and word not in words[:place] else None
-                for place, word in enumerate(words)
+                word if word is not None and word not in words[:index] else None
+                for index, word in enumerate(words)
             ]
             if "tags" in example:
                 unknown = next((tag for tag in example["tags"] if tag not in index), None)
@@ -254,7 +254,7 @@ class Tokens(HeadTask):
             zip(batch.examples, self._tags(probabilities, batch), strict=True)
         ):
             words = example["words"]
-            places = [place for place, word in enumerate(batch.encoded[row].notes) if word is not None]
+            places = [index for index, word in enumerate(batch.encoded[row].notes) if word is not None]
             confidence = probabilities[row].max(dim=-1).values
             answers.append(
                 {
@@ -274,9 +274,9 @@ class Tokens(HeadTask):
         found = []
         for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
             tags = [OUTSIDE] * len(example["words"])
-            for place, word in enumerate(encoded.notes):
+            for index, word in enumerate(encoded.notes):
                 if word is not None:
-                    tags[word] = names[int(best[row, place])]
+                    tags[word] = names[int(best[row, index])]
             found.append(tags)
         return found
 
@@ -303,16 +303,16 @@ def spans(tags: Sequence[str]) -> list[Span]:
         [('date', 1, 3), ('time', 3, 4), ('time', 4, 5)]
     """
     found: list[Span] = []
-    for place, tag in enumerate(tags):
+    for index, tag in enumerate(tags):
         if tag == OUTSIDE:
             continue
         prefix, dash, kind = tag.partition("-")
         bio = dash and prefix in ("B", "I")
         kind = kind if bio else tag
-        if bio and prefix == "I" and found and found[-1][0] == kind and found[-1][2] == place:
-            found[-1] = (kind, found[-1][1], place + 1)
+        if bio and prefix == "I" and found and found[-1][0] == kind and found[-1][2] == index:
+            found[-1] = (kind, found[-1][1], index + 1)
         else:
-            found.append((kind, place, place + 1))
+            found.append((kind, index, index + 1))
     return found
 
 
@@ -339,6 +339,6 @@ def spans_in_words(words: Sequence[str], found: Iterable[Span]) -> str:
 def _list(value: Any, name: str, where: str) -> list[str]:
     if isinstance(value, str):  # in a file without lists
         value = value.split()
-    if not isinstance(value, list) or not all(isinstance(each, (str, int)) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
         raise DataError(f"{where}: expected a list of words in {name!r}, got {shown(value)}")
-    return [str(each) for each in value]
+    return [str(item) for item in value]

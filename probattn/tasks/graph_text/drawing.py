@@ -35,13 +35,13 @@ def graph_drawing(sample: GraphTextSample, named: Mapping[str, Collection[int]])
     root = drawing(
         width, height, f"Knowledge graph of {sample.title}", _description(sample), css="chart knowledge"
     )
-    for place, (name, kind) in enumerate(zip(sample.entities, sample.types, strict=True)):
-        y = _y(place)
+    for index, (name, kind) in enumerate(zip(sample.entities, sample.types, strict=True)):
+        y = _y(index)
         short = name if len(name) <= ROOM else f"{name[: ROOM - 1]}\N{HORIZONTAL ELLIPSIS}"
         label = write(root, edge - 10, y + 4, short, "entity", anchor="end")
         hint(label, f"{name} ({kind})")
         for column, (style, having) in enumerate(named.items()):
-            css = f"dot {style}" if place in having else "dot absent"
+            css = f"dot {style}" if index in having else "dot absent"
             hint(add(root, "circle", css, cx=edge + DOTS * column + 3, cy=y, r=4), name)
         add(root, "line", "rail", x1=first - GAP, y1=y, x2=width - 4, y2=y)
     for lane, (head, relation, tail) in enumerate(_by_length(sample)):

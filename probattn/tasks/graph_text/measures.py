@@ -82,7 +82,7 @@ def figures(columns: Mapping[str, Tensor]) -> dict[str, float | None]:
     }
     means = ("meteor", "entities", "repeated_runs", "repeated_clauses")
     found |= {name: columns[name].mean().item() for name in means}
-    found |= {name: columns["rouge"][:, place, 2].mean().item() for place, name in enumerate(ROUGE)}
+    found |= {name: columns["rouge"][:, index, 2].mean().item() for index, name in enumerate(ROUGE)}
     nll, tokens = columns["nll"].sum().item(), columns["tokens"].sum().item()
     found["perplexity"] = math.exp(nll / tokens) if nll / tokens < 700 else None
     found["token_accuracy"] = columns["correct"].sum().item() / tokens

@@ -280,12 +280,14 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> GraphTextResults:
         """Writes the test texts, keeps them beside the records, and measures them."""
         own, test, report = networks[-1], self.texts["test"], self.recipe.report
-        texts = {each.key: self.written(each, test) for each in networks}
+        texts = {network.key: self.written(network, test) for network in networks}
         table: dict[tuple[str, ModelKey], dict[str, Tensor]] = {}
-        for each in networks:
-            surface = surfaces(test, texts[each.key])
+        for network in networks:
+            surface = surfaces(test, texts[network.key])
             columns = text_columns(surface, test, self.wordnet)
-            table |= {("test", key): columns | found for key, found in self.token_columns(each, test).items()}
+            table |= {
+                ("test", key): columns | found for key, found in self.token_columns(network, test).items()
+            }
         write_lines(own.folder / TEXTS, test, texts)
         return self.results_of(
             run,

@@ -42,7 +42,7 @@ def samples_of(
     test: GraphTexts, written: Mapping[ModelKey, Written], number: int
 ) -> tuple[GraphTextSample, ...]:
     """A fixed choice of test texts, whatever was written."""
-    places = {row: place for place, row in enumerate(test.rows)}
+    places = {row: index for index, row in enumerate(test.rows)}
     chosen = test.take(number).rows if number else ()
     return tuple(
         GraphTextSample(
@@ -64,7 +64,7 @@ def write_lines(path: Path, test: GraphTexts, written: Mapping[ModelKey, Written
         path,
         (
             {"title": row.title, "entities": row.entities, "reference": row.surface}
-            | {key: texts[place] for key, texts in shown.items()}
-            for place, row in enumerate(test.rows)
+            | {key: texts[index] for key, texts in shown.items()}
+            for index, row in enumerate(test.rows)
         ),
     )

@@ -181,8 +181,10 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
                 reduction=None if latent is None else latent.kl_reduction,
                 chunk_size=1,
             ),
-            curves=tuple(curve for each in networks for curve in training_curves(each.records, each.key)),
-            edges=tuple(record for each in networks for record in _edges(each)),
+            curves=tuple(
+                curve for network in networks for curve in training_curves(network.records, network.key)
+            ),
+            edges=tuple(record for network in networks for record in _edges(network)),
         )
 
     def _batch(self, network: Network[NodeClassifier]) -> dict[str, Tensor]:

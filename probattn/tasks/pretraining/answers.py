@@ -26,8 +26,8 @@ def answered(network: Trained, texts: Iterable[str], length: int, prediction: An
         rows = [given(network.codec, text, length) for text in part]
         inputs = network.moved(stacked(network.codec.pad_token_id, rows))
         draws = posterior_of(network, network.program, inputs, prediction, number).probabilities
-        for place, (text, row) in enumerate(zip(part, rows, strict=True)):
-            yield {"text": text, "tokens": _tokens(network.codec, row["input_ids"], draws[:, place])}
+        for index, (text, row) in enumerate(zip(part, rows, strict=True)):
+            yield {"text": text, "tokens": _tokens(network.codec, row["input_ids"], draws[:, index])}
 
 
 def given(codec: Any, text: str, length: int) -> Row:
@@ -48,11 +48,11 @@ def _tokens(codec: Any, ids: list[int], draws: Tensor) -> list[dict[str, Any]]:
     spread = (draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(draws[0])).tolist()
     return [
         {
-            "token": piece(codec, ids[place]).strip(),
-            "replaced": round(mean[place], DIGITS),
-            "std": round(spread[place], DIGITS),
+            "token": piece(codec, ids[index]).strip(),
+            "replaced": round(mean[index], DIGITS),
+            "std": round(spread[index], DIGITS),
         }
-        for place in range(1, len(ids) - 1)
+        for index in range(1, len(ids) - 1)
     ]
 
 
@@ -70,8 +70,8 @@ def columns_of(answer: Answer) -> dict[str, Any]:
 def sheet_of(found: Sequence[Answer]) -> Sheet:
     """Tokens with the probability of having been replaced, text by text."""
     rows = (
-        tuple((token["token"], f"{token['replaced']:.3f}", f"{token['std']:.3f}") for token in each["tokens"])
-        for each in found
+        tuple((token["token"], f"{token['replaced']:.3f}", f"{token['std']:.3f}") for token in item["tokens"])
+        for item in found
     )
-    groups = tuple(Group(each["text"], tokens) for each, tokens in zip(found, rows, strict=True))
+    groups = tuple(Group(item["text"], tokens) for item, tokens in zip(found, rows, strict=True))
     return Sheet(("Token", "Replaced", "Std of draws"), groups, words=1)

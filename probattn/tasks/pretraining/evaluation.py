@@ -103,10 +103,10 @@ class Evaluation:
         found: list[tuple[PredictedToken, ...]] = []
         for number, batch in enumerate(self.replaced(networks[-1], rows)):
             by_model = {
-                each.key: posterior_of(
-                    each, each.program, each.moved(batch.inputs), self.prediction, number
+                network.key: posterior_of(
+                    network, network.program, network.moved(batch.inputs), self.prediction, number
                 ).mean_probabilities
-                for each in networks
+                for network in networks
             }
             found += [
                 tuple(_tokens(networks[-1].codec, batch, row, by_model))

@@ -96,7 +96,7 @@ class PretrainingDataRecipe(Section):
 
     def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
-        texts = [each if each in NAMED else absolute(each) for each in self.texts]
+        texts = [text if text in NAMED else absolute(text) for text in self.texts]
         tokenizer = self.tokenizer
         if tokenizer is not None and Path(tokenizer).expanduser().is_dir():
             tokenizer = absolute(tokenizer)

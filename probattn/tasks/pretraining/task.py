@@ -255,8 +255,8 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         """Measures every network on test passages with replacements of its own generator."""
         table = {
             ("test", key): columns
-            for each in networks
-            for key, columns in self.evaluation.columns(each, self.test).items()
+            for network in networks
+            for key, columns in self.evaluation.columns(network, self.test).items()
         }
         described = DataSet(
             key="test",

@@ -58,7 +58,7 @@ def learned_tokenizer(
             f"vocabulary: expected more than {size} tokens, of which {len(SPECIAL)} are special ones; give some "
             "hundred or more"
         )
-    numbered = [CONTINUING + each for each in sorted(within)]
+    numbered = [CONTINUING + item for item in sorted(within)]
     vocabulary = _learned(texts(), characters, size, lowercase, (*SPECIAL, *numbered)).get_vocab()
     words = _tokenizer(vocabulary, lowercase)
     words.add_special_tokens(list(SPECIAL))
@@ -102,9 +102,9 @@ def _characters(texts: Iterable[str], lowercase: bool) -> tuple[list[str], set[s
         words.update(word for word, _ in parts)
     counts: Counter[str] = Counter()
     for word, number in words.items():
-        counts.update({each: number * word.count(each) for each in set(word)})
+        counts.update({item: number * word.count(item) for item in set(word)})
     found = sorted(counts, key=lambda each: (-counts[each], each))[:CHARACTERS]
-    return found, {each for word in words for each in word[1:]} & set(found)
+    return found, {item for word in words for item in word[1:]} & set(found)
 
 
 def _learned(

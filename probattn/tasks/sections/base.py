@@ -52,7 +52,7 @@ class Section(BaseModel):
 
 def _resolved(value: Any) -> Any:
     if isinstance(value, list):
-        return [_resolved(each) for each in value]
+        return [_resolved(item) for item in value]
     return value.resolved() if isinstance(value, Section) else value
 
 

@@ -252,14 +252,14 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         own, test = networks[-1], self.splits.test
         options = self.recipe.search.build()
         translations: dict[ModelKey, list[str]] = {
-            each.key: translate(
-                each.program,
+            network.key: translate(
+                network.program,
                 test.sources,
-                each.codec,
+                network.codec,
                 options,
-                progress=partial(each.tracked, doing="translations of the test sentences"),
+                progress=partial(network.tracked, doing="translations of the test sentences"),
             )
-            for each in networks
+            for network in networks
         }
         try:
             counts = {key: bleu_counts(texts, test.targets) for key, texts in translations.items()}
@@ -274,12 +274,16 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             signature=signature,
             test=text_set(test, "sentences"),
             scores=tuple(
-                translation_scores(each.key, counts[each.key], self.token_sums(each, test), each.records)
-                for each in networks
+                translation_scores(
+                    network.key, counts[network.key], self.token_sums(network, test), network.records
+                )
+                for network in networks
             ),
             differences=self._differences(counts),
             samples=_samples(test, translations, self.recipe.report.samples),
-            curves=tuple(curve for each in networks for curve in translation_curves(each.records, each.key)),
+            curves=tuple(
+                curve for network in networks for curve in translation_curves(network.records, network.key)
+            ),
             dynamics=dynamics(networks),
             **measure_topics(networks, self.topic_data(networks)),
         )
@@ -335,8 +339,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             for batch in in_batches(texts, options.batch_size):
                 translations = translate(network.program, batch, network.codec, options)
                 yield from (
-                    {"text": text, "translation": each}
-                    for text, each in zip(batch, translations, strict=True)
+                    {"text": text, "translation": translation}
+                    for text, translation in zip(batch, translations, strict=True)
                 )
 
         return translated()

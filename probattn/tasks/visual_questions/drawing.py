@@ -20,7 +20,7 @@ def boxes_of(sample: VisualQuestionSample) -> Sequence[tuple[float, float, float
         return sample.boxes
     count = len(sample.region_map.mean)
     side = math.ceil(math.sqrt(count))
-    places = [divmod(place, side) for place in range(count)]
+    places = [divmod(index, side) for index in range(count)]
     return [(column / side, row / side, (column + 1) / side, (row + 1) / side) for row, column in places]
 
 

@@ -95,15 +95,15 @@ def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
         {
             "word": word,
             "overlays": [
-                overlay(sample, [row[place] for row in part], f"{name}, {word}", top=tops[name], size=SMALL)
+                overlay(sample, [row[index] for row in part], f"{name}, {word}", top=tops[name], size=SMALL)
                 for name, part in parts.items()
                 if part
             ],
-            "weight": weights.mean[0][place],
-            "spread": weights.spread[0][place] if weights.spread else None,
-            "share": sample.word_shares[place] if sample.word_shares else None,
+            "weight": weights.mean[0][index],
+            "spread": weights.spread[0][index] if weights.spread else None,
+            "share": sample.word_shares[index] if sample.word_shares else None,
         }
-        for place, word in enumerate(sample.words)
+        for index, word in enumerate(sample.words)
     ]
 
 

@@ -47,7 +47,7 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
         output = network.net(**given, output_attentions=True)
         last = (output.encoder_attentions[-1], output.cross_attentions[-1])
         maps = (*last, output.word_weights, output.region_weights)
-        return torch.cat([each.mean(dim=1).flatten(1) for each in maps], dim=1)
+        return torch.cat([item.mean(dim=1).flatten(1) for item in maps], dim=1)
 
     latent = network.key == "bayesian_mean"
     drawn = posterior_predict(

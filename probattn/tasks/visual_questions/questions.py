@@ -89,13 +89,13 @@ def answer_sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
     """Answers as a table."""
     rows = tuple(
         (
-            each["image"],
-            each["question"],
-            each["answer"],
-            f"{each['probability']:.3f}",
-            f"{each['spread']:.3f}",
+            item["image"],
+            item["question"],
+            item["answer"],
+            f"{item['probability']:.3f}",
+            f"{item['spread']:.3f}",
         )
-        for each in found
+        for item in found
     )
     return Sheet(("Image", "Question", "Answer", "Probability", "Spread"), (Group("", rows),), words=3)
 
@@ -105,7 +105,7 @@ def by_kind(questions: VisualQuestions, accuracy: Mapping[ModelKey, Tensor]) -> 
     kinds = [row.kind for row in questions.rows]
     rows = []
     for kind in sorted(set(kinds)):
-        places = torch.tensor([place for place, each in enumerate(kinds) if each == kind])
+        places = torch.tensor([index for index, item in enumerate(kinds) if item == kind])
         cells = [f"{100 * values[places].mean().item():.1f}%" for values in accuracy.values()]
         rows.append((kind, f"{len(places):,}", *cells))
     return Listing(

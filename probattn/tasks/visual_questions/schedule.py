@@ -35,7 +35,7 @@ class EpochSchedule:
 
     def share(self, epoch: int) -> float:
         """Factor of the learning rate in an epoch, from 1."""
-        decays = sum(epoch > each for each in self.decays)
+        decays = sum(epoch > decay for decay in self.decays)
         return float(min(epoch / self.warmup, 1) * self.factor**decays)
 
     def __call__(self, optimizer: Optimizer, total_steps: int) -> LambdaLR:

@@ -189,8 +189,8 @@ class VisualQuestionTask(
                 for model, found in models.items():
                     columns = answer_columns(found, batch["labels"], self.recipe.report.bins)
                     parts.setdefault(model, []).append(columns)
-            for model, each in parts.items():
-                yield (key, model), joined(each, range(len(rows)))
+            for model, value in parts.items():
+                yield (key, model), joined(value, range(len(rows)))
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
         """Answers the test questions, as they are and with noise, and measures the answers."""
@@ -229,9 +229,11 @@ class VisualQuestionTask(
         """A fixed choice of test questions with answers and maps."""
         count = self.recipe.report.samples
         chosen = self.questions["test"].take(count) if count else self.questions["test"].at(())
-        for place in range(len(chosen)):
-            single = chosen.at([place])
-            batches = {each.key: next(self.batches(each, self.rows(each, single))) for each in networks}
+        for index in range(len(chosen)):
+            single = chosen.at([index])
+            batches = {
+                network.key: next(self.batches(network, self.rows(network, single))) for network in networks
+            }
             yield sample_of(networks, batches, single, self.recipe.prediction)
 
     def topic_data(self, networks: Sequence[Trained]) -> TopicData:
