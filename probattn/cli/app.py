@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from probattn.checks import shortened
 from probattn.cli import attacking, comparing, triaging
 from probattn.cli.console import drawing_options, echo, show
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
@@ -464,7 +465,7 @@ def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]
     sizes = [f"{number:,} {part}" for part, number in task.sizes().items()]
     if sizes:
         yield f"data: {', '.join(sizes)} {task.unit}"
-    counts = [f"{name} {number:,}" for name, number in task.classes().items()]
+    counts = [f"{shortened(name, 60)} {number:,}" for name, number in task.classes().items()]
     if counts:
         yield f"classes: {', '.join(counts)} (training)"
     for name, result in results.items():

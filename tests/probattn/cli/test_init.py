@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import succeeds
 
+from probattn.cli.app import training_lines
 from probattn.cli.errors import wrapped
 from probattn.recipes import load_any_recipe
 from probattn.tasks.sections.base import RunRecipe, run_name
@@ -128,6 +129,12 @@ def test_enormous_names_are_shortened_on_the_terminal_and_in_the_recipe(command)
     assert "column 'ccc" in shown and len(shown) < 2000
     recipe = Path("t.yaml").read_text(encoding="utf-8")
     assert "lll" in recipe and recipe.count("c" * 50_000) == 1 and "l" * 100 not in recipe
+
+
+def test_the_classes_of_a_training_are_shortened():
+    task = SimpleNamespace(sizes=dict, unit="texts", classes=lambda: {"l" * 50_000: 3, "b": 2})
+    (line,) = training_lines(task, {})
+    assert line.startswith("classes: lll") and line.endswith("l 3, b 2 (training)") and len(line) < 100
 
 
 @pytest.mark.parametrize("terminal", [False, True])
