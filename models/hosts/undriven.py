@@ -43,6 +43,10 @@ class Hosted(Protocol):
     training: bool
 
 
+FIRST_SITE = "_probattn_first_site"
+"""Attribute of a network or part of one: the name of its first attention module with a site, or None."""
+
+
 @dataclass
 class _Pass:
     """One forward pass of the network in one thread: how many of its parts are inside, and whether none is driven.
@@ -117,11 +121,9 @@ class NetworkPasses:
         self._configs = [config for config, attribute, _ in before if attribute == CONFIGURED]
         self._hosts = hosts
         self._names = {host: hosted.calls[0].module for host, hosted in hosts.items()}
-        self._parts: dict[nn.Module, str] = {
-            part: next(name for module in part.modules() if (name := self._names.get(module)))
-            for part in parts
-            if not self._names.keys().isdisjoint(part.modules())
-        }
+        for part in parts:  # an attribute, since a reference from here would keep the network alive
+            sites = (name for module in part.modules() if (name := self._names.get(module)))
+            setattr(part, FIRST_SITE, next(sites, None))
         self.members = members
         self._attends_as_before = attends_as_before
 
@@ -156,7 +158,7 @@ class NetworkPasses:
         """A forward pre-hook of a part; that of the outermost one decides."""
         within = graph_pass()
         if within is not None and self._expects(module):
-            within.expected[type(module).__name__] = self._parts[module]
+            within.expected[type(module).__name__] = getattr(module, FIRST_SITE)
         if compiled_pass() is None:
             self._enter(module, kwargs)
         elif any(getattr(config, CONFIGURED) != IMPLEMENTATION for config in self._configs):
@@ -207,12 +209,12 @@ class NetworkPasses:
             names = [name for host, name in current.ran.items() if host not in current.reached]
             refuse_unreached(network, names, len(current.ran))
             if not current.ran and graph_pass() is None and self._expects(module):
-                refuse_none(network, self._parts[module])
+                refuse_none(network, getattr(module, FIRST_SITE))
 
     def _expects(self, part: Any) -> bool:
         """Whether attention modules with sites run in each pass of a part; layer dropout may leave all of them out."""
         rates = [rate for name, rate in vars(part.config).items() if name.endswith("layerdrop")]
-        return part in self._parts and not (part.training and any(rates))
+        return getattr(part, FIRST_SITE, None) is not None and not (part.training and any(rates))
 
     @torch.compiler.disable(reason="a name that was set after conversion is taken over once")
     def _connect(self) -> None:

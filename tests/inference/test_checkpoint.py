@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter, OrderedDict
-from dataclasses import asdict
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -17,9 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from probattn import RepulsiveAttention
 from probattn.files import durable
-from probattn.inference import EnsembleOptions
 from probattn.inference.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -275,39 +272,3 @@ def test_flat_keys_are_joined_by_dots() -> None:
 def test_at_least_one_checkpoint_is_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"keep_last.*>= 1.*0"):
         CheckpointStore(tmp_path, keep_last=0)
-
-
-@pytest.mark.parametrize("data", [{"num_rows": 9}, {}], ids=["rows", "stream"])
-def test_options_that_an_earlier_version_did_not_have_are_at_their_defaults(tmp_path, data):
-    heads = repr(RepulsiveAttention(kernel="cosine"))
-    expected = {
-        "ensemble": asdict(EnsembleOptions(repulsion=0.5)),
-        "model": {"repulsive": {"attention": heads}},
-        "data": data,
-    }
-    stored = json.loads(json.dumps(expected))
-    del stored["ensemble"]["offset"]
-    stored["model"]["repulsive"]["attention"] = heads.replace(", offset=None", "")
-    assert stored != json.loads(json.dumps(expected)) and "offset" not in str(stored)
-    require_same_configuration(expected, stored, tmp_path)
-    stored["ensemble"]["repulsion"] = 0.25
-    with pytest.raises(
-        ConfigurationMismatchError, match=r"ensemble\.repulsion: checkpoint 0\.25, this run 0\.5"
-    ):
-        require_same_configuration(expected, stored, tmp_path)
-
-
-def test_the_way_of_updating_is_no_part_of_a_configuration(tmp_path: Path) -> None:
-    def configuration(fused: bool | None) -> dict[str, Any]:
-        return {
-            "optimizer": {"class": "torch.optim.AdamW", "groups": {"pretrained": {"lr": 0.1, "fused": fused}}}
-        }
-
-    for stored in (None, True, False):
-        require_same_configuration(configuration(None), configuration(stored), tmp_path)
-    other = configuration(True)
-    other["optimizer"]["groups"]["pretrained"]["lr"] = 0.2
-    with pytest.raises(
-        ConfigurationMismatchError, match=r"pretrained\.lr: checkpoint 0\.2, this run 0\.1\. Use"
-    ):
-        require_same_configuration(configuration(None), other, tmp_path)
