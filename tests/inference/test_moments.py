@@ -276,6 +276,8 @@ def test_rows_that_depend_on_one_another(families, by_name):
 
 def test_bad_calls_say_what_was_expected():
     model = network(num_labels=3)
+    with pytest.raises(ValueError, match="num_samples: expected an integer >= 2, got 1"):
+        posterior_moments(model, rows(), num_samples=1)
     with pytest.raises(
         ValueError, match=r"expected attribution of a pair of different classes among 0..2, got \(1, 1\)"
     ):
@@ -318,6 +320,22 @@ def test_the_test_of_the_two_likeliest_classes_is_that_of_scipy(number):
         mean, std = moments.mean[row].tolist(), moments.std[row].tolist()
         test = stats.ttest_ind_from_stats(mean[0], std[0], number, mean[1], std[1], number, equal_var=False)
         assert p_values[row].item() == pytest.approx(test.pvalue, rel=1e-3)
+    with pytest.raises(ValueError, match="num_samples: expected an integer >= 2, got 1"):
+        moments.top_two_p_value(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_labels_have_the_mean_and_deviation_of_quadrature(dtype):
+    logits, variances = torch.tensor([[0.4, -1.0]], dtype=dtype), torch.tensor([[0.5, 2.0]], dtype=dtype)
+    moments = Moments(logits, torch.tensor([[0, 1]]), torch.diag_embed(variances), link="sigmoid")
+    for label in range(2):
+        law = stats.norm(logits[0, label].item(), variances[0, label].sqrt().item())
+        first, second = (
+            integrate.quad(lambda x, p=power, q=law: special.expit(x) ** p * q.pdf(x), -12, 12)[0]
+            for power in (1, 2)
+        )
+        assert moments.mean[0, label].item() == pytest.approx(first, rel=1e-4)
+        assert moments.std[0, label].item() == pytest.approx(math.sqrt(second - first**2), rel=1e-3)
 
 
 def test_one_label_of_many_is_the_least_certain_one():

@@ -468,3 +468,15 @@ def _runs(number):
         return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_runs_are_trained_as_quietly_as_asked_and_counted_from_one(monkeypatch, tmp_path, capsys, quiet):
+    trained = []
+    monkeypatch.setattr(running, "train", lambda *_, **options: trained.append(options["quiet"]))
+    monkeypatch.setattr(running, "_measure", lambda *_: None)
+    with shown(quiet=False), pytest.raises(RunError, match="compares when that is done"):
+        running.compare(CompareOptions(("sst2_babn",), seeds=2), tmp_path, quiet=quiet)
+    told = capsys.readouterr().err
+    assert trained == [quiet, quiet]
+    assert "run 1 of 2: sst2_babn, seed 0" in told and "run 2 of 2: sst2_babn, seed 1" in told

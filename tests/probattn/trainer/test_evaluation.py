@@ -131,9 +131,10 @@ def test_moments_have_the_form_of_draws_and_agree_with_them(scene, tmp_path, hea
 @pytest.mark.parametrize("link", ["softmax", "sigmoid", "identity"])
 def test_chunks_of_draws_add_up_to_the_mean(monkeypatch, scene, link):
     """Against the mean over all draws at once."""
-    scores = 3 * torch.randn(7, 2, 3, dtype=torch.float64)
+    scores, numbers = 3 * torch.randn(7, 2, 3, dtype=torch.float64), []
 
     def draw(program, inputs, number, *, seed, chunk_size):
+        numbers.append(number)
         return Posterior(scores[seed[-1] : seed[-1] + number])
 
     monkeypatch.setattr(module, "posterior_predict", draw)
@@ -147,6 +148,7 @@ def test_chunks_of_draws_add_up_to_the_mean(monkeypatch, scene, link):
         "identity": scores.mean(0),
     }[link]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert numbers == [2, 2, 2, 1]  # four rows a pass, of two rows a draw
 
 
 @pytest.mark.parametrize("prediction", ["draws", "moments"])

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
 import probattn
 from probattn.inference import (
@@ -18,6 +18,7 @@ from probattn.inference import (
 from probattn.inference.session import derived_seed
 from probattn.models import Classifier
 from probattn.sites.noise import SeededNoise
+from probattn.trainer.updates import Updates
 
 BAYESIAN = probattn.BayesianAttention()
 METHODS = {
@@ -282,3 +283,24 @@ def test_every_head_trains_and_predicts(scene, tmp_path, head):
     expected, expected_labels = all_shapes(plain)
     assert labels == expected_labels
     assert scores == expected[: len(scores)] and len(scores) == (2 if head == "span" else 1)
+
+
+@pytest.mark.parametrize(("every", "steps"), [(2, [1, 3]), (0.5, [1, 3]), (3, [2])])
+def test_gradients_are_measured_in_the_steps_that_are_logged(monkeypatch, scene, tmp_path, every, steps):
+    measured, before_step = [], Updates.before_step
+
+    def note(self, step, *, measure, folder):
+        measured.extend([step] if measure else [])
+        before_step(self, step, measure=measure, folder=folder)
+
+    monkeypatch.setattr(Updates, "before_step", note)
+    args = scene.arguments(tmp_path, logging_steps=every, max_steps=4)
+    net = scene.network(scene.bert, probattn.BayesianAttention())
+    probattn.ProbabilisticTrainer(model=net, args=args, train_dataset=HEADS["classes"][1](scene, 8)).train()
+    assert measured == steps
+
+
+def test_a_network_alone_is_enough(monkeypatch, scene, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    trainer = probattn.ProbabilisticTrainer(scene.network(scene.bert, probattn.BayesianAttention()))
+    assert isinstance(trainer.args, TrainingArguments)
