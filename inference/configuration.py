@@ -168,3 +168,10 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_is_plain(item) for item in value) and not isinstance(value, str)
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+def network_name(model: object) -> str:
+    """The class of a model's network, or the name of a function, for messages."""
+    network = getattr(model, "net", model)
+    network = getattr(network, "_orig_mod", network)  # of a compiled one
+    return str(getattr(network, "__name__", type(network).__name__))

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from probattn.checks import check_batch
 from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
 from probattn.inference.batches import as_rows, collate_rows
-from probattn.inference.configuration import attention_sites, refuse_unwrapped
+from probattn.inference.configuration import attention_sites, network_name, refuse_unwrapped
 from probattn.inference.contract import (
     check_output,
     draw_apart,
@@ -385,16 +385,10 @@ def _refuse_equal(model: Model, logits: Tensor) -> None:
     tolerance = 16 * torch.finfo(logits.dtype).eps * (1 + logits.nan_to_num(0.0, 0.0, 0.0).abs().max().item())
     if torch.allclose(logits, logits[:1].expand_as(logits), rtol=0.0, atol=tolerance, equal_nan=True):
         raise ValueError(
-            f"posterior_predict: nothing is random in {_name(model)}: no attention site announced itself, and the "
+            f"posterior_predict: nothing is random in {network_name(model)}: no attention site announced itself, and the "
             f"{len(logits)} draws are equal; convert it first, probattn.models.convert(net, "
             "probattn.BayesianAttention()), or ask for one answer: num_samples=1 or posterior_expectation"
         )
-
-
-def _name(model: Model) -> str:
-    network = getattr(model, "net", model)
-    network = getattr(network, "_orig_mod", network)  # of a compiled one
-    return str(getattr(network, "__name__", type(network).__name__))
 
 
 def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Sequence[int]) -> Tensor:

@@ -16,7 +16,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.checks import check_integer
-from probattn.inference.configuration import attention_sites
+from probattn.inference.configuration import attention_sites, network_name
 from probattn.sites.noise import PlacedNoise, hashed
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.shared import SharedUpward
@@ -120,8 +120,7 @@ class _Sampler(Messenger):
         sites = attention_sites(net).values()
         if not sites:
             raise ValueError(
-                f"sampling: {type(getattr(net, '_orig_mod', net)).__name__} has no attention sites; convert it first "
-                "with probattn.models.convert"
+                f"sampling: {network_name(net)} has no attention sites; convert it first with probattn.models.convert"
             )
         for module in net.modules():
             if "generate" in vars(module):

@@ -112,7 +112,7 @@ class HostedSite(nn.Module):
             within.queries[self.state] = real
         if self.site is None:
             return host.eager()
-        index = next(index for index, call in enumerate(self.calls) if call.name not in within.calls)
+        index = next(number for number, call in enumerate(self.calls) if call.name not in within.calls)
         position = options.get("position_bias")
         if position is not None:
             bias = position if bias is None else bias + position

@@ -40,9 +40,9 @@ def drawing_options(task: Any, **options: int | None) -> dict[str, Any]:
         if value is not None and task.undrawn is not None:
             option = f"--{name.replace('_', '-')} {value}"
             raise RunError(f"{option}: expected no such option, {task.undrawn}; leave it out")
-    own = getattr(task.recipe, "prediction", None)
-    found = {name: getattr(own, name, None) if value is None else value for name, value in options.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    section = getattr(task.recipe, "prediction", None)
+    values = {name: getattr(section, name, None) if value is None else value for name, value in options.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def options_error(command: str, error: ValueError) -> ValueError:

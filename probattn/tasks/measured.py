@@ -12,7 +12,7 @@ from torch import Tensor
 from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.metrics.functional.calibration import BinSums
-from probattn.report import ModelKey, RunDescription, Sheet, training_curves
+from probattn.report import Curve, ModelKey, RunDescription, Sheet, training_curves
 from probattn.report.evaluation import reliability_bins
 from probattn.report.measures import MeasureText, within
 from probattn.tasks.fine_tuning.page import headline, render, results_sheet
@@ -45,6 +45,10 @@ class MeasuredTask(
     @abstractmethod
     def topic_data(self, networks: Sequence[Network[Program]]) -> TopicData:
         """Test examples as the topics of the report read them."""
+
+    def curves(self, network: Network[Program]) -> Sequence[Curve]:
+        """Training curves of a network."""
+        return training_curves(network.records, network.key)
 
     def bins(self, columns: Columns) -> BinSums | None:
         """Sums over bins of confidence, behind the reliability diagram; None for none."""
@@ -98,9 +102,7 @@ class MeasuredTask(
                 level=report.level,
                 seed=seed,
             ),
-            curves=tuple(
-                curve for network in networks for curve in training_curves(network.records, network.key)
-            ),
+            curves=tuple(curve for network in networks for curve in self.curves(network)),
             **measure_topics(networks, self.topic_data(networks)),
             **more,
         )

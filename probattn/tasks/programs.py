@@ -64,10 +64,6 @@ from probattn.tasks.watching import Watched, read_dynamics, same_examples
 
 WEIGHTS = "weights.safetensors"
 """The network of a run that is none of transformers', in its folder for the model."""
-HEALTH_BATCHES = 4
-"""Batches over which the spread of the weights is averaged."""
-HEALTH_CHUNK = 2
-"""Draws per pass while all sites' weights are looked at: a pass holds them all."""
 _DRAWS: tuple[Uncertainty] = ("draws",)
 
 Program = TypeVar("Program", bound=nn.Module)
@@ -245,7 +241,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         methods = cast(Sequence[Method], self.recipe.methods())
         for method in methods if self.takes is not None else ():
             if not isinstance(method, self.takes or ()):
-                names = ", ".join(take.__name__ for take in self.takes or ()) or "none"
+                names = ", ".join(kind.__name__ for kind in self.takes or ()) or "none"
                 raise RunError(
                     f"{method.section}: networks of this task can be given {names}, not {type(method).__name__}; leave "
                     "the section out"
@@ -498,40 +494,6 @@ def predictions(
     if logits.draws is None:
         return {network.key: Predictions(logits.probabilities)}
     return {network.key: Predictions(logits.probabilities, logits.draws, "dropout")}
-
-
-def health(
-    network: Network[Any],
-    batches: Iterable[Any],
-    options: Any,
-    *,
-    reduction: KLReduction | None = None,
-    chunk_size: int | None = None,
-) -> tuple[SiteHealth, ...]:
-    """The state of the posterior at each site; empty without latent attention, and where training recorded none.
-
-    Args:
-        network: any.
-        batches: inputs; the spread of the weights is averaged over the first :data:`HEALTH_BATCHES`.
-        options: with ``num_samples`` and ``seed``.
-        reduction: how a site's KL enters the objective, of networks whose sites do not come from ``convert``.
-        chunk_size: draws that go through the network at once; :data:`HEALTH_CHUNK` by default.
-    """
-    record = conversion(network.net)
-    if record is not None and record.method is not None:
-        reduction = record.method.kl_reduction
-    with_sites = [record["sites"] for record in network.records if record.get("sites")]
-    if reduction is None or not with_sites:
-        return ()
-    spreads = weight_spreads(
-        network.program,
-        network.tracked(list(islice(batches, HEALTH_BATCHES)), "spread of the attention weights"),
-        max(2, options.num_samples),  # one draw has no spread
-        seed=options.seed,
-        chunk_size=chunk_size or HEALTH_CHUNK,
-        device=network.device,
-    )
-    return tuple(site_health(spreads, with_sites[-1], reduction))
 
 
 def model_key(net: nn.Module) -> ModelKey:

@@ -211,7 +211,8 @@ class TranslationStudy(study.Study):
             "seconds": round(result.seconds, 1),
             "parameters": trained_parameters(task),
             "signature": results.signature,
-            **{name: getattr(scores, name) for name in QUALITY},
+            **{name: scores.values[name] for name in QUALITY},
+            "bleu": 100 * scores.values["bleu"],
         }
         return found | ({} if self.comparison in LATENT else heads(load_network(place), task.splits.test))
 

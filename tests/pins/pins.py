@@ -66,40 +66,6 @@ PACKAGES = (
     "probattn.recipes",
     "probattn.trainer",
 )
-MOVED = frozenset(
-    (
-        "AnyResults",
-        "BleuDifference",
-        "ConditionRuns",
-        "ConditionTest",
-        "ExperimentResults",
-        "HeadCounts",
-        "TranslationResults",
-        "TranslationSample",
-        "TranslationScores",
-        "bleu_difference",
-        "experiment_headline",
-        "first_steps",
-        "fisher_p",
-        "leaders",
-        "log_rank_p",
-        "median_step",
-        "perplexity",
-        "reached",
-        "read_any_results",
-        "render_experiment_report",
-        "render_translation_report",
-        "runs_of",
-        "step_seconds",
-        "translation_curves",
-        "translation_headline",
-        "translation_scores",
-        "write_experiment_report",
-        "write_translation_report",
-    )
-)
-"""Names of ``probattn.inference.report`` that may stand elsewhere; the changelog lists them."""
-
 REFERENCES = {
     "texts": recipe_reference,
     "graph": graph_recipe_reference,
@@ -123,8 +89,6 @@ def public_names() -> Iterator[str]:
     for package in PACKAGES:
         module = importlib.import_module(package)
         for name in sorted(getattr(module, "__all__", ())):
-            if package == "probattn.inference.report" and name in MOVED:
-                continue
             thing, place = getattr(module, name), f"{package}.{name}"
             yield place
             if not (inspect.isclass(thing) or inspect.isfunction(thing)):

@@ -12,6 +12,7 @@ from probattn.report.alignment import alignment_section
 from probattn.report.attribution import attribution_section
 from probattn.report.charts.lines import common_floor, reliability_chart
 from probattn.report.charts.svg import isolated
+from probattn.report.dynamics import dynamics_section
 from probattn.report.heads import heads_section
 from probattn.report.markup import Figure, Section, exact, plain
 from probattn.report.measures import (
@@ -24,7 +25,7 @@ from probattn.report.measures import (
 )
 from probattn.report.page import budget, render_page, run_section
 from probattn.report.record import BESIDE
-from probattn.report.sections import gap_words, training_section
+from probattn.report.sections import QUANTITIES, gap_words, training_section
 from probattn.report.sites import posterior_section
 from probattn.tasks.fine_tuning.results import MeasuredDifference, MeasuredResults
 
@@ -42,6 +43,7 @@ def render(
     head_measure: str = "accuracy",
     prediction: str | None = None,
     package: str = "probattn.tasks.fine_tuning",
+    quantities: Mapping[str, tuple[str, str]] = QUANTITIES,
 ) -> str:
     """The page as text: HTML with its styles and drawings inside; equal records give an equal page.
 
@@ -53,6 +55,7 @@ def render(
         more: further sections, which stand after the comparison; ``package`` has their templates.
         prediction: how was predicted, in words; None for the number of draws.
         package: where templates are.
+        quantities: headings and units of training curves.
     """
     run, several = results.run, bool(results.runs)
     note = Markup(
@@ -73,7 +76,8 @@ def render(
             heads_section(results.heads, unit, head_measure),
             attribution_section(results.attribution, [item.site for item in results.health]),
             posterior_section(results.health),
-            training_section(results.curves),
+            dynamics_section(results.dynamics),
+            training_section(results.curves, quantities),
             run_section(run, results.data, note, results.seeds),
         ],
         kind=results.kind,
@@ -120,7 +124,7 @@ def _comparison(results: MeasuredResults, measures: Measures) -> Section:
         "models": {score.model for score in results.scores},
         "latent": own == "bayesian_mean",
         "own": own,
-        "beside": BESIDE_COLUMNS,
+        "beside": [column for column in BESIDE_COLUMNS if column[0] != own],
         "level": level,
     }
     heading = f"Deterministic against {MODEL_LABELS[own]}" if results.differences else "Scores"
@@ -215,7 +219,9 @@ def _verdicts(results: MeasuredResults, measures: Measures) -> Iterator[tuple[Me
 def opening(results: MeasuredResults, measures: Measures) -> str:
     """The sentence below it: the first measure of all models."""
     name, text = next(iter(measures.items()))
-    models = [score for score in results.scores if score.model not in BESIDE]
+    models = [
+        score for score in results.scores if score.model not in BESIDE or score.model == results.compared
+    ]
     numbers = ", ".join(
         f"{MODEL_LABELS[score.model]} {text.value(score.values.get(name))}" for score in models
     )

@@ -17,6 +17,7 @@ from probattn.report import (
     Comparison,
     Curve,
     DataSet,
+    Dynamics,
     Heads,
     ModelKey,
     RunDescription,
@@ -24,7 +25,7 @@ from probattn.report import (
 )
 from probattn.report.claims import corrected, is_reliable, over_seeds
 from probattn.report.measures import MeasureText, Verdict
-from probattn.report.record import LATENT, MODELS, SINGLE, Record, ReliabilityBin, SingleRun
+from probattn.report.record import BESIDE, LATENT, MODELS, SINGLE, Record, ReliabilityBin, SingleRun
 from probattn.report.sites import SiteHealth
 
 Columns = Mapping[str, Tensor]
@@ -91,6 +92,7 @@ class MeasuredResults(Record):
         alignment: distances of queries and keys; None where no method aligns them.
         heads: how heads differ; None where no method keeps them apart.
         health: the posterior, per site.
+        dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
         curves: training curves.
     """
 
@@ -106,6 +108,7 @@ class MeasuredResults(Record):
     alignment: Alignment | None = None
     heads: Heads | None = None
     health: tuple[SiteHealth, ...] = ()
+    dynamics: tuple[Dynamics, ...] = ()
     curves: tuple[Curve, ...] = ()
 
     @property
@@ -121,8 +124,10 @@ class MeasuredResults(Record):
     @property
     def compared(self) -> ModelKey:
         """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
-        known = {score.model for score in self.scores}
-        return next((model for model in (*SINGLE, LATENT, "deterministic") if model in known), LATENT)
+        models = {score.model for score in self.scores}
+        return next(
+            (model for model in (*SINGLE, LATENT, *BESIDE, "deterministic") if model in models), LATENT
+        )
 
     def score(self, model: ModelKey, data: str) -> MeasuredScores | None:
         """Measures of a model on a data set; None if it was not measured."""

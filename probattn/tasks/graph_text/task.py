@@ -303,11 +303,10 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
 
     def topic_data(self, networks: Sequence[Trained]) -> TopicData:
         """Test texts as the topics of the report read them."""
-        own = networks[-1]
         return TopicData(
             take=self.texts["test"].take,
             batches=lambda network, texts: self.batches(network, texts, self.recipe.prediction.batch_size),
-            start=lambda: GraphTextProgram(self.build(own.codec)),
+            start=lambda: GraphTextProgram(self.build(networks[-1].codec)),
             report=self.recipe.report,
             prediction=self.recipe.prediction,
             accuracy=lambda network, texts: partial(self._token_accuracy, network, texts),

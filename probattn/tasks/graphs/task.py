@@ -36,7 +36,6 @@ from probattn.tasks.programs import (
     Network,
     ProgramTask,
     check_finished,
-    health,
     is_plain_at,
     load_weights,
     on_device,
@@ -44,6 +43,7 @@ from probattn.tasks.programs import (
     save_weights,
 )
 from probattn.tasks.task import BASELINE, MODEL
+from probattn.tasks.topics.posterior import health
 
 if TYPE_CHECKING:
     from probattn.models.graph import NodeClassifier

@@ -283,13 +283,13 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
 
     def topic_data(self, networks: Sequence[Trained]) -> TopicData:
         """Test passages as the topics of the report read them, with replaced tokens."""
-        own, evaluation = networks[-1], self.evaluation
+        evaluation = self.evaluation
         return TopicData(
             take=lambda number: self.test[:number],
             batches=lambda network, rows: (
-                batch.inputs for batch in evaluation.replaced(network, rows, own=own)
+                batch.inputs for batch in evaluation.replaced(network, rows, own=networks[-1])
             ),
-            start=lambda: self.program_of(*self.build(own.codec), own.codec),
+            start=lambda: self.program_of(*self.build(networks[-1].codec), networks[-1].codec),
             report=self.recipe.report,
             prediction=self.recipe.prediction,
             accuracy=evaluation.accuracy,

@@ -31,13 +31,13 @@ def measure_heads(networks: Sequence[Network[Any]], data: TopicData) -> Heads | 
     Returns:
         The records; None where nothing is to be compared, or no call has two heads.
     """
-    own = networks[-1]
-    calls = AttentionCalls(call for call in inspect(own.net) if call.num_heads > 1)
+    last = networks[-1]
+    calls = AttentionCalls(call for call in inspect(last.net) if call.num_heads > 1)
     if not data.report.head_examples or not calls:
         return None
     compared: dict[HeadsKey, Network[Any]] = {}
     if (untrained := data.start()) is not None:
-        compared["start"] = Network(on_device(untrained), own.folder, "deterministic", own.codec)
+        compared["start"] = Network(on_device(untrained), last.folder, "deterministic", last.codec)
     compared.update((network.key, network) for network in networks)
     examples = data.take(data.report.head_examples)
     sites: list[SiteHeads] = []

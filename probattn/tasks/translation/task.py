@@ -20,17 +20,17 @@ from probattn.files.json_files import write_json_lines
 from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.inference.moments import Uncertainty
 from probattn.metrics.functional import bleu, bleu_counts
-from probattn.metrics.functional.inputs import widened
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
 from probattn.models.program import seeded
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
-from probattn.report import ModelKey, RunDescription, Sheet
+from probattn.report import Curve, ModelKey, RunDescription, Sheet
 from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.fine_tuning.results import Columns
+from probattn.tasks.measured import MeasuredTask, joined
 from probattn.tasks.programs import (
     Data,
     Network,
-    ProgramTask,
     check_finished,
     check_frozen_probe,
     dynamics,
@@ -42,17 +42,18 @@ from probattn.tasks.programs import (
     search_words,
     text_set,
 )
-from probattn.tasks.topics import Drawing, TopicData, measure_topics
+from probattn.tasks.topics import Drawing, TopicData
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
-from probattn.tasks.translation.page import headline, render, translation_table
+from probattn.tasks.translation.page import render
 from probattn.tasks.translation.recipe import TranslationRecipe
 from probattn.tasks.translation.results import (
-    BleuDifference,
+    MEASURES,
     TranslationResults,
     TranslationSample,
-    bleu_difference,
+    figures,
+    parts_of_bleu,
+    step_seconds,
     translation_curves,
-    translation_scores,
 )
 from probattn.tasks.watching import Watched
 
@@ -71,14 +72,14 @@ class PairData(Data):
     subwords: Any = None
 
 
-class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, Translator]):
+class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, Translator]):
     """Translation by an encoder-decoder, a Transformer or an LSTM, trained from random weights."""
 
     section = "translation"
     recipe_class = TranslationRecipe
     results_class = TranslationResults
-    no_seeds = "BLEU is not compared over seeds; give each run of translation alone"
     unit = "pairs"
+    measures = MEASURES
     no_limit = None
     no_draws = undrawn = "translations are those at the posterior expectation, without draws"
     has_probe = True
@@ -225,14 +226,18 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         for batch in DataLoader(rows, batch_size=size, collate_fn=PairCollate()):
             yield {name: tensor.to(network.device) for name, tensor in batch.items()}
 
-    def token_sums(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, float]:
-        """Sums over sentence pairs of what perplexity and token accuracy are made of."""
-        sums = dict.fromkeys(("nll", "tokens", "correct"), 0.0)
+    def token_columns(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, Tensor]:
+        """What perplexity and token accuracy are computed from, a row a pair."""
+        parts = []
         for inputs in self.batches(network, pairs):
             with torch.no_grad():
                 measures = token_measures(network.program(inputs), inputs["labels"])
-            sums = {name: sums[name] + widened(measures[name]).sum().item() for name in sums}
-        return sums
+            parts.append({name: values.cpu() for name, values in measures.items()})
+        return joined(parts, pairs.shortest_first())
+
+    def curves(self, network: TrainedTranslator) -> Sequence[Curve]:
+        """Training curves, with figures per token of the validation pairs."""
+        return translation_curves(network.records, network.key)
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
@@ -267,44 +272,34 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         except ImportError as error:
             raise RunError(one_line(error)) from error
         _write_translations(own.folder / TRANSLATIONS, test, translations)
-        return TranslationResults(
-            run=run,
+        table: dict[tuple[str, ModelKey], Columns] = {
+            ("test", network.key): {"counts": counts[network.key], **self.token_columns(network, test)}
+            for network in networks
+        }
+        title = "Test, {} to {}".format(*test.languages)
+        described = text_set(test, "sentences").model_copy(update={"title": title})
+        results = self.results_of(
+            run,
+            networks,
+            table,
+            figures,
+            seed=self.recipe.report.seed,
+            data=(described,),
             languages=test.languages,
             search=search_words(self.recipe.search),
             signature=signature,
-            test=text_set(test, "sentences"),
-            scores=tuple(
-                translation_scores(
-                    network.key, counts[network.key], self.token_sums(network, test), network.records
-                )
-                for network in networks
-            ),
-            differences=self._differences(counts),
             samples=_samples(test, translations, self.recipe.report.samples),
-            curves=tuple(
-                curve for network in networks for curve in translation_curves(network.records, network.key)
-            ),
             dynamics=dynamics(networks),
-            **measure_topics(networks, self.topic_data(networks)),
         )
-
-    def _differences(self, counts: dict[ModelKey, Tensor]) -> tuple[BleuDifference, ...]:
-        report = self.recipe.report
-        against = partial(bleu_difference, resamples=report.resamples, level=report.level, seed=report.seed)
-        base = counts.get("deterministic")
-        return tuple(
-            against(key, own, base)
-            for key, own in counts.items()
-            if base is not None and key != "deterministic"
-        )
+        seconds = {network.key: step_seconds(network.records) for network in networks}
+        return results.model_copy(update={"listings": (parts_of_bleu(results.scores, seconds, signature),)})
 
     def topic_data(self, networks: Sequence[TrainedTranslator]) -> TopicData:
         """Test pairs as the topics of the report read them."""
-        own = networks[-1]
         return TopicData(
             take=self.splits.test.take,
             batches=self.batches,
-            start=lambda: Translator(build_network(self.recipe, len(own.codec))),
+            start=lambda: Translator(build_network(self.recipe, len(networks[-1].codec))),
             report=self.recipe.report,
             prediction=Drawing(seed=self.recipe.report.seed, batch_size=self.recipe.search.batch_size),
             accuracy=lambda network, pairs: partial(self._token_accuracy, network, pairs),
@@ -312,8 +307,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
 
     def _token_accuracy(self, network: TrainedTranslator, pairs: SentencePairs) -> float:
         """Share of subwords that are the first choice."""
-        sums = self.token_sums(network, pairs)
-        return sums["correct"] / sums["tokens"]
+        columns = self.token_columns(network, pairs)
+        return columns["correct"].double().sum().item() / columns["tokens"].double().sum().item()
 
     def predict(
         self,
@@ -354,16 +349,6 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def answers(cls, found: Sequence[dict[str, str]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """A translation a line, and the same for programs."""
         return "\n".join(answer["translation"] for answer in found), list(found)
-
-    @classmethod
-    def headline(cls, results: TranslationResults) -> str:
-        """The main result, in one line."""
-        return headline(results)
-
-    @classmethod
-    def table(cls, results: TranslationResults) -> Sheet:
-        """BLEU, perplexity and token accuracy of each model."""
-        return translation_table(results)
 
     @classmethod
     def page(cls, results: TranslationResults) -> str:

@@ -238,7 +238,6 @@ class VisualQuestionTask(
 
     def topic_data(self, networks: Sequence[Trained]) -> TopicData:
         """Test questions as the topics of the report read them."""
-        own = networks[-1]
 
         def batches(network: Trained, questions: VisualQuestions) -> Iterator[dict[str, Tensor]]:
             return self.batches(network, self.rows(network, questions))
@@ -246,7 +245,7 @@ class VisualQuestionTask(
         return TopicData(
             take=self.questions["test"].take,
             batches=batches,
-            start=lambda: VisualQuestionProgram(new_network(self.recipe, len(own.codec), answers_of(own))),
+            start=lambda: VisualQuestionProgram(new_network(self.recipe, len(networks[-1].codec), answers_of(networks[-1]))),
             report=self.recipe.report,
             prediction=self.recipe.prediction,
             accuracy=lambda network, questions: partial(

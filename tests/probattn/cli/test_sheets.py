@@ -28,8 +28,6 @@ from probattn.report import (
 from probattn.tasks.agreement import agreement_table
 from probattn.tasks.experiments import ConditionRuns, ExperimentResults
 from probattn.tasks.experiments.page import experiment_table
-from probattn.tasks.translation import BleuDifference, TranslationResults, TranslationScores
-from probattn.tasks.translation.page import translation_table
 
 WIDTHS = (None, 40, 80, 100, 120)
 RUN = RunDescription(
@@ -144,31 +142,6 @@ def test_markup_in_texts_labels_and_titles_is_text(width: int | None) -> None:
 
 
 def test_other_tables_are_whole_at_80() -> None:
-    score = TranslationScores(
-        model="bayesian_expectation",
-        bleu=31.25,
-        precisions=(60.0, 40.0, 30.0, 20.0),
-        brevity_penalty=1.0,
-        hypothesis_length=10,
-        reference_length=10,
-        perplexity=12345.67,
-        token_accuracy=0.5,
-        subwords=20,
-        step_seconds=1.234,
-    )
-    gap = BleuDifference(
-        model="bayesian_expectation", value=-1.25, low=-12.5, high=10.75, p=0.5, corrected=0.5, resamples=100
-    )
-    test = DataSet(key="test", title="Test", role="in_domain", size=300, labelled=True, unit="sentences")
-    translation = TranslationResults(
-        run=RUN,
-        languages=("en", "de"),
-        search="greedy",
-        signature="s",
-        test=test,
-        scores=(score, score.model_copy(update={"model": "deterministic"})),
-        differences=(gap,),
-    )
     condition = ConditionRuns(
         key="a",
         title=f"a condition of many words, {HOSTILE}",
@@ -184,7 +157,6 @@ def test_other_tables_are_whole_at_80() -> None:
     pair = PairAgreement(first="attention", second="uniform", agreement=0.123, tau=0.456)
     agreement = Agreement(run="[/x]", outputs=3, chance=0.05, accuracy=0.9, pairs=(pair,))
     for sheet, expected in (
-        (translation_table(translation), ("31.25", "-1.25", "[-12.50, +10.75]", "12345.67", "1.234")),
         (experiment_table(experiment), ("0 of 1", "[bold]fine[/bold]", "0.99 by step")),
         (agreement_table(agreement), ("A(α, β^uf)", "12.3%", "45.6")),
     ):

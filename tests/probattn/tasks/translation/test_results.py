@@ -1,4 +1,4 @@
-"""Records and page of a run of translation: scores, intervals, curves, what the page says."""
+"""Records and page of a run of translation: measures, intervals, curves, what the page says, and runs over seeds."""
 
 from __future__ import annotations
 
@@ -7,31 +7,24 @@ import random
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
+import torch
 
 from probattn.metrics.functional import bleu, bleu_counts
-from probattn.report import (
-    DataSet,
-    ResultsFileError,
-    RunDescription,
-    read_results,
-    write_results,
-)
+from probattn.report import DataSet, ResultsFileError, RunDescription, read_results, write_results
 from probattn.tasks import Translation, write_page
+from probattn.tasks.fine_tuning.results import MeasuredScores, compare
 from probattn.tasks.translation import (
     TranslationResults,
     TranslationSample,
-    bleu_difference,
     render,
     step_seconds,
     translation_curves,
-    translation_scores,
 )
+from probattn.tasks.translation.results import figures, parts_of_bleu
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
 
 SIZE = 240
-TOKENS = {"nll": 60.0, "tokens": 30.0, "correct": 12.0}
 RECORDS = [
     {"kind": "train", "step": 10, "loss": 4.0, "seconds": 3.0},
     {"kind": "train", "step": 20, "loss": 3.0, "seconds": 9.0},
@@ -49,12 +42,20 @@ def sentences(noise: float, seed: int) -> tuple[list[str], list[str]]:
     return [" ".join(w for w in text.split() if other.random() > noise) for text in references], references
 
 
-def results(**changes: object) -> TranslationResults:
-    texts = {"deterministic": sentences(0.4, 1), "repulsive": sentences(0.05, 2)}
-    references = texts["repulsive"][1]
-    counts = {name: bleu_counts(found, references) for name, (found, _) in texts.items()}
+def columns(noise: float, seed: int, nll: float = 2.0) -> dict[str, torch.Tensor]:
+    tokens = torch.full((SIZE,), 5.0)
+    return {
+        "counts": bleu_counts(*sentences(noise, seed)),
+        "nll": nll * tokens,
+        "tokens": tokens,
+        "correct": tokens - 3,
+    }
+
+
+def results(name: str = "words", seed: int = 0, **changes: object) -> TranslationResults:
+    table = {("test", "deterministic"): columns(0.4, seed), ("test", "repulsive"): columns(0.05, seed + 1)}
     run = RunDescription(
-        name="words",
+        name=name,
         method="repulsive heads",
         network="Transformer",
         data="words",
@@ -63,21 +64,28 @@ def results(**changes: object) -> TranslationResults:
         seconds=14.0,
         num_samples=1,
         device="cpu",
-        seed=0,
+        seed=seed,
         created="2026-01-01T00:00:00+00:00",
         recipe="training:\n  per: token\n",
     )
+    scores = [
+        MeasuredScores(model=model, data=data, values=figures(item)) for (data, model), item in table.items()
+    ]
+    signature = bleu(*sentences(0.05, 2)).signature
     content = {
+        "kind": "translation",
         "run": run,
         "languages": ("en", "de"),
         "search": "beam search, 5 beams",
-        "signature": bleu(*texts["repulsive"]).signature,
-        "test": DataSet(
-            key="test", title="Test", role="in_domain", size=SIZE, labelled=True, unit="sentences"
+        "signature": signature,
+        "data": (
+            DataSet(key="test", title="Test", role="in_domain", size=SIZE, labelled=True, unit="sentences"),
         ),
-        "scores": tuple(translation_scores(name, counts[name], TOKENS, RECORDS) for name in texts),
-        "differences": (
-            bleu_difference("repulsive", counts["repulsive"], counts["deterministic"], resamples=200),
+        "scores": tuple(scores),
+        "differences": compare(
+            table,
+            lambda item: {key: figures(item)[key] for key in Translation.measures},
+            resamples=400,
         ),
         "samples": (
             TranslationSample(
@@ -86,46 +94,42 @@ def results(**changes: object) -> TranslationResults:
                 translations={"repulsive": "<script>", "deterministic": "x"},
             ),
         ),
-        "curves": tuple(curve for name in texts for curve in translation_curves(RECORDS, name)),
+        "listings": (parts_of_bleu(scores, {"deterministic": 0.4, "repulsive": 0.6}, signature),),
+        "curves": tuple(curve for score in scores for curve in translation_curves(RECORDS, score.model)),
     }
     return TranslationResults(**(content | changes))
 
 
-def test_scores_are_bleu_and_ratios_of_sums() -> None:
-    found, references = sentences(0.2, 3)
-    score = translation_scores("aligned", bleu_counts(found, references), TOKENS, RECORDS)
-    theirs = sacrebleu.corpus_bleu(found, [references])
-    assert (score.bleu, score.brevity_penalty) == (theirs.score, theirs.bp)
-    assert score.perplexity == pytest.approx(math.exp(2)) and score.token_accuracy == 0.4
-    assert score.subwords == 30
-    assert (
-        translation_scores("aligned", bleu_counts(found, references), TOKENS | {"nll": 1e6}).perplexity
-        is None
-    )
+def test_measures_are_bleu_and_ratios_of_sums() -> None:
+    translations, references = sentences(0.2, 3)
+    measured = figures(columns(0.2, 3))
+    theirs = sacrebleu.corpus_bleu(translations, [references])
+    assert measured["bleu"] == theirs.score / 100 and measured["brevity_penalty"] == theirs.bp
+    assert [measured[f"precision{order}"] for order in range(1, 5)] == [
+        value / 100 for value in theirs.precisions
+    ]
+    assert (measured["hypothesis_length"], measured["reference_length"]) == (theirs.sys_len, theirs.ref_len)
+    assert measured["perplexity"] == pytest.approx(math.exp(2)) and measured["token_accuracy"] == 0.4
+    assert measured["subwords"] == 5 * SIZE
+    assert figures(columns(0.2, 3, nll=1e6))["perplexity"] is None
 
 
-def test_the_interval_is_that_of_a_paired_bootstrap() -> None:
+def test_the_interval_of_bleu_is_that_of_a_paired_bootstrap_with_sacrebleu() -> None:
     (one, references), (other, _) = sentences(0.15, 4), sentences(0.2, 5)
-    counts, base = bleu_counts(one, references), bleu_counts(other, references)
-    found = bleu_difference("repulsive", counts, base, resamples=400, level=0.9, seed=3)
-    assert (
-        found.value
-        == sacrebleu.corpus_bleu(one, [references]).score - sacrebleu.corpus_bleu(other, [references]).score
-    )
+    table = {("test", "repulsive"): columns(0.15, 4), ("test", "deterministic"): columns(0.2, 5)}
+    (gap,) = compare(table, lambda item: {"bleu": figures(item)["bleu"]}, resamples=400, level=0.9, seed=3)
+    theirs = [sacrebleu.corpus_bleu(side, [references]).score for side in (one, other)]
+    assert 100 * gap.value == pytest.approx(theirs[0] - theirs[1], abs=1e-9)
     draw, gaps = np.random.default_rng(0), []
-    for _ in range(400):
+    for _ in range(150):
         rows = draw.integers(0, SIZE, SIZE)
         pair = [
-            sacrebleu.corpus_bleu([side[row] for row in rows], [[references[row] for row in rows]])
+            sacrebleu.corpus_bleu([side[row] for row in rows], [[references[row] for row in rows]]).score
             for side in (one, other)
         ]
-        gaps.append(pair[0].score - pair[1].score)
+        gaps.append(pair[0] - pair[1])
     low, high = np.quantile(gaps, [0.05, 0.95])
-    width = high - low
-    assert abs(found.low - low) < 0.2 * width and abs(found.high - high) < 0.2 * width
-    assert bleu_difference("repulsive", counts, base, resamples=400, level=0.9, seed=3) == found
-    same = bleu_difference("repulsive", counts, counts, resamples=50)
-    assert (same.value, same.low, same.high) == (0, 0, 0)
+    assert abs(100 * gap.low - low) < 0.25 * (high - low) and abs(100 * gap.high - high) < 0.25 * (high - low)
 
 
 def test_the_time_of_an_update_is_the_median_over_records() -> None:
@@ -156,31 +160,30 @@ def test_records_keep_every_bit_and_know_their_kind(tmp_path) -> None:
         read_results(path)
 
 
-def test_records_name_models_that_were_measured() -> None:
-    with pytest.raises(ValidationError, match="one of the models"):
-        results(scores=results().scores[1:])
-
-
-def test_the_page_says_what_was_found(tmp_path) -> None:
-    found = results()
-    page = write_page(Translation, found, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page == render(found)
-    title = "In this run, repulsive attention translates better than deterministic attention (1 seed, 240 sentences)"
-    assert f"<h1>{title}</h1>" in page
-    assert "One seed, one comparison: evidence about this run." in page
-    assert found.signature in page and "nats per token" in page
+def test_the_page_says_what_was_measured(tmp_path) -> None:
+    measured = results()
+    page = write_page(Translation, measured, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page == render(measured)
+    assert (
+        "<h1>In this run, repulsive against deterministic attention: higher BLEU (1 seed, 240 sentences)</h1>"
+        in page
+    )
+    assert (
+        measured.signature in page
+        and "nats per token" in page
+        and "0.6 (1.50\N{MULTIPLICATION SIGN})" in page
+    )
     assert "&lt;b&gt;one&lt;/b&gt;" in page and "&lt;script&gt;" in page and "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
-    gap = found.differences[0]
-    turned = gap.model_copy(update={"value": -gap.value, "low": -gap.high, "high": -gap.low})
-    assert "translates worse" in render(results(differences=(turned,)))
+    bleu_gap = measured.difference("bleu", "repulsive", "test")
+    assert bleu_gap.p == 2 / 401  # clearly better in every resample: twice one in R + 1
+    turned = bleu_gap.model_copy(
+        update={"value": -bleu_gap.value, "low": -bleu_gap.high, "high": -bleu_gap.low}
+    )
+    assert "lower BLEU" in render(results(differences=(turned,)))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"corrected": 0.05}, {"value": 0.4}, {"value": -0.4}, {"value": 0.0, "corrected": 0.0}],
-    ids=["chance", "small gain", "small loss", "none"],
-)
+@pytest.mark.parametrize("changes", [{"corrected": 0.05}, {"value": 0.004}, {"value": 0.0}])
 def test_bleu_that_does_not_count_is_no_difference(changes: dict[str, float]) -> None:
     gap = results().differences[0].model_copy(update=changes)
     title = "<h1>No reliable difference between repulsive and deterministic attention (1 seed, 240 sentences)</h1>"
@@ -188,24 +191,33 @@ def test_bleu_that_does_not_count_is_no_difference(changes: dict[str, float]) ->
 
 
 def test_few_sentences_show_no_difference() -> None:
-    few = results().test.model_copy(update={"size": 199})
-    assert "<h1>No reliable difference" in render(results(test=few))
-
-
-def test_the_p_value_of_bleu_is_that_of_its_resamples() -> None:
-    """Clearly better in every resample: twice one in R + 1."""
-    assert results().differences[0].p == results().differences[0].corrected == 2 / 201
+    few = results().data[0].model_copy(update={"size": 199})
+    assert "<h1>No reliable difference" in render(results(data=(few,)))
 
 
 def test_the_page_of_one_model() -> None:
     full = results()
-    alone = results(
-        scores=full.scores[:1],
-        differences=(),
-        samples=(),
-        curves=tuple(translation_curves([], "deterministic")),
-    )
+    alone = results(scores=full.scores[:1], differences=(), samples=(), listings=(), curves=())
     page = render(alone)
-    assert f"<h1>Deterministic attention reaches BLEU {full.scores[0].bleu:.1f}</h1>" in page
+    assert f"<h1>Deterministic attention: BLEU {100 * full.scores[0].values['bleu']:.1f}%" in page
     assert 'id="samples"' not in page and 'id="training"' not in page and "Difference</th>" not in page
     assert "25 steps</dd>" in page and "25 steps each</dd>" in render(full)
+
+
+def test_latent_attention_at_its_expectation_is_the_runs_model() -> None:
+    full = results()
+    base, score = full.scores
+    own = score.model_copy(update={"model": "bayesian_expectation"})
+    alone = results(scores=(base, own), differences=(), listings=(), samples=(), curves=())
+    assert alone.compared == "bayesian_expectation"
+    page = render(alone)
+    assert page.count("posterior-mean weights</th>") == 1
+
+
+def test_several_runs_are_compared_over_their_seeds() -> None:
+    runs = {f"run{seed}": results(f"run{seed}", seed=seed) for seed in (0, 10, 20)}
+    together = Translation.combine(runs)
+    gap = together.difference("bleu", "repulsive", "test")
+    each = [item.difference("bleu", "repulsive", "test").value for item in runs.values()]
+    assert gap.seeds == tuple(each) and gap.value == pytest.approx(sum(each) / 3)
+    assert "higher BLEU (3 seeds, 240 sentences)" in render(together)

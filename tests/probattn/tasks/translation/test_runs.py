@@ -9,10 +9,9 @@ import pytest
 import runs
 
 from probattn.inference.records import read_records
-from probattn.metrics.functional import bleu, bleu_counts
+from probattn.metrics.functional import bleu
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results, run_task
-from probattn.tasks.translation.results import bleu_difference
 
 pytest.importorskip("sentencepiece", reason="needs sentencepiece (the extra 'translation')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
@@ -36,17 +35,18 @@ def test_evaluate_and_report(translation_run):
     runs.succeeds("report", translation_run)
     results = load_results(translation_run)
     assert [score.model for score in results.scores] == ["deterministic", "repulsive"]
-    assert results.languages == ("en", "de") and results.test.size == 12 and len(results.samples) == 3
+    assert results.languages == ("en", "de") and results.data[0].size == 12 and len(results.samples) == 3
     assert "case:mixed" in results.signature and "tok:13a" in results.signature
     lines = [json.loads(line) for line in (translation_run / "translations.jsonl").read_text().splitlines()]
     references = [line["reference"] for line in lines]
     for score in results.scores:
-        assert score.bleu == bleu([line[score.model] for line in lines], references).score
-        assert score.perplexity > 1 and 0 <= score.token_accuracy <= 1 and score.step_seconds > 0
-    counts = [
-        bleu_counts([line[name] for line in lines], references) for name in ("repulsive", "deterministic")
-    ]
-    assert results.differences == (bleu_difference("repulsive", *counts, resamples=100),)
+        assert score.values["bleu"] == bleu([line[score.model] for line in lines], references).score / 100
+        assert score.values["perplexity"] > 1 and 0 <= score.values["token_accuracy"] <= 1
+    gaps = {gap.measure: gap.value for gap in results.differences}
+    deterministic, repulsive = (score.values for score in results.scores)
+    assert gaps.keys() == {"bleu", "token_accuracy", "perplexity"}
+    assert all(value == pytest.approx(repulsive[name] - deterministic[name]) for name, value in gaps.items())
+    assert len(results.listings[0].rows) == 2 and all(row[-1] for row in results.listings[0].rows)
     for sample in results.samples:
         found = next(line for line in lines if line["source"] == sample.source)
         assert sample.translations == {name: found[name] for name in ("deterministic", "repulsive")}
@@ -152,7 +152,7 @@ def test_heads_are_compared(translation_run, translation_recipe, tmp_path):
     runs.succeeds("report", copy)
     results = load_results(copy)
     heads = results.heads
-    assert heads.models == ("start", "deterministic", "repulsive") and heads.texts == results.test.size
+    assert heads.models == ("start", "deterministic", "repulsive") and heads.texts == results.data[0].size
     sites = [site.site for site in heads.sites if site.model == "repulsive"]
     assert len(sites) == 3 and all(site.lengths["query"] > 0 for site in heads.sites)
     page = (copy / "report.html").read_text(encoding="utf-8")
@@ -160,10 +160,10 @@ def test_heads_are_compared(translation_run, translation_recipe, tmp_path):
     trained = load_network(copy)
     test = load_any_recipe(str(translation_recipe)).translation.load().test
     score = next(item for item in results.scores if item.model == "repulsive")
-    assert heads.whole["repulsive"] == pytest.approx(score.token_accuracy)
+    assert heads.whole["repulsive"] == pytest.approx(score.values["token_accuracy"])
     layer = trained.net.model.decoder.layers[0].encoder_attn
     layer.out_proj.weight.data[:, 8:] = 0  # the second of two heads of 8
-    sums = run_task(copy).token_sums(trained, test)
+    sums = {name: column.sum().item() for name, column in run_task(copy).token_columns(trained, test).items()}
     drop = next(item for item in heads.drops if item.model == "repulsive" and "encoder_attn" in item.site)
     assert drop.accuracy[1] == pytest.approx(sums["correct"] / sums["tokens"])
 
