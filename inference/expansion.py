@@ -250,13 +250,13 @@ class _Batch:
         parts = []
         for start in range(0, self.rows, size) if apart else [0]:
             stop = min(start + size, self.rows) if apart else self.rows
-            places = torch.arange(start, stop, device=device_of(self.inputs))
+            indices = torch.arange(start, stop, device=device_of(self.inputs))
             if start or not apart:
-                part = _expanded(self.model, self.some(places), asked, dependent=not apart)
+                part = _expanded(self.model, self.some(indices), asked, dependent=not apart)
             if part is None:  # the same for all parts
                 return replace(self, asked=asked._replace(method="draws")).moments()
             seed = (*self.seed, start) if start else self.seed
-            parts.append(self.checked(part, places, seed, apart) if asked.method == "auto" else part.moments)
+            parts.append(self.checked(part, indices, seed, apart) if asked.method == "auto" else part.moments)
         return Moments.together(parts)
 
     def checked(self, part: _Expanded, places: Tensor, seed: tuple[int, ...], apart: bool) -> Moments:
@@ -504,9 +504,9 @@ def differentiate(
         )
         squares = flat[0].square() if size == 1 else flat.square().sum(dim=0)
         matter = squares > NEGLIGIBLE * squares.mean(dim=1, keepdim=True)
-        places, counts = matter.view(-1).nonzero().squeeze(1), matter.sum(dim=1)
-        first, effect = point.variances(places)
-        scaled = flat.flatten(1)[:, places].to(dtype) * effect.sqrt()
+        indices, counts = matter.view(-1).nonzero().squeeze(1), matter.sum(dim=1)
+        first, effect = point.variances(indices)
+        scaled = flat.flatten(1)[:, indices].to(dtype) * effect.sqrt()
 
         def by_row(values: Tensor, counts: Tensor = counts) -> Tensor:
             return torch.segment_reduce(values, "sum", lengths=counts, unsafe=True, initial=0)
@@ -523,7 +523,7 @@ def differentiate(
             )
             slope[name] = found[0].view(rows, *rest)
             changes = torch.zeros_like(squares, dtype=dtype).view(-1)
-            steepest[name] = changes.index_put_((places,), scaled[0] * effect.sqrt()).view(rows, *rest)
+            steepest[name] = changes.index_put_((indices,), scaled[0] * effect.sqrt()).view(rows, *rest)
     total = torch.where(covariance[:, 0, 0] > 0, covariance[:, 0, 0], 1.0)
     unit = total.sqrt()
 

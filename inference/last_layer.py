@@ -216,10 +216,10 @@ class FeatureDistance:
         if features.labels is None:
             raise ValueError("FeatureDistance.fit: expected labels of the training data, got none")
         inputs, labels = features.inputs.double(), features.labels
-        known, places = labels.unique(return_inverse=True)
-        sums = inputs.new_zeros(len(known), inputs.shape[1]).index_add_(0, places, inputs)
-        means = sums / places.bincount()[:, None]
-        within = inputs - means[places]
+        known, indices = labels.unique(return_inverse=True)
+        sums = inputs.new_zeros(len(known), inputs.shape[1]).index_add_(0, indices, inputs)
+        means = sums / indices.bincount()[:, None]
+        within = inputs - means[indices]
         values, vectors = torch.linalg.eigh(within.T @ within / len(inputs))
         # float32, in which networks compute, rounds features of this size to what varies less
         size = inputs.square().sum(dim=-1).mean()

@@ -385,8 +385,8 @@ def _refuse_equal(model: Model, logits: Tensor) -> None:
     tolerance = 16 * torch.finfo(logits.dtype).eps * (1 + logits.nan_to_num(0.0, 0.0, 0.0).abs().max().item())
     if torch.allclose(logits, logits[:1].expand_as(logits), rtol=0.0, atol=tolerance, equal_nan=True):
         raise ValueError(
-            f"posterior_predict: nothing is random in {network_name(model)}: no attention site announced itself, and the "
-            f"{len(logits)} draws are equal; convert it first, probattn.models.convert(net, "
+            f"posterior_predict: nothing is random in {network_name(model)}: no attention site announced itself, and "
+            f"the {len(logits)} draws are equal; convert it first, probattn.models.convert(net, "
             "probattn.BayesianAttention()), or ask for one answer: num_samples=1 or posterior_expectation"
         )
 

@@ -106,15 +106,15 @@ def corrupt(
     """
     count = masked.sum(dim=1)
     most = max(int(count.max()), 1)
-    places = masked.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [B, K]
+    indices = masked.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [B, K]
     known = torch.arange(most, device=masked.device) < count[:, None]
     hidden = net.electra(original_ids.masked_fill(masked, mask_id), attention_mask=attention_mask)[0]
-    chosen = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
+    chosen = hidden.gather(1, indices[..., None].expand(-1, -1, hidden.shape[-1]))
     logits = net.generator_lm_head(net.generator_predictions(chosen))  # [B, K, V]
     with torch.no_grad():
         drawn = draw_tokens(logits, generator)
-        originals = original_ids.gather(1, places)
-        input_ids = original_ids.scatter(1, places, drawn.where(known, originals))
+        originals = original_ids.gather(1, indices)
+        input_ids = original_ids.scatter(1, indices, drawn.where(known, originals))
     return Corrupted(
         input_ids, input_ids != original_ids, masked, logits, originals.masked_fill(~known, IGNORED)
     )

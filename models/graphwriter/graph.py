@@ -41,9 +41,9 @@ def adjacency(entities: Tensor, relations: Tensor) -> Tensor:
     size = count + 2 * number + 1
     real = relations[..., 0] != NO_RELATION  # [B, M]
     joined = torch.zeros(batch, size, size, dtype=torch.bool, device=entities.device)
-    rows, places = real.nonzero(as_tuple=True)
-    head, tail = relations[rows, places, 0], relations[rows, places, 2]
-    forwards, backwards = count + places, count + number + places
+    rows, indices = real.nonzero(as_tuple=True)
+    head, tail = relations[rows, indices, 0], relations[rows, indices, 2]
+    forwards, backwards = count + indices, count + number + indices
     for start, end in ((head, forwards), (forwards, tail), (tail, backwards), (backwards, head)):
         joined[rows, start, end] = True
     joined[:, :count, -1] = joined[:, -1, :count] = entities

@@ -71,9 +71,9 @@ def own_keys(valid: Tensor, queries: int) -> Tensor:
     keys = rows.shape[-1]
     if keys == queries:
         return rows.diagonal(dim1=-2, dim2=-1)
-    places = torch.arange(1, keys + 1, device=valid.device)
-    end = (rows.any(dim=0).any(dim=0) * places).amax()
-    position = (end - queries + places[:queries] - 1).clamp_min(0)
+    indices = torch.arange(1, keys + 1, device=valid.device)
+    end = (rows.any(dim=0).any(dim=0) * indices).amax()
+    position = (end - queries + indices[:queries] - 1).clamp_min(0)
     return rows.gather(-1, position.view(1, -1, 1).expand(len(rows), -1, 1)).squeeze(-1)
 
 

@@ -328,8 +328,8 @@ def _look_alikes(textattack: Any) -> Any:
         """A letter is replaced by another that looks the same."""
 
         def _get_replacement_words(self, word: str) -> list[str]:
-            places = [index for index, letter in enumerate(word) if letter in LOOK_ALIKE]
-            return [f"{word[:place]}{LOOK_ALIKE[word[place]]}{word[place + 1 :]}" for place in places]
+            indices = [index for index, letter in enumerate(word) if letter in LOOK_ALIKE]
+            return [f"{word[:place]}{LOOK_ALIKE[word[place]]}{word[place + 1 :]}" for place in indices]
 
     return LookAlikes()
 
@@ -434,9 +434,9 @@ def _importance(textattack: Any, how: str) -> Any:
 
 def _embedding(textattack: Any, resources: Resources) -> Any:
     words, vectors = read_vectors(resources.vectors)
-    places = {word: index for index, word in enumerate(words)}
+    indices = {word: index for index, word in enumerate(words)}
     known = dict(enumerate(words))
-    return textattack.shared.WordEmbedding(vectors.numpy(), places, known, _Neighbours(vectors))
+    return textattack.shared.WordEmbedding(vectors.numpy(), indices, known, _Neighbours(vectors))
 
 
 class _Neighbours:
@@ -507,8 +507,8 @@ def _meaning(textattack: Any, resources: Resources, **options: Any) -> list[Any]
 
         def encode(self, sentences: Sequence[str]) -> Tensor:
             different = list(dict.fromkeys(sentences))
-            places = {sentence: index for index, sentence in enumerate(different)}
-            return encode(different)[[places[sentence] for sentence in sentences]]
+            indices = {sentence: index for index, sentence in enumerate(different)}
+            return encode(different)[[indices[sentence] for sentence in sentences]]
 
         def _sim_score(self, starting_text: Any, transformed_text: Any) -> Any:
             return self._score_list(starting_text, [transformed_text])[0]

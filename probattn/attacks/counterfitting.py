@@ -104,9 +104,9 @@ def counter_fit(
     if not bool((torch.isfinite(norms) & (norms > 0)).all()):
         raise ValueError("counter_fit: expected finite vectors other than 0")
     start = vectors.float() / norms
-    places = {word: index for index, word in enumerate(words)}
-    apart = _numbered(antonyms, places)
-    together = _without(_numbered(synonyms, places), apart, len(words))
+    indices = {word: index for index, word in enumerate(words)}
+    apart = _numbered(antonyms, indices)
+    together = _without(_numbered(synonyms, indices), apart, len(words))
     near = _without(_neighbours(start, options.neighbours), apart, len(words))
     distances = 1 - _cosines(start, near)
     current = start

@@ -154,10 +154,10 @@ def attack_run(
     }
     attack = build_attack(options.attack, victim, options.queries, options.resources)
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
-    place = file.with_suffix(".json")
+    path = file.with_suffix(".json")
     with AttackFile(file, settings, again=again) as records:
         if len(records.done) < len(data):
-            place.unlink(missing_ok=True)  # of an attack that was begun anew
+            path.unlink(missing_ok=True)  # of an attack that was begun anew
         attack_texts(attack, victim, data, records, options.seed)
         result = AttackResult(
             run=str(run),
@@ -169,8 +169,8 @@ def attack_run(
             versions=package_versions() | _version("textattack"),
             summary=summarise(records.done),
         )
-    write_atomically(place, (result.model_dump_json(indent=1) + "\n").encode())
-    return place, result
+    write_atomically(path, (result.model_dump_json(indent=1) + "\n").encode())
+    return path, result
 
 
 def attack_texts(attack: Attack, victim: Victim, data: TextDataset, records: AttackFile, seed: int) -> None:

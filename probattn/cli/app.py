@@ -488,7 +488,7 @@ def _in_part(results: Any) -> None:
 
 def _free_folder(folder: Path) -> Path:
     """The folder, or its first numbered sibling that holds nothing."""
-    place, number = folder, 2
-    while place.exists() and any(place.iterdir()):
-        place, number = folder.with_name(f"{folder.name}-{number}"), number + 1
-    return place
+    path, number = folder, 2
+    while path.exists() and any(path.iterdir()):
+        path, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return path

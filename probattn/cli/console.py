@@ -41,7 +41,9 @@ def drawing_options(task: Any, **options: int | None) -> dict[str, Any]:
             option = f"--{name.replace('_', '-')} {value}"
             raise RunError(f"{option}: expected no such option, {task.undrawn}; leave it out")
     section = getattr(task.recipe, "prediction", None)
-    values = {name: getattr(section, name, None) if value is None else value for name, value in options.items()}
+    values = {
+        name: getattr(section, name, None) if value is None else value for name, value in options.items()
+    }
     return {name: value for name, value in values.items() if value is not None}
 
 

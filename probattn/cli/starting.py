@@ -32,26 +32,26 @@ def write_recipe(
     source: str, output: Path | None, text: str | None, label: str | None, pair: str | None
 ) -> list[str]:
     """Writes a commented recipe, from a recipe or a file of texts; returns what to say of it, line by line."""
-    place = Path(f"{run_name(Path(source).stem)}.yaml") if output is None else output
-    if place.suffix not in {".yaml", ".yml"}:
-        raise RunError(f"--output {place}: expected a file that ends in .yaml or .yml")
-    if place.exists():
+    path = Path(f"{run_name(Path(source).stem)}.yaml") if output is None else output
+    if path.suffix not in {".yaml", ".yml"}:
+        raise RunError(f"--output {path}: expected a file that ends in .yaml or .yml")
+    if path.exists():
         raise RunError(
-            f"{place}: expected a new file, it is there already; name another with --output, or remove it"
+            f"{path}: expected a new file, it is there already; name another with --output, or remove it"
         )
     lines, trainable = [], True
     if Path(source).suffix.lower() in ENDINGS:
         columns = recognise(source, text, label, pair)
-        recipe: BaseModel = _recipe_of(source, run_name(place.stem), columns)
+        recipe: BaseModel = _recipe_of(source, run_name(path.stem), columns)
         head, trainable = f"A recipe for {Path(source).name}: {columns.description}.", columns.trainable
         lines = [f"recognised: {columns.description}", *(f"note: {line}" for line in columns.remarks)]
     else:
         recipe = load_any_recipe(source)
         file = built_in_recipes().get(source, Path(source))
         head = heading_comment(file.read_text(encoding="utf-8"))
-    write_atomically(place, commented(recipe, head).encode())
-    command = [f"next: probattn train {shlex.quote(str(place))}"] if trainable else []
-    return [*lines, f"recipe: {place}", *command]
+    write_atomically(path, commented(recipe, head).encode())
+    command = [f"next: probattn train {shlex.quote(str(path))}"] if trainable else []
+    return [*lines, f"recipe: {path}", *command]
 
 
 def _recipe_of(source: str, name: str, columns: Recognised) -> Recipe:

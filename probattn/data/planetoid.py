@@ -89,10 +89,10 @@ def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
         DataError: a missing or damaged file, matrices that do not fit each other, or an edge to a
             missing node.
     """
-    place = data_folder(f"graph {name!r}", name, ORIGIN) if folder is None else Path(folder).expanduser()
-    parts = _read(name, place)
-    _check(name, place, parts)
-    return _assemble(name, place, parts)
+    path = data_folder(f"graph {name!r}", name, ORIGIN) if folder is None else Path(folder).expanduser()
+    parts = _read(name, path)
+    _check(name, path, parts)
+    return _assemble(name, path, parts)
 
 
 def _read(name: str, folder: Path) -> _Parts:

@@ -173,16 +173,16 @@ def load_multi30k(
     languages = get_args(Language)
     if source not in languages or target not in languages or source == target:
         raise DataError(f"multi30k: expected two of {', '.join(languages)}, got {source!r} and {target!r}")
-    place = (
+    path = (
         data_folder("multi30k", "multi30k", MULTI30K_ORIGIN) if folder is None else Path(folder).expanduser()
     )
     parts = MULTI30K_FILES | {"test": test}
     files = [f"{name}.{language}.gz" for name in parts.values() for language in languages]
-    missing = [name for name in files if not (place / name).is_file()]
+    missing = [name for name in files if not (path / name).is_file()]
     if missing:
-        raise DataError(f"multi30k: {place} lacks {', '.join(missing)}; {MULTI30K_ORIGIN} has the files")
+        raise DataError(f"multi30k: {path} lacks {', '.join(missing)}; {MULTI30K_ORIGIN} has the files")
     return ParallelSplits(
-        **{role: _multi30k_split(place, name, source, target) for role, name in parts.items()}
+        **{role: _multi30k_split(path, name, source, target) for role, name in parts.items()}
     )
 
 

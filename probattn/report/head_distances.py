@@ -264,8 +264,8 @@ def clouds(
 
 
 def _spread(tokens: Tensor, most: int) -> Tensor:
-    places = torch.linspace(0, len(tokens) - 1, min(most, len(tokens))).round().long()
-    return tokens[places]
+    indices = torch.linspace(0, len(tokens) - 1, min(most, len(tokens))).round().long()
+    return tokens[indices]
 
 
 def _pca(points: Tensor) -> Tensor:

@@ -150,8 +150,8 @@ def _bins(results: Results) -> list[_Bin]:
     if own is None or not own.reliability or not results.binned:
         return []
     number = round(1 / (own.reliability[0].high - own.reliability[0].low))
-    places = bin_index(torch.tensor([item.probability for item in results.binned]), number).tolist()
-    for place, example in zip(places, results.binned, strict=True):
+    indices = bin_index(torch.tensor([item.probability for item in results.binned]), number).tolist()
+    for place, example in zip(indices, results.binned, strict=True):
         found.setdefault(place, []).append(_card(example, {}))
     known = {round(number * item.low): item for item in own.reliability}
     return [_Bin(value, found[place]) for place, value in known.items() if place in found]

@@ -43,15 +43,11 @@ from probattn.report import (
     ModelKey,
     Predictions,
     RunDescription,
-    SiteHealth,
     predict_bayesian,
     predict_deterministic,
-    site_health,
-    weight_spreads,
 )
 from probattn.report.collect import moved
 from probattn.sites import METHODS, Method
-from probattn.sites.bayesian import KLReduction
 from probattn.sites.method import Measured
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.devices import current_device
@@ -384,9 +380,9 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     def evaluate(self, run: Path, baseline: Path | None = None) -> AnyResults:
         """Measures the run's network, and the deterministic one beside it."""
-        own = self.network(run)
-        networks = [*self.beside(run, baseline, own), own]
-        return self.measure(self.describe(run, own), networks)
+        network = self.network(run)
+        networks = [*self.beside(run, baseline, network), network]
+        return self.measure(self.describe(run, network), networks)
 
     def beside(self, run: Path, given: Path | None, own: Network[Program]) -> list[Network[Program]]:
         """The deterministic baseline to compare with, where there is one.
@@ -580,13 +576,13 @@ def check_finished(folder: Path) -> Path:
     Raises:
         RunError: there is none.
     """
-    place = folder / MODEL
-    if not place.is_dir():
+    path = folder / MODEL
+    if not path.is_dir():
         raise RunError(
             f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first, or to its end "
             "with --resume"
         )
-    return place
+    return path
 
 
 def share_weights(source: nn.Module, target: nn.Module) -> None:

@@ -215,11 +215,11 @@ def load_network(folder: Path | str) -> Network[Any]:
         RecipeError: the run's recipe is damaged.
         RunError: no finished run, or one of a task without a single network.
     """
-    place = Path(folder)
-    task = run_task(place.parent if place.name == BASELINE and not (place / RECIPE).exists() else place)
+    path = Path(folder)
+    task = run_task(path.parent if path.name == BASELINE and not (path / RECIPE).exists() else path)
     if not isinstance(task, ProgramTask):
         raise RunError(f"{folder}: expected a run of one network, got one of {task.section}")
-    network: Network[Any] = task.network(place)
+    network: Network[Any] = task.network(path)
     return network
 
 

@@ -161,15 +161,15 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
     first, task = runs[0]
     if len(runs) == 1:
         return first / RESULTS, loaded[0]
-    place = first.resolve()
+    path = first.resolve()
     named = {
-        Path(os.path.relpath(run.resolve(), place)).as_posix(): results
+        Path(os.path.relpath(run.resolve(), path)).as_posix(): results
         for (run, _), results in zip(runs, loaded, strict=True)
     }
     try:
         combined = task.combine(named)
     except ValueError as error:
-        raise RunError(f"in {place}: {one_line(error)}") from error
+        raise RunError(f"in {path}: {one_line(error)}") from error
     if not isinstance(combined, task.results_class):
         raise RunError(
             f"{type(task).__name__}.combine: expected {task.results_class.__name__}, got {type(combined).__name__}; "

@@ -101,16 +101,16 @@ class Watched:
         Args:
             folder: the run's.
         """
-        place = folder / FOLDER
+        path = folder / FOLDER
 
         def observe(step: int, model: nn.Module) -> None:
-            place.mkdir(parents=True, exist_ok=True)
-            if not (place / EXAMPLES).exists():
-                write_atomically(place / EXAMPLES, json.dumps(self._words(), ensure_ascii=False).encode())
+            path.mkdir(parents=True, exist_ok=True)
+            if not (path / EXAMPLES).exists():
+                write_atomically(path / EXAMPLES, json.dumps(self._words(), ensure_ascii=False).encode())
             name = f"step-{step:06d}"
             if self.bleu is not None:
-                write_atomically(place / f"{name}.json", json.dumps({"bleu": self.bleu(model)}).encode())
-            self.rate(model).save(place / f"{name}.safetensors")
+                write_atomically(path / f"{name}.json", json.dumps({"bleu": self.bleu(model)}).encode())
+            self.rate(model).save(path / f"{name}.safetensors")
 
         return StepObserver(observe, self.options.watched())
 
@@ -131,8 +131,8 @@ def recorded_steps(folder: Path) -> dict[int, Path]:
     Args:
         folder: the run's.
     """
-    place = folder / FOLDER
-    files = [(STEP.fullmatch(file.name), file) for file in place.iterdir()] if place.is_dir() else []
+    path = folder / FOLDER
+    files = [(STEP.fullmatch(file.name), file) for file in path.iterdir()] if path.is_dir() else []
     return dict(sorted((int(match[1]), file) for match, file in files if match is not None))
 
 

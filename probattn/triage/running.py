@@ -99,16 +99,18 @@ def triage_run(
     """
     if not isinstance(task, ProgramTask):
         raise RunError(f"{run}: expected a run of one network, got one of {task.section}")
-    own = task.network(run)
-    described = task.describe(run, own)
+    network = task.network(run)
+    described = task.describe(run, network)
     try:
         given = task.held_out(data)
     except RunError as error:
         raise RunError(f"{run}: {one_line(error)}") from error
     drawing = (
-        options.drawn_as() if own.key == "bayesian_mean" else {**options.drawn_as(), "uncertainty": "draws"}
+        options.drawn_as()
+        if network.key == "bayesian_mean"
+        else {**options.drawn_as(), "uncertainty": "draws"}
     )
-    if own.key != "bayesian_mean" and options.score == "mutual_information":
+    if network.key != "bayesian_mean" and options.score == "mutual_information":
         raise RunError(
             f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
             f"{run} is deterministic, and its mutual information is 0: take another score"

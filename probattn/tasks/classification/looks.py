@@ -51,12 +51,12 @@ def attention_of(
         options: the recipe.
         reason: why it is shown.
     """
-    own, report, prediction = networks[-1], options.report, options.prediction
-    latent = own.key == "bayesian_mean"
-    calls = AttentionCalls(calls_with_maps(own.net, report.map_layers)[::-1])
+    network, report, prediction = networks[-1], options.report, options.prediction
+    latent = network.key == "bayesian_mean"
+    calls = AttentionCalls(calls_with_maps(network.net, report.map_layers)[::-1])
     if latent:
         drawn = posterior_predict(
-            own.program,
+            network.program,
             batch,
             prediction.num_samples,
             seed=prediction.seed,
@@ -64,12 +64,12 @@ def attention_of(
         ).attention
         assert drawn is not None
     else:
-        drawn = _weights(own, batch, calls)
-    record = conversion(own.net)
-    alters = record is not None and any(method.key != own.key or not latent for method in record.methods)
+        drawn = _weights(network, batch, calls)
+    record = conversion(network.net)
+    alters = record is not None and any(method.key != network.key or not latent for method in record.methods)
     reference = _weights(networks[0], batch, calls) if len(networks) > 1 and alters else None
     valid = batch["attention_mask"].bool()
-    tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    tokens = network.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
     maps = own_tokens(drawn, 0, valid)
     plain = (
         None if reference is None else {site: one[0] for site, one in own_tokens(reference, 0, valid).items()}
@@ -84,7 +84,7 @@ def attention_of(
         maps,
         keys=tokens,
         heads=[] if pools else report.heads,
-        second=second_text(own.codec, example, len(tokens)),
+        second=second_text(network.codec, example, len(tokens)),
         baseline=plain,
         latent=latent,
         rows="heads" if pools else "tokens",

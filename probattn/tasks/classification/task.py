@@ -252,10 +252,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def network(self, folder: Path) -> TrainedClassifier:
         """Loads a trained network and its tokenizer."""
-        place = check_finished(folder)
+        path = check_finished(folder)
         with quiet_loading():
-            net = load(place)
-            tokenizer = open_pretrained(AutoTokenizer, place)
+            net = load(path)
+            tokenizer = open_pretrained(AutoTokenizer, path)
         return Network(on_device(Classifier(net)), folder, model_key(net), tokenizer)
 
     def batches(self, network: TrainedClassifier, data: TextDataset) -> DataLoader[Any]:
@@ -292,20 +292,20 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
         """Predicts every data set with every network, keeps the predictions in the run, and measures them."""
-        own, report = networks[-1], self.recipe.report
+        last, report = networks[-1], self.recipe.report
         data = self.measured()
         for network in networks:
             self._check_classes(network)
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
         answers = {
-            key: list(answers_from(item, own.key, texts, class_names(own)))
+            key: list(answers_from(item, last.key, texts, class_names(last)))
             for item, (key, texts) in zip(predicted, data.items(), strict=True)
         }
         write_predictions(
-            own.folder, ((key, answers[key], texts) for key, texts in data.items()), class_names(own)
+            last.folder, ((key, answers[key], texts) for key, texts in data.items()), class_names(last)
         )
-        if own.key == "bayesian_mean" and "--limit" not in self.restricted:
-            self._keep(own.folder, answers)
+        if last.key == "bayesian_mean" and "--limit" not in self.restricted:
+            self._keep(last.folder, answers)
         measured = evaluate(
             predicted,
             resamples=report.resamples,
@@ -317,7 +317,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         )
         return Results(
             run=run,
-            classes=class_names(own),
+            classes=class_names(last),
             data=tuple(item.data for item in predicted),
             scores=measured.scores,
             differences=measured.differences,
@@ -339,8 +339,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         self, networks: Sequence[TrainedClassifier], predicted: PredictedData, test: TextDataset
     ) -> dict[str, Any]:
         """Sections of the report on the methods: maps of single inputs, the posterior, queries and keys, heads."""
-        own = networks[-1]
-        if conversion(own.net) is None:
+        network = networks[-1]
+        if conversion(network.net) is None:
             return {}
         return {
             **self._inputs(networks, predicted, test),
@@ -396,24 +396,24 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         self, networks: Sequence[TrainedClassifier], predicted: PredictedData, data: TextDataset
     ) -> dict[str, Any]:
         """Single inputs: the most uncertain ones, the most confident mistakes, attention maps."""
-        report, own = self.recipe.report, networks[-1]
-        given = (data.texts, class_names(own), data.pairs)
+        report, network = self.recipe.report, networks[-1]
+        given = (data.texts, class_names(network), data.pairs)
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
         binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *given)
-        chosen = self._answers(own, report.texts, report.second_texts())
+        chosen = self._answers(network, report.texts, report.second_texts())
         looked_into: list[tuple[Example, Reason, str]] = [
             *((answer.example, "chosen", GIVEN) for answer in chosen),
             *((item, "uncertain", data.source) for item in uncertain),
         ]
         maps, attributed = [], []
         for example, reason, source in looked_into:
-            batch = own.moved(self._single(own, example, source))
+            batch = network.moved(self._single(network, example, source))
             maps.append(attention_of(networks, batch, example, options=self.recipe, reason=reason))
-            if own.key == "bayesian_mean":
+            if network.key == "bayesian_mean":
                 seed = self.recipe.prediction.seed
                 attributed.append(
-                    attribution_of(own, batch, example, class_names(own), seed=seed, reason=reason)
+                    attribution_of(network, batch, example, class_names(network), seed=seed, reason=reason)
                 )
         return {
             "uncertain": tuple(uncertain),

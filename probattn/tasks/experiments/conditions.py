@@ -122,9 +122,9 @@ def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step
     probe = copying_probe(model, output, panel.target)
     measures = {"probe": share_at(probe, panel.positions)}
     if model.options.attention == "uniform":
-        place = stage.folder / PROBES
-        place.mkdir(parents=True, exist_ok=True)
-        write_tensors(place / f"step-{step:06d}.safetensors", {"probe": probe})
+        path = stage.folder / PROBES
+        path.mkdir(parents=True, exist_ok=True)
+        write_tensors(path / f"step-{step:06d}.safetensors", {"probe": probe})
         return measures
     weights = output.weights.sum(dim=1)  # [R, B, T, L]
     measures["attention"] = share_at(weights, panel.positions)

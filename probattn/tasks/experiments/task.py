@@ -149,8 +149,8 @@ def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, found: Po
     condition = recipe.experiment.conditions[name]
     seeds = Seeds.of(recipe) if found is None else chosen_heads(recipe, condition, found)
     uniform = _uniform(recipe, condition)
-    place = None if uniform is None or uniform == name else folder / uniform / PROBES
-    return Stage(name, condition, seeds, folder / name, recipe.training.steps, place)
+    path = None if uniform is None or uniform == name else folder / uniform / PROBES
+    return Stage(name, condition, seeds, folder / name, recipe.training.steps, path)
 
 
 def _order(recipe: ExperimentRecipe) -> list[str]:

@@ -144,10 +144,10 @@ class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
 
     def network(self, folder: Path) -> TrainedHead:
         """Loads a trained network and what it reads with."""
-        place = check_finished(folder)
+        path = check_finished(folder)
         with quiet_loading():
-            net = load(place)
-            codec = open_pretrained(self.reads_with, place)
+            net = load(path)
+            codec = open_pretrained(self.reads_with, path)
         return Network(on_device(self._program_of(net)), folder, model_key(net), codec)
 
     @property

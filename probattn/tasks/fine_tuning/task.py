@@ -153,7 +153,7 @@ class HeadTask(HeadNetworks):
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> MeasuredResults:
         """Predicts the test examples with every network and measures the predictions."""
-        own = networks[-1]
+        last = networks[-1]
         table: dict[tuple[str, ModelKey], Columns] = {}
         answers: list[Answer] = []
         for network in networks:
@@ -176,7 +176,7 @@ class HeadTask(HeadNetworks):
             clusters={key: self._clusters(key) for key in self._measured()} if self.cluster else None,
             data=tuple(self._described(key) for key in self._measured()),
             listings=(*self.listings(home), *self._uncertain(answers)),
-            attribution=tuple(self._attributed(own, answers)),
+            attribution=tuple(self._attributed(last, answers)),
         )
 
     def _measured(self) -> list[str]:

@@ -254,16 +254,16 @@ class Tokens(HeadTask):
             zip(batch.examples, self._tags(probabilities, batch), strict=True)
         ):
             words = example["words"]
-            places = [index for index, word in enumerate(batch.encoded[row].notes) if word is not None]
+            indices = [index for index, word in enumerate(batch.encoded[row].notes) if word is not None]
             confidence = probabilities[row].max(dim=-1).values
             answers.append(
                 {
                     "text": " ".join(words),
                     "spans": spans_in_words(words, spans(tags)),
                     "tags": tags,
-                    "probability": [round(confidence[place].item(), 6) for place in places],
-                    "entropy": entropy[row, places].max().item() if places else 0.0,
-                    "mutual_information": information[row, places].max().item() if places else 0.0,
+                    "probability": [round(confidence[place].item(), 6) for place in indices],
+                    "entropy": entropy[row, indices].max().item() if indices else 0.0,
+                    "mutual_information": information[row, indices].max().item() if indices else 0.0,
                 }
             )
         return answers

@@ -193,11 +193,11 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
 
     def network(self, folder: Path) -> Trained:
         """Loads a trained network and its vocabulary."""
-        place = check_finished(folder)
+        path = check_finished(folder)
         with quiet_loading():
-            net = load(place)
+            net = load(path)
         program = GraphTextProgram(net, coverage=self.recipe.network.coverage)
-        return Network(on_device(program), folder, model_key(net), self._vocabulary(place))
+        return Network(on_device(program), folder, model_key(net), self._vocabulary(path))
 
     def _vocabulary(self, place: Path) -> GraphVocabulary:
         try:
@@ -279,7 +279,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> GraphTextResults:
         """Writes the test texts, keeps them beside the records, and measures them."""
-        own, test, report = networks[-1], self.texts["test"], self.recipe.report
+        last, test, report = networks[-1], self.texts["test"], self.recipe.report
         texts = {network.key: self.written(network, test) for network in networks}
         table: dict[tuple[str, ModelKey], dict[str, Tensor]] = {}
         for network in networks:
@@ -288,7 +288,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             table |= {
                 ("test", key): columns | found for key, found in self.token_columns(network, test).items()
             }
-        write_lines(own.folder / TEXTS, test, texts)
+        write_lines(last.folder / TEXTS, test, texts)
         return self.results_of(
             run,
             networks,

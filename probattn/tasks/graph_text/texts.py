@@ -42,7 +42,7 @@ def samples_of(
     test: GraphTexts, written: Mapping[ModelKey, Written], number: int
 ) -> tuple[GraphTextSample, ...]:
     """A fixed choice of test texts, whatever was written."""
-    places = {row: index for index, row in enumerate(test.rows)}
+    indices = {row: index for index, row in enumerate(test.rows)}
     chosen = test.take(number).rows if number else ()
     return tuple(
         GraphTextSample(
@@ -51,7 +51,7 @@ def samples_of(
             types=row.types,
             relations=tuple((head, test.relations[kind], tail) for head, kind, tail in row.relations),
             reference=pieces(row.tokens(), row),
-            texts={key: pieces(texts[places[row]], row) for key, texts in written.items()},
+            texts={key: pieces(texts[indices[row]], row) for key, texts in written.items()},
         )
         for row in chosen
     )

@@ -143,9 +143,9 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
                 f"{run}: expected no --baseline, a run on a graph is compared with the deterministic network beside it "
                 "(report.baseline in its recipe)"
             )
-        place = run / BASELINE
-        there = not self.is_plain and (place / MODEL).is_dir()
-        return [self.network(place)] if there else []
+        path = run / BASELINE
+        there = not self.is_plain and (path / MODEL).is_dir()
+        return [self.network(path)] if there else []
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
@@ -159,8 +159,8 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
 
     def measure(self, run: RunDescription, networks: Sequence[Network[NodeClassifier]]) -> Results:
         """Predicts the test nodes with every network and measures the predictions."""
-        predicted, report, own = self._predict(networks), self.recipe.report, networks[-1]
-        latent, nodes = self.recipe.attention.build(), {"nodes": self._batch(own)["nodes"]}
+        predicted, report, last = self._predict(networks), self.recipe.report, networks[-1]
+        latent, nodes = self.recipe.attention.build(), {"nodes": self._batch(last)["nodes"]}
         measured = evaluate(
             [predicted],
             resamples=report.resamples,
@@ -175,7 +175,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             scores=measured.scores,
             differences=measured.differences,
             health=health(
-                own,
+                last,
                 [nodes],
                 self.recipe.prediction,
                 reduction=None if latent is None else latent.kl_reduction,

@@ -219,12 +219,12 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
 
     def network(self, folder: Path) -> Trained:
         """Loads a trained discriminator with its tokenizer and its generator."""
-        place = check_finished(folder)
+        path = check_finished(folder)
         with quiet_loading():
-            net = load(place)
+            net = load(path)
             try:
-                codec = open_pretrained(AutoTokenizer, place)
-                generator = open_pretrained(ElectraForMaskedLM, place / GENERATOR)
+                codec = open_pretrained(AutoTokenizer, path)
+                generator = open_pretrained(ElectraForMaskedLM, path / GENERATOR)
             except StoredNetworkError as error:
                 raise RunError(one_line(error)) from error
         known = vars(self).get("tokenizer", codec)

@@ -208,15 +208,15 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
 
     def network(self, folder: Path) -> TrainedTranslator:
         """Loads a trained network and its vocabulary; latent attention translates at its expectation."""
-        place = check_finished(folder)
+        path = check_finished(folder)
         with quiet_loading():
-            net = load(place)
+            net = load(path)
         key = model_key(net)
         return Network(
             on_device(Translator(net)),
             folder,
             "bayesian_expectation" if key == "bayesian_mean" else key,
-            Subwords.load(place / SUBWORDS),
+            Subwords.load(path / SUBWORDS),
         )
 
     def batches(self, network: TrainedTranslator, pairs: SentencePairs) -> Iterator[dict[str, Tensor]]:
@@ -254,7 +254,7 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
         Raises:
             RunError: sacrebleu is not installed.
         """
-        own, test = networks[-1], self.splits.test
+        last, test = networks[-1], self.splits.test
         options = self.recipe.search.build()
         translations: dict[ModelKey, list[str]] = {
             network.key: translate(
@@ -268,10 +268,10 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
         }
         try:
             counts = {key: bleu_counts(texts, test.targets) for key, texts in translations.items()}
-            signature = bleu(translations[own.key], test.targets).signature
+            signature = bleu(translations[last.key], test.targets).signature
         except ImportError as error:
             raise RunError(one_line(error)) from error
-        _write_translations(own.folder / TRANSLATIONS, test, translations)
+        _write_translations(last.folder / TRANSLATIONS, test, translations)
         table: dict[tuple[str, ModelKey], Columns] = {
             ("test", network.key): {"counts": counts[network.key], **self.token_columns(network, test)}
             for network in networks

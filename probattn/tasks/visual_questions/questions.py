@@ -105,9 +105,9 @@ def by_kind(questions: VisualQuestions, accuracy: Mapping[ModelKey, Tensor]) -> 
     kinds = [row.kind for row in questions.rows]
     rows = []
     for kind in sorted(set(kinds)):
-        places = torch.tensor([index for index, item in enumerate(kinds) if item == kind])
-        cells = [f"{100 * values[places].mean().item():.1f}%" for values in accuracy.values()]
-        rows.append((kind, f"{len(places):,}", *cells))
+        indices = torch.tensor([index for index, item in enumerate(kinds) if item == kind])
+        cells = [f"{100 * values[indices].mean().item():.1f}%" for values in accuracy.values()]
+        rows.append((kind, f"{len(indices):,}", *cells))
     return Listing(
         title="Kinds of questions",
         headings=("kind", "questions", *(MODEL_TITLES[model] for model in accuracy)),
@@ -130,9 +130,9 @@ def sample_of(
         single: the question.
         options: of prediction.
     """
-    own, (row,) = networks[-1], single.rows
+    last, (row,) = networks[-1], single.rows
     boxes = single.images.boxes(single.images.path(row.image))
-    inputs = own.moved(batches[own.key])
+    inputs = last.moved(batches[last.key])
     answers = {
         key: _given(found, answers_of(network))
         for network in networks
@@ -144,11 +144,11 @@ def sample_of(
             dropout=False,
         ).items()
     }
-    maps: dict[str, Any] = attention_maps(own, inputs, options)
-    maps |= variance_shares(own, inputs, answers[own.key][0].answer)
+    maps: dict[str, Any] = attention_maps(last, inputs, options)
+    maps |= variance_shares(last, inputs, answers[last.key][0].answer)
     return VisualQuestionSample(
         question=row.question,
-        words=tuple(own.codec.convert_ids_to_tokens(inputs["input_ids"][0].tolist())),
+        words=tuple(last.codec.convert_ids_to_tokens(inputs["input_ids"][0].tolist())),
         image=row.image,
         truth=tuple(answer for answer, _ in Counter(row.answers).most_common()),
         image_url=_data_address(inputs["pixel_values"][0]) if "pixel_values" in inputs else "",

@@ -134,10 +134,10 @@ class VisualQuestionTask(
 
     def network(self, folder: Path) -> Trained:
         """Loads a trained network and its tokenizer."""
-        place = check_finished(folder)
+        path = check_finished(folder)
         with quiet_loading():
-            net = load(place)
-            tokenizer = open_pretrained(AutoTokenizer, place)
+            net = load(path)
+            tokenizer = open_pretrained(AutoTokenizer, path)
         return Network(on_device(VisualQuestionProgram(net)), folder, model_key(net), tokenizer)
 
     def words(self) -> Mapping[str, Any]:
@@ -245,7 +245,9 @@ class VisualQuestionTask(
         return TopicData(
             take=self.questions["test"].take,
             batches=batches,
-            start=lambda: VisualQuestionProgram(new_network(self.recipe, len(networks[-1].codec), answers_of(networks[-1]))),
+            start=lambda: VisualQuestionProgram(
+                new_network(self.recipe, len(networks[-1].codec), answers_of(networks[-1]))
+            ),
             report=self.recipe.report,
             prediction=self.recipe.prediction,
             accuracy=lambda network, questions: partial(
