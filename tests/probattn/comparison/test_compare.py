@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -350,6 +351,20 @@ def test_a_gap_of_detection_needs_as_many_inputs_outside(compared):
     )
     page = comparison_page.page(results.model_copy(update={"rows": rows}))
     assert "inf" not in page.replace("information", "").replace("info", "")
+
+
+def test_the_axis_of_costs_begins_with_one_pass(compared):
+    folder, _, _ = compared
+    results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
+    threefold = [
+        row.model_copy(update={"cost": Interval(mean=cost, low=None, high=None, seeds=1)})
+        for row, cost in zip(results.rows, (1.0, *[3.0] * len(results.rows)), strict=False)
+    ]
+    page = comparison_page.page(results.model_copy(update={"rows": tuple(threefold)}))
+    chart = page[
+        page.index("cost of a prediction, passes") - 4000 : page.index("cost of a prediction, passes")
+    ]
+    assert re.findall(r">(1|2|5|10)</text>", chart)[:3] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
