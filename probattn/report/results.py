@@ -112,9 +112,6 @@ class Results(Record):
         measured = {score.model for score in self.scores}
         return next((model for model in (*SINGLE, LATENT, "deterministic") if model in measured), LATENT)
 
-    home = in_domain
-    contender = compared
-
     def score(self, model: ModelKey, data: str) -> Scores | None:
         """Scores of a model on a data set; None if it was not measured."""
         return next((item for item in self.scores if (item.model, item.data) == (model, data)), None)

@@ -78,7 +78,6 @@ from probattn.metrics.functional.significance import (
     MeanInterval,
     holm,
     mean_interval,
-    regularized_incomplete_beta,
     top_two_p_value,
     welch_p_value,
 )
@@ -149,7 +148,6 @@ __all__ = [
     "pavpu_from_counts",
     "prediction_sets",
     "predictive_entropy",
-    "regularized_incomplete_beta",
     "reliability_diagram",
     "reliability_from_sums",
     "repeated_clauses",

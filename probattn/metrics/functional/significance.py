@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincc, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
 from probattn.metrics.functional.inputs import (
@@ -103,33 +103,6 @@ def _mean_and_squared_error(sample: Tensor) -> tuple[Tensor, Tensor]:
     shift = shifted.mean(dim=0)
     variance = (shifted - shift).square().sum(dim=0) / max(size - 1, 1)
     return sample[0] + shift, variance / size
-
-
-def regularized_incomplete_beta(a: Tensor, b: Tensor, x: Tensor, complement: Tensor | None = None) -> Tensor:
-    r"""The distribution function of Beta(a, b) at x: :math:`I_x(a, b) = B(x; a, b) / B(a, b)`.
-
-    SciPy's, in float64 on the CPU; without gradients.
-
-    Args:
-        a: positive, float32 or float64, any shape.
-        b: positive, broadcastable with ``a``.
-        x: in [0, 1], broadcastable with ``a``.
-        complement: 1 - x where the caller knows it more exactly than the subtraction would give it; above x = 1/2 the
-            value is then :math:`1 - I_{1-x}(b, a)`.
-
-    Returns:
-        Values in [0, 1] of the broadcast shape and of the type and device of ``x``; NaN where an argument is.
-
-    Example:
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> regularized_incomplete_beta(one, 2 * one, 0.25 * one)  # 1 - (1 - x)^2
-        tensor([0.4375], dtype=torch.float64)
-    """
-    first, second, lower = (_float64(values) for values in (a, b, x))
-    value = betainc(first, second, lower)
-    if complement is not None:
-        value = np.where(lower > 0.5, betaincc(second, first, _float64(complement)), value)
-    return torch.as_tensor(value).to(x)
 
 
 def _float64(values: Tensor) -> NDArray[np.float64]:

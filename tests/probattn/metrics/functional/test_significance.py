@@ -1,12 +1,10 @@
 """Significance against scipy and mpmath: Welch's test, intervals of means, Holm's correction."""
 
-import math
 import warnings
 
 import mpmath
 import numpy as np
 import pytest
-import scipy.special
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -16,78 +14,15 @@ from scipy.stats import norm
 from probattn.metrics.functional import (
     holm,
     mean_interval,
-    regularized_incomplete_beta,
     top_two_p_value,
     welch_p_value,
 )
-
-
-def beta(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return regularized_incomplete_beta(*(torch.tensor(v, dtype=torch.float64) for v in (a, b, x))).numpy()
 
 
 def scipy_p_value(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # scipy warns of samples that hardly vary
         return np.asarray(stats.ttest_ind(first, second, equal_var=False).pvalue)
-
-
-def test_incomplete_beta_against_scipy() -> None:
-    rng = np.random.default_rng(0)
-    a, b = 10 ** rng.uniform(-2, 2.5, size=(2, 5000))
-    x = rng.random(5000)
-    expected = scipy.special.betainc(a, b, x)
-    np.testing.assert_allclose(beta(a, b, x), expected, rtol=1e-11, atol=1e-14)
-
-
-def mpmath_beta(a: float, b: float, x: mpmath.mpf) -> float:
-    return float(mpmath.betainc(mpmath.mpf(a), mpmath.mpf(b), 0, x, regularized=True))
-
-
-def test_incomplete_beta_against_mpmath() -> None:
-    rng = np.random.default_rng(1)
-    a, b = 10 ** rng.uniform(-1, 2.5, size=(2, 60))
-    x = rng.random(60)
-    with mpmath.workdps(40):
-        expected = [mpmath_beta(*row[:2], mpmath.mpf(row[2])) for row in zip(a, b, x, strict=True)]
-    np.testing.assert_allclose(beta(a, b, x), expected, rtol=1e-11, atol=1e-300)
-
-
-def test_a_complement_keeps_its_digits() -> None:
-    """For a half and x = 1 - y, 1 - I is about sqrt(y): 1e-10 where 1 - x rounds to 0."""
-    y = torch.tensor([1e-20, 1e-5, 0.3, 0.9], dtype=torch.float64)
-    ten, half = torch.full_like(y, 10), torch.full_like(y, 0.5)
-    got = regularized_incomplete_beta(ten, half, 1 - y, y)
-    with mpmath.workdps(40):
-        expected = [mpmath_beta(10, 0.5, 1 - mpmath.mpf(value)) for value in y.tolist()]
-    np.testing.assert_allclose(got, expected, rtol=1e-13)
-    assert got[0] < 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_incomplete_beta_broadcasts_and_keeps_the_type(dtype: torch.dtype) -> None:
-    a, x = torch.tensor([[1.0], [2.0]], dtype=dtype), torch.tensor([0.25, 0.5, 0.75], dtype=dtype)
-    got = regularized_incomplete_beta(a, torch.ones((), dtype=dtype), x)
-    torch.testing.assert_close(got, torch.stack([x, x.square()]))
-
-
-def test_incomplete_beta_at_the_ends() -> None:
-    a, b = np.array([0.5, 30.0, 1.0]), np.array([0.5, 0.5, 7.0])
-    assert beta(a, b, np.zeros(3)).tolist() == [0, 0, 0]
-    assert beta(a, b, np.ones(3)).tolist() == [1, 1, 1]
-    assert beta(np.zeros(0), np.zeros(0), np.zeros(0)).shape == (0,)
-
-
-def test_incomplete_beta_of_large_parameters() -> None:
-    a, x = 10 ** np.linspace(3, 6, 100), np.linspace(0.99, 1, 100)
-    b = np.full(100, 0.5)
-    np.testing.assert_allclose(beta(a, b, x), scipy.special.betainc(a, b, x), rtol=1e-7, atol=1e-12)
-
-
-def test_incomplete_beta_of_nan_is_nan_and_leaves_the_others() -> None:
-    got = beta(np.array([math.nan, 3.0]), np.array([0.5, 0.5]), np.array([0.5, 0.5]))
-    assert np.isnan(got[0])
-    assert got[1] == pytest.approx(scipy.special.betainc(3.0, 0.5, 0.5), rel=1e-12)
 
 
 @pytest.mark.parametrize(("p", "q"), [(2, 2), (3, 20), (20, 20), (100, 7), (1000, 1000)])
