@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Protocol
 
@@ -41,10 +42,6 @@ class Hosted(Protocol):
     site: AttentionSite | None
     calls: tuple[AttentionCall, ...]
     training: bool
-
-
-FIRST_SITE = "_probattn_first_site"
-"""Attribute of a network or part of one: the name of its first attention module with a site, or None."""
 
 
 @dataclass
@@ -102,7 +99,6 @@ class NetworkPasses:
         before: configurations with the names of the implementations that they had; names set later replace these.
         hosts: the attention modules that hold a site, a factor or a penalty, with what holds them.
         members: all attention modules.
-        parts: the network and its parts, whose passes these are.
         attends_as_before: whether passes outside a driver may run the function that the network had.
     """
 
@@ -114,16 +110,12 @@ class NetworkPasses:
         before: Implementations,
         hosts: Mapping[nn.Module, Hosted],
         members: Collection[nn.Module],
-        parts: Collection[PreTrainedModel],
         attends_as_before: bool,
     ) -> None:
         self._before = before
         self._configs = [config for config, attribute, _ in before if attribute == CONFIGURED]
         self._hosts = hosts
         self._names = {host: hosted.calls[0].module for host, hosted in hosts.items()}
-        for part in parts:  # an attribute, since a reference from here would keep the network alive
-            sites = (name for module in part.modules() if (name := self._names.get(module)))
-            setattr(part, FIRST_SITE, next(sites, None))
         self.members = members
         self._attends_as_before = attends_as_before
 
@@ -146,19 +138,24 @@ class NetworkPasses:
         )
         hosts = {net.get_submodule(name): hosting for name, hosting in hosted.items()}
         members = {net.get_submodule(call.module) for call in calls}
-        parts = [module for module in net.modules() if isinstance(module, PreTrainedModel)]
-        passes = cls(before, hosts, members, parts, attends_as_before)
+        passes = cls(before, hosts, members, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
-        for part in parts if hosts else ():
-            handles.append(part.register_forward_pre_hook(passes.enter, with_kwargs=True))
-            handles.append(part.register_forward_hook(passes.leave, always_call=True))
+        for part in net.modules() if hosts else ():
+            if isinstance(part, PreTrainedModel):
+                # A part is not referred to by its passes, which would keep it alive.
+                site = next((name for module in part.modules() if (name := passes._names.get(module))), None)
+                enter, leave = partial(passes.enter, site=site), partial(passes.leave, site=site)
+                handles.append(part.register_forward_pre_hook(enter, with_kwargs=True))
+                handles.append(part.register_forward_hook(leave, always_call=True))
         return handles
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """A forward pre-hook of a part; that of the outermost one decides."""
+    def enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, site: str | None
+    ) -> None:
+        """A forward pre-hook of a part, whose first attention module with a site is ``site``; the outermost decides."""
         within = graph_pass()
-        if within is not None and self._expects(module):
-            within.expected[type(module).__name__] = getattr(module, FIRST_SITE)
+        if within is not None and site is not None and not _may_drop_layers(module):
+            within.expected[type(module).__name__] = site
         if compiled_pass() is None:
             self._enter(module, kwargs)
         elif any(getattr(config, CONFIGURED) != IMPLEMENTATION for config in self._configs):
@@ -190,13 +187,13 @@ class NetworkPasses:
         if current is not None and current.owner is self:
             current.ran[host] = self._names[host]
 
-    def leave(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    def leave(self, module: nn.Module, args: tuple[Any, ...], output: object, *, site: str | None) -> None:
         """A forward hook of a part that runs after errors too."""
         if compiled_pass() is None:
-            self._leave(module, output is not None)
+            self._leave(module, site, output is not None)
 
     @torch.compiler.disable(reason="passes are kept by thread")
-    def _leave(self, module: nn.Module, succeeded: bool) -> None:
+    def _leave(self, module: nn.Module, site: str | None, succeeded: bool) -> None:
         current = _current()
         if current is None or current.owner is not self:
             return
@@ -208,13 +205,8 @@ class NetworkPasses:
             network = type(module).__name__
             names = [name for host, name in current.ran.items() if host not in current.reached]
             refuse_unreached(network, names, len(current.ran))
-            if not current.ran and graph_pass() is None and self._expects(module):
-                refuse_none(network, getattr(module, FIRST_SITE))
-
-    def _expects(self, part: Any) -> bool:
-        """Whether attention modules with sites run in each pass of a part; layer dropout may leave all of them out."""
-        rates = [rate for name, rate in vars(part.config).items() if name.endswith("layerdrop")]
-        return getattr(part, FIRST_SITE, None) is not None and not (part.training and any(rates))
+            if site is not None and not current.ran and graph_pass() is None and not _may_drop_layers(module):
+                refuse_none(network, site)
 
     @torch.compiler.disable(reason="a name that was set after conversion is taken over once")
     def _connect(self) -> None:
@@ -261,6 +253,13 @@ def take_names(before: Implementations) -> None:
         if name != IMPLEMENTATION:
             before[number] = owner, attribute, "eager" if name is None else name
             setattr(owner, CONFIGURED, IMPLEMENTATION)
+
+
+def _may_drop_layers(part: Any) -> bool:
+    """Whether a pass may leave out all layers of a part, by layer dropout in training."""
+    return part.training and any(
+        rate for name, rate in vars(part.config).items() if name.endswith("layerdrop")
+    )
 
 
 def _refuse_other(module: nn.Module) -> None:
