@@ -23,6 +23,7 @@ from probattn.files.durable import digest, file_sha256, write_atomically
 from probattn.inference.session import preserved_random_state, seed_generators
 from probattn.options import Count, Natural, Options, Share
 from probattn.tasks import Classification, RunError, run_task
+from probattn.tasks.classification.task import classification_of
 from probattn.tasks.held_out import network_digest
 from probattn.tasks.progress import tracked
 from probattn.tasks.run import package_versions
@@ -199,12 +200,7 @@ def _is_baseline(run: Path) -> bool:
 
 
 def _task(run: Path) -> Classification:
-    task = run_task(run.parent if _is_baseline(run) else run)
-    if not isinstance(task, Classification):
-        raise RunError(
-            f"{run}: expected a run that classifies texts, got one of {task.section or 'another kind'}"
-        )
-    return task
+    return classification_of(run_task(run.parent if _is_baseline(run) else run), run)
 
 
 def _texts(task: Classification, victim: NetworkVictim, options: AttackOptions) -> TextDataset:

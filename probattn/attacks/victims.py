@@ -21,7 +21,7 @@ from probattn.sites.posterior import SitePosterior
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
 from probattn.tasks import Classification
-from probattn.tasks.classification.task import class_names
+from probattn.tasks.classification.networks import class_names
 from probattn.tasks.errors import RunError
 from probattn.tasks.programs import Network
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from probattn.checks import shortened
 from probattn.cli import attacking, comparing, triaging
 from probattn.cli.console import drawing_options, echo, show
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
@@ -130,7 +129,7 @@ def evaluate(
     from probattn import tasks
     from probattn.tasks import devices, progress
 
-    runs = [(folder, tasks.run_task(folder).limited(limit, num_samples)) for folder in run]
+    runs = [(folder, tasks.limited(tasks.run_task(folder), limit, num_samples)) for folder in run]
     with devices.on(device), progress.shown(quiet=quiet):
         file, results = tasks.evaluate_runs(runs, baseline, again=True)
     if as_json:
@@ -218,11 +217,12 @@ def predict(
         got = "neither" if input_ is None else "both"
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
+    answers_by = tasks.required(task.answering, run)
     drawing = {**drawing_options(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
     answering: Any
     with devices.on(device):
         answering, drawing = (
-            (task, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
+            (answers_by, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
         )
     if input_ is not None:
         if pair:
@@ -242,10 +242,10 @@ def predict(
         )
         with devices.on(device):
             counts = predict_file(
-                task,
+                answers_by,
                 run,
                 options,
-                (lambda answers: map(task.columns, answers)) if policy is None else answering.columns,
+                (lambda answers: map(answers_by.columns, answers)) if policy is None else answering.columns,
                 **drawing,
             )
         _tell_file(output, *counts, None if policy is None else answering)
@@ -259,9 +259,9 @@ def predict(
         if value is not None:
             raise tasks.RunError(f"{option}: expected --input with it, got texts on the command line")
     first = texts or []
-    check_texts(task, run, first, pair or [])
+    check_texts(answers_by, run, first, pair or [])
     with devices.on(device):
-        answers, objects = answering.answers(list(task.predict(run, first, pair or None, **drawing)))
+        answers, objects = answering.answers(list(answers_by.predict(run, first, pair or None, **drawing)))
     if as_json:
         for item in objects:
             typer.echo(json.dumps(item))
@@ -317,7 +317,7 @@ def report(
     from probattn import tasks
     from probattn.tasks import devices, progress
 
-    runs = [(folder, tasks.run_task(folder).limited(limit, num_samples)) for folder in run]
+    runs = [(folder, tasks.limited(tasks.run_task(folder), limit, num_samples)) for folder in run]
     with devices.on(device), progress.shown(quiet=quiet):
         page, file, results = tasks.report(runs, baseline, again=again)
     if as_json:
@@ -462,12 +462,7 @@ def init(
 
 def training_lines(task: Any, results: Mapping[str, FitResult]) -> Iterator[str]:
     """Summary of a training: sizes of the data, classes, and of each network steps, time and validation."""
-    sizes = [f"{number:,} {part}" for part, number in task.sizes().items()]
-    if sizes:
-        yield f"data: {', '.join(sizes)} {task.unit}"
-    counts = [f"{shortened(name, 60)} {number:,}" for name, number in task.classes().items()]
-    if counts:
-        yield f"classes: {', '.join(counts)} (training)"
+    yield from task.data_summary()
     for name, result in results.items():
         figures = [
             f"{key} {value:.4g}"

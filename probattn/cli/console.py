@@ -36,10 +36,11 @@ def drawing_options(task: Any, **options: int | None) -> dict[str, Any]:
     """
     from probattn.tasks import RunError
 
+    undrawn = getattr(task.answering, "undrawn", None)
     for name, value in options.items():
-        if value is not None and task.undrawn is not None:
+        if value is not None and undrawn is not None:
             option = f"--{name.replace('_', '-')} {value}"
-            raise RunError(f"{option}: expected no such option, {task.undrawn}; leave it out")
+            raise RunError(f"{option}: expected no such option, {undrawn}; leave it out")
     section = getattr(task.recipe, "prediction", None)
     values = {
         name: getattr(section, name, None) if value is None else value for name, value in options.items()

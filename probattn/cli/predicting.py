@@ -11,7 +11,8 @@ from typing import Any
 
 from probattn.cli.rows import STANDARD, TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
 from probattn.files.spreadsheets import Escape
-from probattn.tasks import RunError, Task
+from probattn.tasks import RunError
+from probattn.tasks.answering import Answering
 from probattn.tasks.progress import shown, tracked
 
 
@@ -33,13 +34,13 @@ class FileRequest:
     escape: Escape = "words"
 
 
-def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
+def check_texts(answering: Answering, run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
     """Raises :class:`RunError` for a blank text of the command line, and for missing or surplus second texts."""
     for words, values in (("text", texts), ("--pair", pairs)):
         blank = [index for index, text in enumerate(values, 1) if not text.strip()]
         if blank:
             raise RunError(f"{words} {blank[0]}: expected some words, got none")
-    if task.input_columns()[1] is None:
+    if answering.columns_read[1] is None:
         if pairs:
             raise RunError(f"{run}: its network reads single texts; expected no --pair, got {len(pairs)}")
     elif len(pairs) != len(texts):
@@ -50,7 +51,7 @@ def check_texts(task: Task[Any, Any], run: Path, texts: Sequence[str], pairs: Se
 
 
 def predict_file(
-    task: Task[Any, Any],
+    answering: Answering,
     run: Path,
     options: FileRequest,
     columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
@@ -83,26 +84,26 @@ def predict_file(
         opened,
         options.input,
         kind,
-        options.text_column or task.input_columns()[0],
-        quotes=task.quotes,
+        options.text_column or answering.columns_read[0],
+        quotes=answering.quotes,
         blank=decides,
         escape=options.escape,
     )
-    check = task.input_check(run)
+    check = answering.check(run)
     if Path(options.input).is_file():  # a row that is refused is found before hours of work
         with reading() as table:
-            columns_there = _columns(task, table, options)
+            columns_there = _columns(answering, table, options)
             queues: tuple[Any, Any] = (deque(maxlen=0), deque(maxlen=0))
             deque(_texts(table, *columns_there, *queues, check, blank=decides), maxlen=0)
         check = None  # every text of the file has passed
     waiting: deque[tuple[Row, bool]] = deque()
     seconds: deque[str] = deque()
     with reading() as table, shown(quiet=options.quiet or options.output is None):
-        text, pair = _columns(task, table, options)
+        text, pair = _columns(answering, table, options)
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
         texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
-        answers = task.predict(run, texts, second_texts, **drawing)
+        answers = answering.predict(run, texts, second_texts, **drawing)
         found = columns(tracked(answers, f"predictions of {table.name}"))
         predicted = 0
 
@@ -159,9 +160,9 @@ def _texts(
         yield found
 
 
-def _columns(task: Task[Any, Any], table: Table, options: FileRequest) -> tuple[str, str | None]:
+def _columns(answering: Answering, table: Table, options: FileRequest) -> tuple[str, str | None]:
     """The columns of the texts and of the second texts, which are there."""
-    usual, usual_pair = task.input_columns()
+    usual, usual_pair = answering.columns_read
     text = options.text_column or (TEXT if table.columns == (TEXT,) else usual)
     table.check_column(text, "--text-column")
     pair = options.pair_column or usual_pair

@@ -28,7 +28,7 @@ from probattn.options import Count, Filled, OpenShare, Options, SomeOf
 from probattn.report import Comparison
 from probattn.report.claims import seeds_p
 from probattn.tasks import RunError, load_network, load_task, train
-from probattn.tasks.classification.task import Classification
+from probattn.tasks.classification.task import Classification, classification_of
 from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
 from probattn.tasks.run import check_folder, package_versions
@@ -84,10 +84,8 @@ class _Job:
 
     def task(self) -> Classification:
         """The task of its recipe."""
-        known = load_task(self.recipe)
-        if not isinstance(known, Classification):
-            raise RunError(f"{self.recipe}: expected a recipe of texts, got one of {known.section}")
-        return type(known)(load_task(self.recipe, self.keys).recipe)
+        classification_of(load_task(self.recipe), self.recipe)
+        return classification_of(load_task(self.recipe, self.keys), self.recipe)
 
     @property
     def is_trained(self) -> bool:

@@ -30,7 +30,8 @@ from probattn.metrics.functional import (
 from probattn.report import Predictions
 from probattn.report.columns import columns
 from probattn.report.measures import TEXTS, MeasureText
-from probattn.tasks.classification.task import Classification, TrainedClassifier
+from probattn.tasks.classification.networks import TrainedClassifier
+from probattn.tasks.classification.task import Classification
 from probattn.tasks.programs import predictions
 
 PARTS = ("validation", "test", "out_of_domain")

@@ -5,6 +5,7 @@ A task says which data it reads, which Pyro program it trains, what it measures 
 :class:`ProgramTask`, which has a network, a baseline and their training) and an entry of :data:`TASKS`.
 """
 
+from probattn.tasks.answering import Answering, Deciding, Drawing, Limits, limited, required
 from probattn.tasks.classification import Classification
 from probattn.tasks.errors import RunError
 from probattn.tasks.experiments import Experiments
@@ -20,11 +21,15 @@ from probattn.tasks.visual_questions import VisualQuestionTask
 
 __all__ = [
     "TASKS",
+    "Answering",
     "Classification",
     "Data",
+    "Deciding",
+    "Drawing",
     "Experiments",
     "GraphTextTask",
     "Graphs",
+    "Limits",
     "Network",
     "Part",
     "Pretraining",
@@ -35,10 +40,12 @@ __all__ = [
     "VisualQuestionTask",
     "evaluate",
     "evaluate_runs",
+    "limited",
     "load_network",
     "load_results",
     "load_task",
     "report",
+    "required",
     "run_task",
     "task_of",
     "train",

@@ -81,14 +81,11 @@ class Recorded:
         """
         task = run_task(folder)
         rated = read_ratings(folder)
-        if not isinstance(task, ProgramTask) or not task.has_probe:
-            raise RunError(f"{folder}: expected a run of texts or of translation, got one of another kind")
-        problem = task.probe_problem
-        if problem is not None:
-            raise RunError(f"{folder}: {problem}")
+        if task.no_probe is not None:
+            raise RunError(f"{folder}: {task.no_probe}")
         if not rated:
             raise RunError(f"{folder}: expected a run with recorded ratings; train it with --probe")
-        return cls(folder, task, rated)
+        return cls(folder, cast(AnyProgramTask, task), rated)
 
     @property
     def last(self) -> RatedWords:

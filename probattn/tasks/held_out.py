@@ -29,7 +29,7 @@ NEAR_ONE = 1e-2
 
 
 class _Answer(Record):
-    """What is kept of an answer, as :meth:`probattn.tasks.Task.answers` has it for programs."""
+    """What is kept of an answer, as :meth:`probattn.tasks.Answering.answers` has it for programs."""
 
     label: str
     probabilities: dict[str, float]
@@ -49,7 +49,7 @@ class HeldOut:
         title: of the data set, for people.
         role: validation, in_domain, shifted or out_of_domain.
         source: where they are from.
-        texts: as :meth:`Task.predict` takes them.
+        texts: as :meth:`Answering.predict` takes them.
         pairs: second texts; None where the task has none.
         labels: names of their classes; None where these are unknown.
         examples: as the task itself reads them, where a text does not say all; None where it does.
@@ -97,7 +97,7 @@ class HeldOut:
         Args:
             run: the run's folder.
             key: of the data among those of the task.
-            drawing: how to predict, as options of :meth:`Task.predict`.
+            drawing: how to predict, as options of :meth:`Answering.predict`.
         """
         file = run / FOLDER / f"{key}.jsonl"
         try:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from probattn.checks import shortened
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver, posterior_moments
@@ -50,6 +51,7 @@ from probattn.report.collect import moved
 from probattn.sites import METHODS, Method
 from probattn.sites.method import Measured
 from probattn.sites.repulsive import repulsive_heads
+from probattn.tasks.answering import Limits
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.progress import tracked
@@ -157,17 +159,13 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     """A task of one network that is trained on data, with its deterministic baseline beside it.
 
     Attributes:
-        has_probe: whether its networks may have a lexical probe, so that attention can be watched in training.
+        unit: what its data are counted in, in the plural.
         takes: the methods that its networks can be given; None for every method.
     """
 
-    has_probe: ClassVar[bool] = False
+    unit: ClassVar[str] = "examples"
+    limits: ClassVar[Limits] = Limits()
     takes: ClassVar[tuple[type[Method], ...] | None] = None
-
-    @property
-    def probe_problem(self) -> str | None:
-        """Why this recipe's network has no lexical probe, where others of the task have one."""
-        return None
 
     @property
     def is_uniform(self) -> bool:
@@ -243,6 +241,21 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
                     "the section out"
                 )
         return methods
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of :attr:`unit` for training, validation and testing, by these words; empty where there are none."""
+        return {}
+
+    def classes(self) -> Mapping[str, int]:
+        """Number of training examples of each class; empty where there are no classes."""
+        return {}
+
+    def data_summary(self) -> Iterator[str]:
+        """Sizes of the data, and of their classes."""
+        if sizes := [f"{number:,} {role}" for role, number in self.sizes().items()]:
+            yield f"data: {', '.join(sizes)} {self.unit}"
+        if counts := [f"{shortened(name, 60)} {number:,}" for name, number in self.classes().items()]:
+            yield f"classes: {', '.join(counts)} (training)"
 
     @property
     def is_plain(self) -> bool:

@@ -17,7 +17,7 @@ from probattn.tasks.fine_tuning import FINE_TUNING
 from probattn.tasks.graph_text import GraphTextTask
 from probattn.tasks.graphs import Graphs
 from probattn.tasks.pretraining import Pretraining
-from probattn.tasks.programs import Network, ProgramTask
+from probattn.tasks.programs import Network
 from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.loading import SUFFIXES, load, read
 from probattn.tasks.task import BASELINE, RECIPE, RESULTS, Task
@@ -217,8 +217,6 @@ def load_network(folder: Path | str) -> Network[Any]:
     """
     path = Path(folder)
     task = run_task(path.parent if path.name == BASELINE and not (path / RECIPE).exists() else path)
-    if not isinstance(task, ProgramTask):
-        raise RunError(f"{folder}: expected a run of one network, got one of {task.section}")
     network: Network[Any] = task.network(path)
     return network
 

@@ -21,7 +21,6 @@ from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
 from probattn.report import RunDescription, read_results, write_results
 from probattn.tasks.errors import RecipeError, RunError, one_line
-from probattn.tasks.progress import note
 from probattn.tasks.sections.loading import load
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
@@ -125,8 +124,6 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
             raise RunError(
                 f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run ({error})"
             ) from error
-    for line in task.evaluation_notes():
-        note(line)
     results = task.evaluate(run, baseline)
     write_results(results, run / RESULTS)
     return results

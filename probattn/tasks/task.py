@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from probattn.inference.last_layer import Features
-from probattn.inference.moments import Uncertainty
 from probattn.inference.run import FitResult
 from probattn.report import Results, Sheet, combine, headline, render_report, results_table
 from probattn.report.terminal import comparisons
+from probattn.tasks.answering import Answering, Deciding, Limits
 from probattn.tasks.errors import RunError
-from probattn.tasks.held_out import HeldOut
 
 RECIPE = "recipe.yaml"
 MODEL = "model"
@@ -64,21 +62,17 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
             which the report, the table and the comparison over seeds come, a task brings its own ``headline``,
             ``table`` and ``page``.
         no_seeds: why several runs of this task are not compared over their seeds; None where they are.
-        unit: what its data are counted in, in the plural.
-        no_limit: why ``--limit`` cannot be given; None where :meth:`limited` takes it.
-        no_draws: the same for ``--num-samples``.
-        undrawn: why answers of :meth:`predict` come without draws; None where ``num_samples`` and ``seed`` count.
-        restricted: the options by which :meth:`limited` restricts the evaluation; empty for a whole one.
+        limits: the options that restrict an evaluation.
+        restricted: those by which it was restricted, see :func:`limited`; empty for a whole one.
     """
 
     section: ClassVar[str | None] = None
     recipe_class: ClassVar[type[Any]]
     results_class: ClassVar[type[Any]] = Results
     no_seeds: ClassVar[str | None] = None
-    unit: ClassVar[str] = "examples"
-    no_limit: ClassVar[str | None] = "this kind of run is always measured as a whole"
-    no_draws: ClassVar[str | None] = "no draws are made for this kind of run"
-    undrawn: ClassVar[str | None] = None
+    limits: ClassVar[Limits] = Limits(
+        "this kind of run is always measured as a whole", "no draws are made for this kind of run"
+    )
 
     def __init__(self, recipe: AnyRecipe) -> None:
         self.recipe = recipe
@@ -148,158 +142,34 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         """Lines about the data that are printed before training."""
         return ()
 
-    def evaluation_notes(self) -> Iterable[str]:
-        """Lines about what is measured, printed before an evaluation."""
+    def data_summary(self) -> Iterable[str]:
+        """Lines about the data that are printed after training."""
         return ()
 
-    def sizes(self) -> Mapping[str, int]:
-        """Number of :attr:`unit` for training, validation and testing, by these words; empty where there are none."""
-        return {}
-
-    def classes(self) -> Mapping[str, int]:
-        """Number of training examples of each class; empty where there are no classes."""
-        return {}
-
-    def limited(self, limit: int | None = None, num_samples: int | None = None) -> Self:
-        """The same task, evaluated on a part of its data or with another number of draws.
+    def network(self, folder: Path) -> Any:
+        """Loads a trained network.
 
         Args:
-            limit: most examples of each data set that is measured, a fixed choice; None for the recipe's.
-            num_samples: posterior draws; None for the recipe's.
-
-        Returns:
-            A task of a changed recipe, whose results say so.
+            folder: of its records.
 
         Raises:
-            RunError: the task has no such option.
+            RunError: the folder holds no finished run, or runs of the task have no single network.
         """
-        given = {"--limit": (limit, self.no_limit), "--num-samples": (num_samples, self.no_draws)}
-        requested = {option: value for option, (value, _) in given.items() if value is not None}
-        for option, problem in (
-            (option, problem) for option, (_, problem) in given.items() if option in requested
-        ):
-            if problem is not None:
-                raise RunError(
-                    f"{option} {requested[option]}: expected no such option, {problem}; leave it out"
-                )
-        task = type(self)(self.restricted_recipe(limit, num_samples) if requested else self.recipe)
-        task.restricted = " ".join(f"{option} {value}" for option, value in requested.items())
-        return task
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> AnyRecipe:
-        """The recipe with the options of :meth:`limited`, which has checked that the task has them."""
-        # Not abstract: limited calls it only where the task has one of the options, and refuses others by name.
-        raise NotImplementedError(
-            f"{type(self).__name__}: a task whose evaluation can be limited overrides this"
-        )
-
-    def input_columns(self) -> tuple[str, str | None]:
-        """Usual columns of the texts, and of the second texts where the task is about pairs."""
-        return "text", None
+        raise RunError(f"{folder}: expected a run of one network, got one of {self.section}")
 
     @property
-    def quotes(self) -> bool:
-        """Whether fields of a .csv or .tsv file of inputs may stand in double quotes."""
-        return True
+    def no_probe(self) -> str | None:
+        """Why the run's networks have no lexical probe; None where they have one."""
+        return "expected a run of texts or of translation, got one of another kind"
 
-    def input_check(self, run: Path) -> Callable[[str], object] | None:
-        """What raises :class:`RunError` for a text that :meth:`predict` would refuse; None where it takes any.
+    @property
+    def answering(self) -> Answering | str:
+        """How inputs of users are answered, or why they are not."""
+        return f"expected a run that answers texts, got one of {self.section or 'another kind'}"
 
-        Args:
-            run: folder of a finished run.
-        """
-        return None
-
-    def predict(
-        self,
-        run: Path,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[Any]:
-        """Answers for texts, which are read and answered batch by batch.
-
-        Args:
-            run: folder of a finished run.
-            texts: what to answer for.
-            pairs: the second text of each, where the task is about pairs.
-            num_samples: posterior draws.
-            seed: of the draws.
-            uncertainty: what probabilities and their uncertainty come from, "draws" or their closed form, "moments".
-
-        Returns:
-            One answer a text, as they are asked for; :meth:`answers` shows them, :meth:`columns` has them for files.
-
-        Raises:
-            RunError: the folder holds no finished run, or the task takes no texts.
-        """
-        raise RunError(
-            f"{run}: expected a run that answers texts, got one of {self.section or 'another kind'}"
-        )
-
-    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
-        """Data by which :mod:`probattn.triage` decides what to answer, by role; the first is validation data.
-
-        Args:
-            file: of held-out inputs with their classes, in place of the run's test data.
-
-        Raises:
-            DataError: the data are not what the recipe says.
-            RunError: the task does not give one class to each input.
-        """
-        raise RunError(
+    @property
+    def deciding(self) -> Deciding | str:
+        """How it is decided which answers can stand, or why it is not."""
+        return (
             f"expected a run that gives one class to each input, got one of {self.section or 'another kind'}"
         )
-
-    def predict_held_out(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Any]:
-        """Answers for held-out inputs, as :meth:`predict` gives them.
-
-        Args:
-            run: folder of a finished run.
-            held: inputs of :meth:`held_out`.
-            **drawing: options of :meth:`predict`.
-        """
-        return self.predict(run, held.texts, held.pairs, **drawing)
-
-    def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
-        """What names the words from whose attention the uncertainty of an answer comes; None where nothing does.
-
-        Args:
-            run: folder of a finished run.
-
-        Returns:
-            A function of one object of :meth:`answers`.
-        """
-        return None
-
-    def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
-        """What reads the features of a run's last layer, by which inputs are unlike the training data.
-
-        Args:
-            run: folder of a finished run.
-
-        Returns:
-            A function of inputs, or of None for training examples with their classes.
-
-        Raises:
-            RunError: the task has no such layer, one that reads a vector for each input.
-        """
-        raise RunError(
-            f"{run}: expected a run that gives a class to each text or image, got one of "
-            f"{self.section or 'another kind'}"
-        )
-
-    @classmethod
-    def answers(cls, found: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """The answers of :meth:`predict`, for a terminal and, one object an answer, for programs."""
-        # Not abstract: predict refuses a task that answers no texts before this is called, so such a task needs none.
-        raise NotImplementedError(f"{cls.__name__}: a task that overrides predict overrides answers too")
-
-    @classmethod
-    def columns(cls, answer: Any) -> dict[str, Any]:
-        """One answer of :meth:`predict` by column, for a file; the same columns for every answer of a run."""
-        # Not abstract, for the same reason as answers: a task that answers no texts is refused by predict.
-        raise NotImplementedError(f"{cls.__name__}: a task that overrides predict overrides columns too")

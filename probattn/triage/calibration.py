@@ -92,7 +92,7 @@ class TriageOptions(Options):
             raise ValueError("sets: expected a promised error with them, got none")
 
     def drawn_as(self) -> dict[str, Any]:
-        """How to predict, as options of :meth:`probattn.tasks.Task.predict`."""
+        """How to predict, as options of :meth:`probattn.tasks.Answering.predict`."""
         return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
 
 

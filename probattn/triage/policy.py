@@ -31,7 +31,7 @@ MOST = 10**8
 """Most held-out inputs, by far; numpy draws no tables of ten times as many."""
 Share = Annotated[float, Field(gt=0, lt=1)]
 Answer = Mapping[str, Any]
-"""An answer of :meth:`probattn.tasks.Task.predict` as an object for programs."""
+"""An answer of :meth:`probattn.tasks.Answering.predict` as an object for programs."""
 
 
 class Limit(Record):
@@ -161,7 +161,7 @@ class Policy(Record):
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """How to predict, as options of :meth:`probattn.tasks.Task.predict`."""
+        """How to predict, as options of :meth:`probattn.tasks.Answering.predict`."""
         return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
 
     def decide(self, answer: Answer) -> Decision:

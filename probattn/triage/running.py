@@ -17,10 +17,10 @@ from probattn.data import DataWarning
 from probattn.files.durable import digest, write_atomically
 from probattn.inference.last_layer import FeatureDistance
 from probattn.report import Sheet
-from probattn.tasks import RunError, Task
-from probattn.tasks.errors import one_line
+from probattn.tasks import RunError, Task, required
+from probattn.tasks.answering import Answering, Deciding
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
-from probattn.tasks.programs import ProgramTask, in_batches
+from probattn.tasks.programs import in_batches
 from probattn.tasks.progress import note, shown, tracked
 from probattn.triage.calibration import (
     Judged,
@@ -97,14 +97,10 @@ def triage_run(
         RunError: the folder holds no finished run of single classes, or the data no classes; the network has no layer
             whose features tell how far inputs are from the training data.
     """
-    if not isinstance(task, ProgramTask):
-        raise RunError(f"{run}: expected a run of one network, got one of {task.section}")
-    network = task.network(run)
-    described = task.describe(run, network)
-    try:
-        given = task.held_out(data)
-    except RunError as error:
-        raise RunError(f"{run}: {one_line(error)}") from error
+    deciding = required(task.deciding, run)
+    network = deciding.task.network(run)
+    described = deciding.task.describe(run, network)
+    given = deciding.held_out(data)
     drawing = (
         options.drawn_as()
         if network.key == "bayesian_mean"
@@ -127,9 +123,9 @@ def triage_run(
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     # before the predictions, so that what is refused costs none
-    distances, features = _distances_of(task, run, given, options.novelty)
+    distances, features = _distances_of(deciding, run, given, options.novelty)
     judged = {
-        role: judge(task, run, role, value, drawing, again=again).at_distances(distances.get(role))
+        role: judge(deciding, run, role, value, drawing, again=again).at_distances(distances.get(role))
         for role, value in given.items()
     }
     pilot, held = judged.pop("validation"), judged.pop("test")
@@ -168,13 +164,13 @@ def triage_run(
 
 
 def _distances_of(
-    task: Task[Any, Any], run: Path, given: Mapping[str, HeldOut], novelty: float | None
+    deciding: Deciding, run: Path, given: Mapping[str, HeldOut], novelty: float | None
 ) -> tuple[dict[str, Tensor], bytes | None]:
     """How far from the training data held-out inputs are, and the content of a file of what measures that."""
     if novelty is None:
         return {}, None
     check_size(len(given["test"].unknown), novelty)
-    read = task.last_features(run)
+    read = deciding.features(run)
     distance = FeatureDistance.fit(read(None))
     return {role: distance(read(value).inputs) for role, value in given.items()}, distance.dumped()
 
@@ -225,7 +221,7 @@ def beside(policy: Path, ending: str) -> Path:
 
 
 def judge(
-    task: Task[Any, Any],
+    deciding: Deciding,
     run: Path,
     role: str,
     held: HeldOut,
@@ -241,11 +237,13 @@ def judge(
     if answers is None:
         order = held.shortest_first()
         found = tracked(
-            task.predict_held_out(run, held.rows(order), **drawing),
+            deciding.predict(run, held.rows(order), **drawing),
             f"predictions of {held.title}",
             total=len(order),
         )
-        objects = dict(zip(order, task.answers(list(found))[1], strict=True))
+        objects = dict(
+            zip(order, required(deciding.task.answering, run).answers(list(found))[1], strict=True)
+        )
         for item in objects.values():
             lacking = next((name for name in KEPT if name not in item), None)
             if lacking is not None:
@@ -259,7 +257,7 @@ class AppliedPolicy:
     """A policy at work on the predictions of a run.
 
     Attributes:
-        task: of the run.
+        answering: of the run's task.
         policy: what decides.
         why_unsure: names the words that make an answer unsure; None where nothing does.
         distances: how far from the training data inputs are; None where the policy does not ask.
@@ -268,7 +266,7 @@ class AppliedPolicy:
         decided: number of answers until now, by predicted class and whether they were given.
     """
 
-    task: Task[Any, Any]
+    answering: Answering
     policy: Policy
     why_unsure: Callable[[Answer], Sequence[str]] | None
     distances: Callable[[HeldOut], Tensor] | None = None
@@ -294,8 +292,8 @@ class AppliedPolicy:
         return decision_columns(Decision(answered=False, classes=None), ())
 
     def objects(self, found: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answers of :meth:`probattn.tasks.Task.predict` for programs, with their distances where the policy asks."""
-        objects = self.task.answers(found)[1]
+        """Answers for programs, with their distances where the policy asks."""
+        objects = self.answering.answers(found)[1]
         if self.distances is None or not objects:
             return objects
         asked = next(name for name in INPUTS if name in objects[0])
@@ -305,10 +303,10 @@ class AppliedPolicy:
         return [{**item, "distance": far} for item, far in zip(objects, distances, strict=True)]
 
     def columns(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Columns for a file of each answer of :meth:`probattn.tasks.Task.predict`, the decision first."""
-        for found in in_batches(answers, self.task.recipe.prediction.batch_size):
+        """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, the decision first."""
+        for found in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
             for answer, given in zip(found, self.objects(found), strict=True):
-                yield {**decision_columns(*self.decide(given)), **self.task.columns(answer)}
+                yield {**decision_columns(*self.decide(given)), **self.answering.columns(answer)}
 
     def answers(self, found: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
@@ -340,7 +338,7 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
     Raises:
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
-    policy = read_policy(place)
+    deciding, policy = required(task.deciding, run), read_policy(place)
     if policy.network is None or policy.network != network_digest(run, task.recipe):
         other = (
             "got one that names no network"
@@ -351,11 +349,13 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
             f"{place}: expected a policy for the network in {run}, {other}; `probattn triage "
             f"{shlex.quote(str(run))}` makes one"
         )
-    return AppliedPolicy(task, policy, task.why_unsure(run), _distances(task, run, policy, place))
+    return AppliedPolicy(
+        required(task.answering, run), policy, deciding.reasons(run), _distances(deciding, run, policy, place)
+    )
 
 
 def _distances(
-    task: Task[Any, Any], run: Path, policy: Policy, place: Path
+    deciding: Deciding, run: Path, policy: Policy, place: Path
 ) -> Callable[[HeldOut], Tensor] | None:
     """How far from the training data inputs are, by the features beside a policy; None without a rule for it."""
     if policy.novelty is None:
@@ -368,7 +368,7 @@ def _distances(
             f"{'others' if content else 'no such file'}; keep it beside the policy, or make both again with "
             f"`probattn triage`, --novelty {policy.novelty.share:g} and the other options of this policy"
         )
-    distance, read = FeatureDistance.loaded(content), task.last_features(run)
+    distance, read = FeatureDistance.loaded(content), deciding.features(run)
 
     @shown(quiet=True)  # predictions show their progress
     def distances(inputs: HeldOut) -> Tensor:

@@ -16,11 +16,10 @@ from probattn.files.durable import write_atomically
 from probattn.files.spreadsheets import escaped
 from probattn.metrics.functional import mutual_information
 from probattn.report import Example, ModelKey, PredictedData, describe
+from probattn.tasks.answering import DIGITS
 
 PREDICTIONS = "predictions.csv"
 """The predictions of an evaluation, in the folder of its run."""
-DIGITS = 6
-"""Digits behind the point of figures in files of predictions."""
 
 
 @dataclass(frozen=True)

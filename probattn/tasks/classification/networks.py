@@ -22,6 +22,7 @@ from probattn.checks import shortened
 from probattn.data import TextDataset, WordVectors, word_tokenizer, word_vectors
 from probattn.data.errors import suggestion
 from probattn.models import (
+    Classifier,
     DecomposableConfig,
     DecomposableForSequenceClassification,
     EsimConfig,
@@ -35,7 +36,7 @@ from probattn.models.hosts.store import verify_network
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.programs import quiet_loading
+from probattn.tasks.programs import Network, quiet_loading
 
 NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
     "self_attentive": (SelfAttentiveConfig, SelfAttentiveForSequenceClassification),
@@ -66,6 +67,8 @@ DROPOUT: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What families of transformers call a dropout, by the key of ``network.dropout``."""
+
+TrainedClassifier = Network[Classifier]
 
 Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
 """A weight's name, its shape as saved and its shape as wanted."""
@@ -344,3 +347,9 @@ def _check_sizes(
         f"{given}: expected {name} of shape {list(wanted)}, got {list(saved)} ({len(differing)} such weights); make "
         "network.config agree with what was saved"
     )
+
+
+def class_names(network: TrainedClassifier) -> tuple[str, ...]:
+    """Names of the classes, in the order of the outputs."""
+    names = cast(dict[int, str], network.net.config.id2label)
+    return tuple(names[index] for index in range(len(names)))

@@ -11,7 +11,7 @@ from probattn.data import BUILT_IN, ROLES, Role, Source, Task, load_task, packag
 from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.tasks.errors import RecipeError
-from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -63,12 +63,9 @@ class SourceRecipe(_Source):
         return self.model_copy(update={"source": absolute(self.source)})
 
 
-class LimitsRecipe(Section):
+class LimitsRecipe(LimitsSection):
     """Most texts to use, by role: a fixed choice that looks random; null for all."""
 
-    train: int | None = Field(default=None, ge=1, description="To train on.")
-    validation: int | None = Field(default=None, ge=1, description="To validate on.")
-    test: int | None = Field(default=None, ge=1, description="To test on.")
     shifted: int | None = Field(default=None, ge=1, description="Of each set of shifted data.")
     out_of_domain: int | None = Field(default=None, ge=1, description="Of the out-of-domain data.")
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
+from itertools import repeat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from probattn.data import BUILT_IN, DataWarning, PadCollate, TextDataset, TokenizedTexts
+from probattn.data import PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
 from probattn.files.durable import digest
-from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
-from probattn.inference.moments import Uncertainty
+from probattn.inference.last_layer import Features, last_features, last_layer
 from probattn.models import AttentionCalls, Classifier, load
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.pretrained import open_pretrained
@@ -33,29 +32,23 @@ from probattn.report import (
     Predictions,
     Reason,
     Results,
-    Role,
     RunDescription,
-    Sheet,
     confident_mistakes,
     describe,
     evaluate,
     mistakes_by_bin,
     most_uncertain,
-    predictions_table,
     training_curves,
 )
-from probattn.report.measures import capital
-from probattn.tasks.classification.answers import (
-    Answer,
-    answers_from,
-    columns_of,
-    object_of,
-    write_predictions,
-)
-from probattn.tasks.classification.attribution import attribution_of, leading_words
+from probattn.tasks.classification.answering import TextAnswering, answers_of
+from probattn.tasks.classification.answers import Answer, answers_from, object_of, write_predictions
+from probattn.tasks.classification.attribution import attribution_of
+from probattn.tasks.classification.deciding import REPORT_ROLES, TextDeciding, title_of
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
+    TrainedClassifier,
     Words,
+    class_names,
     load_classifier,
     load_config,
     load_tokenizer,
@@ -63,7 +56,6 @@ from probattn.tasks.classification.networks import (
 )
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.held_out import HeldOut
 from probattn.tasks.programs import (
     Data,
     Network,
@@ -71,21 +63,18 @@ from probattn.tasks.programs import (
     check_finished,
     check_frozen_probe,
     dynamics,
-    in_batches,
     model_key,
     on_device,
     predictions,
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.progress import note
 from probattn.tasks.topics import TopicData, measure_topics
 from probattn.tasks.watching import Watched
 
-REPORT_ROLES: dict[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
 OUT_OF_DOMAIN_LIMIT = 2000
 """Most texts of a built-in out-of-domain set that are measured where the recipe has no limit."""
-
-TrainedClassifier = Network[Classifier]
 
 
 @dataclass(frozen=True)
@@ -106,9 +95,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     recipe_class = Recipe
     unit = "texts"
-    no_limit = None
-    no_draws = None
-    has_probe = True
+    no_probe = None
 
     @property
     def is_uniform(self) -> bool:
@@ -132,19 +119,30 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         return data
 
     @property
+    def answering(self) -> TextAnswering:
+        """Labels of texts, with their probability and its spread over the posterior."""
+        return TextAnswering(self)
+
+    @property
+    def deciding(self) -> TextDeciding:
+        """Decisions by the validation texts and those that are measured."""
+        return TextDeciding(self)
+
+    @property
     def is_capped(self) -> bool:
         """Whether the out-of-domain set is a built-in one that the recipe does not limit."""
         data = self.recipe.data
         source = data.out_of_domain
         return source is not None and data.limits.out_of_domain is None and source.build().kind == "built-in"
 
-    def evaluation_notes(self) -> Iterable[str]:
-        """That the out-of-domain set is not measured as a whole."""
+    @property
+    def cap_note(self) -> str | None:
+        """Says that the out-of-domain set is not measured as a whole; None where it is."""
         ood_texts = self.texts.roles().get("out_of_domain")
         if not self.is_capped or ood_texts is None or len(ood_texts) <= OUT_OF_DOMAIN_LIMIT:
-            return ()
+            return None
         measured = f"{OUT_OF_DOMAIN_LIMIT:,} of {len(ood_texts):,} texts are measured, a fixed choice"
-        return (f"{ood_texts.source}: {measured}; data.limits.out_of_domain sets another number",)
+        return f"{ood_texts.source}: {measured}; data.limits.out_of_domain sets another number"
 
     def sizes(self) -> Mapping[str, int]:
         """Number of texts of each part."""
@@ -159,17 +157,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def classes(self) -> Mapping[str, int]:
         """Training texts of each class."""
         return self.texts.train.counts()
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> Recipe:
-        """The recipe with lower limits of the data that are measured, and another number of draws."""
-        data, prediction = self.recipe.data, self.recipe.prediction
-        if limit is not None:
-            given = {role: getattr(data.limits, role) for role in REPORT_ROLES}
-            lower = {role: limit if most is None else min(limit, most) for role, most in given.items()}
-            data = data.model_copy(update={"limits": data.limits.model_copy(update=lower)})
-        if num_samples is not None:
-            prediction = prediction.model_copy(update={"num_samples": num_samples})
-        return self.recipe.model_copy(update={"data": data, "prediction": prediction})
 
     def load_data(self) -> TextData:
         """Tokenizes all texts, so that none is refused after training."""
@@ -278,7 +265,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         """
         order = data.shortest_first()
         batches = self.batches(network, data.rows(order))
-        return network.tracked(batches, f"{doing} of {_title(data.source)}"), torch.tensor(order).argsort()
+        return network.tracked(batches, f"{doing} of {title_of(data.source)}"), torch.tensor(order).argsort()
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
@@ -293,9 +280,11 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
         """Predicts every data set with every network, keeps the predictions in the run, and measures them."""
         last, report = networks[-1], self.recipe.report
+        if self.cap_note is not None:
+            note(self.cap_note)
         data = self.measured()
         for network in networks:
-            self._check_classes(network)
+            self.check_classes(network)
         predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
         answers = {
             key: list(answers_from(item, last.key, texts, class_names(last)))
@@ -330,7 +319,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def _keep(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
         """Keeps the answers for held-out data where :mod:`probattn.triage` finds them."""
-        prediction, held_out = self.recipe.prediction, self.held_out()
+        prediction, held_out = self.recipe.prediction, self.deciding.held_out()
         drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
         for key, found in answers.items():
             held_out[key].keep(run, key, drawing, list(map(object_of, found)))
@@ -347,7 +336,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             **measure_topics(networks, self.topic_data(networks, test)),
         }
 
-    def _check_classes(self, network: TrainedClassifier) -> None:
+    def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
         known, got = class_names(network), tuple(self.texts.label_names)
         if known != got:
@@ -383,7 +372,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         labels = None if data.labels is None else torch.tensor(data.labels)
         described = DataSet(
             key=key,
-            title=_title(data.source),
+            title=title_of(data.source),
             role=REPORT_ROLES[role_of(key)],
             size=len(data),
             labelled=labels is not None,
@@ -401,14 +390,15 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
         binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *given)
-        chosen = self._answers(network, report.texts, report.second_texts())
+        seconds = report.second_texts() or repeat(None)
+        chosen = answers_of(self, network, zip(report.texts, seconds, strict=False), self.recipe.prediction)
         looked_into: list[tuple[Example, Reason, str]] = [
             *((answer.example, "chosen", GIVEN) for answer in chosen),
             *((item, "uncertain", data.source) for item in uncertain),
         ]
         maps, attributed = [], []
         for example, reason, source in looked_into:
-            batch = network.moved(self._single(network, example, source))
+            batch = network.moved(self.single(network, example, source))
             maps.append(attention_of(networks, batch, example, options=self.recipe, reason=reason))
             if network.key == "bayesian_mean":
                 seed = self.recipe.prediction.seed
@@ -423,7 +413,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "attribution": tuple(item for item in attributed if item is not None),
         }
 
-    def _single(self, own: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
+    def single(self, own: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
         """One input as a batch."""
         pairs = None if example.pair is None else (example.pair,)
         single = TextDataset((example.text,), None, (), source, pairs=pairs)
@@ -471,82 +461,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             return None
         return Classifier(net)
 
-    def predict(
-        self,
-        run: Path,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[Answer]:
-        """Labels of texts with their probability and its spread over the posterior; see the base class."""
-        paired = self.is_paired
-        if paired and pairs is None:
-            raise RunError(
-                f"{run}: its network was trained on pairs of texts; expected a second text for each, got none"
-            )
-        if pairs is not None and not paired:
-            raise RunError(f"{run}: its network was trained on single texts; expected no second texts")
-        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
-        task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
-        return task._answers(self.network(run), texts, pairs, uncertainty)
-
     @property
     def is_paired(self) -> bool:
         """Whether the data are pairs of texts."""
         return self.recipe.data.train.build().paired
-
-    def input_columns(self) -> tuple[str, str | None]:
-        """The columns of the training texts."""
-        train = self.recipe.data.train
-        return train.text, (train.text_pair or "text_pair") if self.is_paired else None
-
-    @property
-    def quotes(self) -> bool:
-        """As in the training data."""
-        return self.recipe.data.train.quotes
-
-    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
-        """The validation texts and those that are measured; see the base class."""
-        given = {} if file is None else {"test": self._given_file(file)}
-        data = {"validation": self.texts.validation, **self.measured(), **given}
-        names, known = self.texts.label_names, self.texts.train.keys() | self.texts.validation.keys()
-        return {
-            key: HeldOut(
-                _title(texts.source),
-                REPORT_ROLES.get(role_of(key), key),
-                texts.source,
-                texts.texts,
-                texts.pairs,
-                None if texts.labels is None else [names[label] for label in texts.labels],
-                known=texts.places_in(known) if key == "test" else (),
-            )
-            for key, texts in data.items()
-        }
-
-    def _given_file(self, file: str) -> TextDataset:
-        """Texts of a file or of a data set that has a name, with the columns of the training data."""
-        train = self.recipe.data.train.build()
-        found = replace(train, source=file, split=None).load("test", self.texts.label_names)
-        if found.labels is None:
-            raise RunError(f"{file}: expected texts with their classes, got none")
-        return found
-
-    def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
-        """What reads the features of texts; see the base class."""
-        network = self.network(run)
-
-        def features(inputs: HeldOut | None) -> Features:
-            if inputs is None:
-                self._check_classes(network)
-            texts = self.texts.train.take(FITTED) if inputs is None else inputs.as_texts()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DataWarning)  # what predicts them says what is truncated
-                return self.features(network, texts)
-
-        return features
 
     def features(self, network: TrainedClassifier, data: TextDataset) -> Features:
         """What the last layer of a network reads and says, of texts in their order."""
@@ -558,83 +476,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
         labels = None if found.labels is None else found.labels[back]
         return Features(found.inputs[back], found.logits[back], labels)
-
-    def why_unsure(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
-        """The words with the largest shares of the variance of latent attention; see the base class."""
-        network = self.network(run)
-        if network.key != "bayesian_mean":
-            return None
-
-        def words(answer: Mapping[str, Any]) -> Sequence[str]:
-            example = Example(
-                text=answer["text"],
-                pair=answer.get("pair"),
-                predicted=answer["label"],
-                probability=answer["probability"],
-                spread=answer["spread"],
-                entropy=answer["entropy"],
-            )
-            return leading_words(network, network.moved(self._single(network, example, GIVEN)), example)
-
-        return words
-
-    def _answers(
-        self,
-        network: TrainedClassifier,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[Answer]:
-        prediction, classes = self.recipe.prediction, class_names(network)
-        rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
-        size = truncated = longest = 0
-        most: int | None = None
-        for number, batch in enumerate(in_batches(rows, prediction.batch_size)):
-            firsts, seconds = zip(*batch, strict=True)
-            given = None if pairs is None else seconds
-            data = TextDataset(firsts, None, (), GIVEN, pairs=given)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DataWarning)  # one at the end counts all
-                batches = self.batches(network, data)
-            tokens = cast(TokenizedTexts, batches.dataset)
-            size, truncated, most = size + len(data), truncated + tokens.truncated, tokens.max_length
-            longest = max(longest, tokens.longest)
-            described = DataSet(key="given", title="Given", role="in_domain", size=len(data), labelled=False)
-            models = predictions(
-                network,
-                batches,
-                prediction,
-                chunk_size=prediction.chunk_size,
-                dropout=False,
-                first_batch=number,
-                uncertainty=(uncertainty,),
-            )
-            predicted = models[network.key]
-            item = PredictedData(described, None, {network.key: predicted})
-            yield from answers_from(item, network.key, data, classes)
-        if truncated:
-            warnings.warn(
-                f"{GIVEN}: {truncated:,} of {size:,} are longer than {most} tokens (the longest has {longest:,}): "
-                "they are truncated",
-                DataWarning,
-                stacklevel=2,
-            )
-
-    @classmethod
-    def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """A table, and the same for programs."""
-        return predictions_table([answer.example for answer in found]), list(map(object_of, found))
-
-    @classmethod
-    def columns(cls, answer: Answer) -> dict[str, Any]:
-        """Label, probabilities and measures of uncertainty."""
-        return columns_of(answer)
-
-
-def class_names(network: TrainedClassifier) -> tuple[str, ...]:
-    """Names of the classes, in the order of the outputs."""
-    names = cast(dict[int, str], network.net.config.id2label)
-    return tuple(names[index] for index in range(len(names)))
 
 
 def data_digest(task: TextTask) -> str:
@@ -659,8 +500,18 @@ def _accuracy(network: TrainedClassifier, batches: list[dict[str, Tensor]]) -> f
     return right / total
 
 
-def _title(source: str) -> str:
-    """A data set's name for people: ``rotten_tomatoes (test)`` is "Rotten tomatoes (test)"; files keep their names."""
-    if source.partition(" (")[0] not in BUILT_IN:
-        return source if source.startswith("hub:") else Path(source).name
-    return capital(source.replace("_", " "))
+def classification_of(task: Any, run: Path | str) -> Classification:
+    """A task, if it classifies texts.
+
+    Args:
+        task: of a run or a recipe.
+        run: that run or recipe, for messages.
+
+    Raises:
+        RunError: it is of another kind.
+    """
+    if not isinstance(task, Classification):
+        raise RunError(
+            f"{run}: expected a run that classifies texts, got one of {task.section or 'another kind'}"
+        )
+    return task

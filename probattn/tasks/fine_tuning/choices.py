@@ -168,7 +168,8 @@ class Choices(ClassesTask):
         "mutual_information": "Mutual information",
     }
 
-    def input_columns(self) -> tuple[str, str | None]:
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
         """Text, and the endings in one column."""
         section = self.section_of_examples
         return section.text, section.endings[0]

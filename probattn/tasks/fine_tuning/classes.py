@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.last_layer import Features
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import (
     area_under_risk_coverage,
@@ -18,8 +20,11 @@ from probattn.metrics.functional import (
 )
 from probattn.report.columns import P_VALUE
 from probattn.report.measures import TEXTS
+from probattn.tasks.answering import Deciding, Drawing
+from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch
 from probattn.tasks.fine_tuning.measures import bin_columns, calibration_error
+from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.held_out import HeldOut
@@ -37,37 +42,10 @@ class ClassesTask(HeadTask):
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
 
-    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
-        """The validation examples and those that are measured; see the base class."""
-        section = self.section_of_examples
-        given = {} if file is None else {"test": section.read_examples(file, "test")}
-        known = {
-            section.identity(example) for name in ("train", "validation") for example in self.examples[name]
-        }
-        parts = {name: self.examples[name] for name in ("validation", *self._measured())} | given
-        found = {}
-        for name, examples in parts.items():
-            described = None if name in (*given, "validation") else self._described(name)
-            source = str(file if name in given else section.validation or section.train)
-            title = str(file) if name in given else f"{Path(section.train).name} (validation)"
-            found[name] = HeldOut(
-                title=title if described is None else described.title,
-                role=("in_domain" if name in given else name) if described is None else described.role,
-                source=source if described is None else described.source,
-                texts=[str(example.get("name", example.get("text"))) for example in examples],
-                pairs=None,
-                labels=[str(example["label"]) for example in examples],
-                examples=examples,
-                known=[index for index, example in enumerate(examples) if section.identity(example) in known]
-                if name == "test"
-                else (),
-            )
-        return found
-
-    def predict_held_out(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Answer]:
-        """Answers for held-out examples; see the base class."""
-        task = self.drawing(drawing["num_samples"], drawing["seed"])
-        return task.answered(task.network(run), held.examples or (), drawing["uncertainty"])
+    @property
+    def deciding(self) -> ClassesDeciding:
+        """Decisions by the validation examples and those that are measured."""
+        return ClassesDeciding(self)
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
         """Confidence, and what is averaged."""
@@ -101,3 +79,48 @@ class ClassesTask(HeadTask):
         if "certain" in columns:
             measures["pavpu"] = (right == columns["certain"]).double().mean().item()
         return measures
+
+
+class ClassesDeciding(Deciding):
+    """Decisions by the validation examples and those that are measured."""
+
+    task: ClassesTask
+
+    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
+        """The validation examples and those that are measured; see the base class."""
+        task, section = self.task, self.task.section_of_examples
+        trained = {section.identity(row) for split in ("train", "validation") for row in task.examples[split]}
+        title, source = f"{Path(section.train).name} (validation)", str(section.validation or section.train)
+        data = {"validation": _held_out(task.examples["validation"], title, "validation", source)}
+        for key in task.measured_splits:
+            described = task.described(key)
+            data[key] = _held_out(task.examples[key], described.title, described.role, described.source)
+        if file is not None:
+            data["test"] = _held_out(section.read_examples(file, "test"), file, "in_domain", file)
+        test = data["test"]
+        shared = [
+            row for row, example in enumerate(test.examples or ()) if section.identity(example) in trained
+        ]
+        return {**data, "test": replace(test, known=shared)}
+
+    def predict(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Answer]:
+        """Answers for held-out examples; see the base class."""
+        return self.task.answering.of_examples(run, held.examples or (), Drawing(**drawing))
+
+    def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
+        """Refused: a choice is among several inputs."""
+        raise RunError(
+            f"{run}: expected a run that gives a class to each text or image, got one of {self.task.section}"
+        )
+
+
+def _held_out(examples: Examples, title: str, role: str, source: str) -> HeldOut:
+    return HeldOut(
+        title=title,
+        role=role,
+        source=source,
+        texts=[str(example.get("name", example.get("text"))) for example in examples],
+        pairs=None,
+        labels=[str(example["label"]) for example in examples],
+        examples=examples,
+    )

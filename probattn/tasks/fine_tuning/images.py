@@ -30,7 +30,7 @@ from probattn.inference.posterior import Posterior
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import MINILM
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.classes import ClassesTask
+from probattn.tasks.fine_tuning.classes import ClassesDeciding, ClassesTask
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import (
     Examples,
@@ -240,35 +240,10 @@ class Images(ClassesTask):
             for row, example in enumerate(batch.examples)
         ]
 
-    def last_features(self, run: Path) -> Callable[[HeldOut | None], Features]:
-        """What reads the features of images; see the base class."""
-        network = self.network(run)
-        names = output_names(network.net.config)
-
-        def features(inputs: HeldOut | None) -> Features:
-            examples: Examples
-            if inputs is None:
-                if list(names) != list(self.label_names()):
-                    raise RunError(
-                        f"{run}: expected training images of the {len(names)} classes that its network learned, got "
-                        "others; they have changed since: train again"
-                    )
-                own = self.examples["train"]
-                chosen = torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:FITTED]
-                examples = [own[place] for place in chosen.sort().values.tolist()]
-            else:
-                examples = inputs.examples or [self.given(path, None) for path in inputs.texts]
-                examples = [{key: example[key] for key in example if key != "label"} for example in examples]
-            batches = self.batches(network, self.encode(network.codec, examples), examples)
-            title = "training images" if inputs is None else inputs.title
-            total = -(-len(examples) // self.recipe.prediction.batch_size)
-            given = (
-                {name: tensor.to(network.device) for name, tensor in batch.tensors.items()}
-                for batch in network.tracked(batches, f"features of {title}", total)
-            )
-            return last_features(network.program, given, last_layer(network.net, len(names)))
-
-        return features
+    @property
+    def deciding(self) -> ImagesDeciding:
+        """Decisions by the validation images and those that are measured."""
+        return ImagesDeciding(self)
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The class."""
@@ -280,6 +255,42 @@ class Images(ClassesTask):
         if not path.is_file():
             raise RunError(f"expected the path of an image, got {shown(text)}, and there is no such file")
         return {"image": path, "name": text}
+
+
+class ImagesDeciding(ClassesDeciding):
+    """Decisions by the validation images and those that are measured."""
+
+    task: Images
+
+    def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
+        """What reads the features of images; see the base class."""
+        task, network = self.task, self.task.network(run)
+        names = output_names(network.net.config)
+
+        def features(inputs: HeldOut | None) -> Features:
+            examples: Examples
+            if inputs is None:
+                if list(names) != list(task.label_names()):
+                    raise RunError(
+                        f"{run}: expected training images of the {len(names)} classes that its network learned, got "
+                        "others; they have changed since: train again"
+                    )
+                own = task.examples["train"]
+                chosen = torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:FITTED]
+                examples = [own[place] for place in chosen.sort().values.tolist()]
+            else:
+                examples = inputs.examples or [task.given(path, None) for path in inputs.texts]
+                examples = [{key: example[key] for key in example if key != "label"} for example in examples]
+            batches = task.batches(network, task.encode(network.codec, examples), examples)
+            title = "training images" if inputs is None else inputs.title
+            total = -(-len(examples) // task.recipe.prediction.batch_size)
+            given = (
+                {name: tensor.to(network.device) for name, tensor in batch.tensors.items()}
+                for batch in network.tracked(batches, f"features of {title}", total)
+            )
+            return last_features(network.program, given, last_layer(network.net, len(names)))
+
+        return features
 
 
 def pixels(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from probattn.inference.posterior import Posterior
 from probattn.models.heads import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
 from probattn.report import Group, Sheet
+from probattn.tasks.answering import DIGITS
 from probattn.tasks.classification.attribution import Word, words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
@@ -32,7 +33,7 @@ from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.fine_tuning.task import DIGITS, HeadTask
+from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 
 CANDIDATES = 5
@@ -340,16 +341,16 @@ class Language(HeadTask):
         return {"text": text}
 
     @classmethod
-    def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """Candidates, or words with their surprise, of each text, and the same for programs."""
-        masked = bool(found) and "masks" in found[0]
+    def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:
+        """Candidates, or words with their surprise, of each text."""
+        masked = bool(answers) and "masks" in answers[0]
         groups = tuple(
-            Group(item["text"], tuple(_candidate_rows(item) if masked else _surprise_rows(item)))
-            for item in found
+            Group(answer["text"], tuple(_candidate_rows(answer) if masked else _surprise_rows(answer)))
+            for answer in answers
         )
         headings = ("Mask", "Candidate", "Probability", "Std of draws") if masked else ("Word", "Surprise")
         notes = () if masked else ("Surprise: negative log-probability, nats.",)
-        return Sheet(headings, groups, words=2 if masked else 1, notes=notes), list(found)
+        return Sheet(headings, groups, words=2 if masked else 1, notes=notes)
 
 
 def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

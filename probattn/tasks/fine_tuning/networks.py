@@ -92,11 +92,6 @@ class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
         return self.section_of_examples.load()
 
     @property
-    def quotes(self) -> bool:
-        """As in the training data."""
-        return bool(self.section_of_examples.quotes)
-
-    @property
     def section_of_examples(self) -> Any:
         """The section of the recipe that names them."""
         return self.recipe.examples()[1]
@@ -162,14 +157,3 @@ class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
             "data": self.section_of_examples.train,
             "train_size": len(self.examples["train"]),
         }
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> Any:
-        """The recipe with a lower limit of the test examples, and another number of draws."""
-        name, section = self.recipe.examples()
-        prediction = self.recipe.prediction
-        if limit is not None:
-            most = min(limit, section.limits.test or limit)
-            section = section.model_copy(update={"limits": section.limits.model_copy(update={"test": most})})
-        if num_samples is not None:
-            prediction = prediction.model_copy(update={"num_samples": num_samples})
-        return self.recipe.model_copy(update={name: section, "prediction": prediction})

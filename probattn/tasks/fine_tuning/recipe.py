@@ -14,7 +14,7 @@ from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
-from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionRecipe,
@@ -40,11 +40,9 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 """Place, for messages, and fields of each row of a source."""
 
 
-class ExampleLimits(Section):
+class ExampleLimits(LimitsSection):
     """Most examples to use, by role: a fixed choice that looks random; null for all."""
 
-    train: int | None = Field(default=None, ge=1, description="To train on.")
-    validation: int | None = Field(default=None, ge=1, description="To validate on.")
     test: int | None = Field(default=None, ge=1, description="To test on, also of shifted data.")
 
 

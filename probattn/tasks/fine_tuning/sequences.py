@@ -125,7 +125,8 @@ class Sequences(HeadTask):
             raise RunError(str(error)) from error
         return super().load_data()
 
-    def input_columns(self) -> tuple[str, str | None]:
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
         """The column of the texts that are read."""
         return self.section_of_examples.source, None
 

@@ -24,6 +24,7 @@ from probattn.data.identity import Split, split_of
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import area_under_risk_coverage
 from probattn.report import MODEL_TITLES, AttributionExample, Example, ModelKey, Sheet
+from probattn.tasks.answering import DIGITS
 from probattn.tasks.classification.attribution import attribution_of
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.answers import (
@@ -41,7 +42,7 @@ from probattn.tasks.fine_tuning.measures import AURC, ECE, bin_columns, calibrat
 from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.results import Columns, Listing
-from probattn.tasks.fine_tuning.task import DIGITS, HeadTask
+from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 from probattn.tasks.measured import posterior_of
@@ -296,7 +297,8 @@ class Spans(HeadTask):
         """Two outputs a token."""
         return {"num_labels": 2}
 
-    def input_columns(self) -> tuple[str, str | None]:
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
         """Contexts, and questions as second texts."""
         section = self.section_of_examples
         return section.context, section.question
@@ -463,7 +465,7 @@ class Spans(HeadTask):
     def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
         """Of the window of the most probable span, the leading outcomes, no answer among them."""
         (batch,) = self.batches(own, self.encode(own.codec, [example]), [example])
-        posterior = posterior_of(own, *self._read(own, batch.tensors), 0)
+        posterior = posterior_of(own, *self.read(own, batch.tensors), 0)
         ((candidates, joint),) = self.outcomes(posterior, batch)
         probabilities = joint.mean_probabilities[0]
         span, _ = best_span(probabilities)

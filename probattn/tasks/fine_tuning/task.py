@@ -13,7 +13,6 @@ from torch import Tensor
 
 from probattn.checks import shortened
 from probattn.inference.expansion import Method, expansion_pays, posterior_moments
-from probattn.inference.moments import Uncertainty
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional.calibration import BinSums
 from probattn.models.program import HeadProgram
@@ -25,7 +24,7 @@ from probattn.report import (
     RunDescription,
     Sheet,
 )
-from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.answering import HeadAnswering
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.measures import binned_sums
 from probattn.tasks.fine_tuning.networks import HeadNetworks, TrainedHead
@@ -35,14 +34,12 @@ from probattn.tasks.fine_tuning.results import (
     Listing,
     MeasuredResults,
 )
-from probattn.tasks.measured import expected_of, joined, posterior_of, posteriors_of
+from probattn.tasks.measured import expected_of, joined, posteriors_of
 from probattn.tasks.programs import in_batches
 from probattn.tasks.topics import TopicData
 
 ATTRIBUTED = 4
 """Most uncertain examples whose variance is attributed to words."""
-DIGITS = 6
-"""Digits behind the point of figures in answers."""
 ROOM = 160
 """Characters of a text in a table."""
 
@@ -60,8 +57,6 @@ class HeadTask(HeadNetworks):
     """
 
     results_class = MeasuredResults
-    no_limit = None
-    no_draws = None
     headings: ClassVar[Mapping[str, str]]
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     ranked_by: ClassVar[str] = "entropy"
@@ -82,7 +77,17 @@ class HeadTask(HeadNetworks):
 
     @abstractmethod
     def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """An example without label, as :meth:`predict` is given it; ``RunError`` where that cannot be."""
+        """An example without label, as a user writes it; ``RunError`` where that cannot be."""
+
+    @property
+    def answering(self) -> HeadAnswering:
+        """Answers of the head."""
+        return HeadAnswering(self)
+
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Usual columns of the texts, and of the second texts where the task is about pairs."""
+        return "text", None
 
     def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
         """Columns with what the held-out examples say about them."""
@@ -120,7 +125,7 @@ class HeadTask(HeadNetworks):
         self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int
     ) -> dict[ModelKey, Posterior]:
         """Predictions of a batch by model: of latent attention of draws, at its expectation, and in closed form."""
-        found = posteriors_of(network, *self._read(network, tensors), number)
+        found = posteriors_of(network, *self.read(network, tensors), number)
         drawn = found.get("bayesian_mean")
         if drawn is not None and expansion_pays(
             drawn.logits, self.recipe.prediction.num_samples, network.program.link
@@ -128,9 +133,7 @@ class HeadTask(HeadNetworks):
             found["bayesian_moments"] = self.closed_form(network, tensors, number, "expansion")
         return found
 
-    def _read(
-        self, network: TrainedHead, tensors: Mapping[str, Tensor]
-    ) -> tuple[Any, dict[str, Tensor], Any]:
+    def read(self, network: TrainedHead, tensors: Mapping[str, Tensor]) -> tuple[Any, dict[str, Tensor], Any]:
         """What reads a batch, its inputs on the network's device, and how to predict."""
         program = network.program
         inputs = {name: value.to(network.device) for name, value in program.inputs(tensors).items()}
@@ -140,7 +143,7 @@ class HeadTask(HeadNetworks):
         self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int, method: Method = "auto"
     ) -> Posterior:
         """Predictions of a batch in closed form: points with its mean and covariance instead of draws."""
-        read, inputs, prediction = self._read(network, tensors)
+        read, inputs, prediction = self.read(network, tensors)
         moments = posterior_moments(
             read,
             inputs,
@@ -158,7 +161,7 @@ class HeadTask(HeadNetworks):
         answers: list[Answer] = []
         for network in networks:
             held = self._predicted(network, "validation")[0] if self.calibrates else {}
-            for key in self._measured():
+            for key in self.measured_splits:
                 found, given = self._predicted(network, key)
                 answers = given if key == "test" else answers
                 table |= {
@@ -173,13 +176,14 @@ class HeadTask(HeadNetworks):
             table,
             self.figures,
             seed=self.recipe.prediction.seed,
-            clusters={key: self._clusters(key) for key in self._measured()} if self.cluster else None,
-            data=tuple(self._described(key) for key in self._measured()),
+            clusters={key: self._clusters(key) for key in self.measured_splits} if self.cluster else None,
+            data=tuple(self.described(key) for key in self.measured_splits),
             listings=(*self.listings(home), *self._uncertain(answers)),
             attribution=tuple(self._attributed(last, answers)),
         )
 
-    def _measured(self) -> list[str]:
+    @property
+    def measured_splits(self) -> list[str]:
         """The parts of the data that are measured."""
         return [key for key in ("test", "shifted") if key in self.examples]
 
@@ -187,7 +191,8 @@ class HeadTask(HeadNetworks):
         """What each example of a part shares with others; nothing where examples are independent."""
         return [] if self.cluster is None else [example[self.cluster[0]] for example in self.examples[key]]
 
-    def _described(self, key: str) -> DataSet:
+    def described(self, key: str) -> DataSet:
+        """A part of the data that is measured, as the report names it."""
         section = self.section_of_examples
         source = section.shifted if key == "shifted" else section.test or section.train
         named = section.shifted if key == "shifted" else section.train
@@ -271,6 +276,11 @@ class HeadTask(HeadNetworks):
         titles = tuple(cls.headings[key] for key in keys)
         return Sheet(titles, (Group("", rows),), words=len(keys) - len(numbers))
 
+    @classmethod
+    def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:
+        """Answers to inputs of users, for a terminal."""
+        return cls.sheet(answers)
+
     @abstractmethod
     def truth(self, example: Mapping[str, Any]) -> str | None:
         """The label of an example in words, as answers show theirs; None for none."""
@@ -310,34 +320,12 @@ class HeadTask(HeadNetworks):
 
         def accuracy() -> float:
             parts = [
-                self.record(expected_of(network, *self._read(network, batch.tensors)[:2]), batch)
+                self.record(expected_of(network, *self.read(network, batch.tensors)[:2]), batch)
                 for batch in batches
             ]
             return self.figures(joined(parts, range(len(examples))))[str(self.head_measure())] or 0.0
 
         return accuracy
-
-    def predict(
-        self,
-        run: Path,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[Answer]:
-        """Answers for texts, which are read and answered batch by batch; see the base class."""
-        needs_pair = self.input_columns()[1] is not None
-        if needs_pair and pairs is None:
-            raise RunError(
-                f"{run}: its network reads pairs of texts; expected a second text for each, got none"
-            )
-        if pairs is not None and not needs_pair:
-            raise RunError(f"{run}: its network reads single texts; expected no second texts")
-        rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
-        task = self.drawing(num_samples, seed)
-        return task.answered(task.network(run), (task.given(*row) for row in rows), uncertainty)
 
     def drawing(self, num_samples: int, seed: int) -> Self:
         """The task with other draws."""
@@ -346,34 +334,6 @@ class HeadTask(HeadNetworks):
         if "examples" in vars(self):
             task.examples = self.examples
         return task
-
-    def answered(
-        self, network: TrainedHead, examples: Iterable[Mapping[str, Any]], uncertainty: Uncertainty
-    ) -> Iterator[Answer]:
-        """Answers for examples, which are read and answered batch by batch."""
-        for number, part in enumerate(in_batches(examples, self.recipe.prediction.batch_size)):
-            batch = self.completed(
-                network, next(self.batches(network, self.encode(network.codec, part), part))
-            )
-            if uncertainty == "moments" and network.key == "bayesian_mean":
-                posterior = self.closed_form(network, batch.tensors, number)
-            else:
-                posterior = posterior_of(network, *self._read(network, batch.tensors), number)
-            yield from self.answer(posterior, batch)
-
-    @classmethod
-    def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """A table, and the same for programs."""
-        return cls.sheet(found), list(found)
-
-    @classmethod
-    def columns(cls, answer: Answer) -> dict[str, Any]:
-        """What was predicted, by name, without the inputs."""
-        return {
-            name: round(value, DIGITS) if isinstance(value, float) else value
-            for name, value in answer.items()
-            if name not in cls.inputs
-        }
 
 
 def _length(encoded: Encoded) -> int:

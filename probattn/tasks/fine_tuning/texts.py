@@ -68,7 +68,8 @@ class TextsTask(HeadTask):
 
     inputs: ClassVar[tuple[str, ...]] = ("text", "pair")
 
-    def input_columns(self) -> tuple[str, str | None]:
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
         """The columns of the training texts."""
         section = self.section_of_examples
         return section.text, section.pair_column

@@ -13,7 +13,7 @@ from probattn.data.files import DATA_VARIABLE, data_folder
 from probattn.data.graph_texts import roles
 from probattn.models import WritingOptions
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -62,16 +62,9 @@ class GraphTextDataRecipe(Section):
     relations: str = Field(
         default="relations.vocab", min_length=1, description="File with the names of relations, one a line."
     )
-    train_texts: int | None = Field(
-        default=None, ge=1, description="Texts to train on, a fixed choice; null for all."
-    )
-    validation_texts: int | None = Field(
-        default=None,
-        ge=1,
-        description="Texts to choose by, a fixed choice; null for all of a file, or a tenth of `train`.",
-    )
-    test_texts: int | None = Field(
-        default=None, ge=1, description="Texts to measure on, a fixed choice; null for all."
+    limits: LimitsSection = Field(
+        default=LimitsSection(),
+        description="Most texts to use; without a file to choose by, `validation` is a tenth of `train` by default.",
     )
     min_frequency: int = Field(
         default=5,
@@ -101,11 +94,11 @@ class GraphTextDataRecipe(Section):
         relations = read_relations(self.file("relations"))
         train = self._read("train", relations)
         if self.validation is None:
-            train, validation = train.split(self.validation_texts or max(1, len(train) // 10))
+            train, validation = train.split(self.limits.validation or max(1, len(train) // 10))
         else:
-            validation = self._read("validation", relations).take(self.validation_texts)
+            validation = self._read("validation", relations).take(self.limits.validation)
         test = self._read("test", relations)
-        return roles(train.take(self.train_texts), validation, test.take(self.test_texts))
+        return roles(train.take(self.limits.train), validation, test.take(self.limits.test))
 
     def _read(self, part: str, relations: tuple[str, ...]) -> GraphTexts:
         try:

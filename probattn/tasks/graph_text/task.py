@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from probattn.data import (
     TokenizedGraphTexts,
 )
 from probattn.files.durable import digest
-from probattn.inference.moments import Uncertainty
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
 from probattn.metrics.functional.meteor import meteor_words
@@ -35,8 +34,9 @@ from probattn.models import (
 )
 from probattn.models.program import IGNORED, seeded
 from probattn.models.translation import token_measures
-from probattn.report import ModelKey, RunDescription, Sheet
+from probattn.report import ModelKey, RunDescription
 from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.graph_text.answering import GraphTextAnswering
 from probattn.tasks.graph_text.measures import (
     MEASURES,
     figures,
@@ -49,7 +49,6 @@ from probattn.tasks.graph_text.results import GraphTextResults
 from probattn.tasks.graph_text.texts import (
     Written,
     digested,
-    given_row,
     samples_of,
     surfaces,
     write_lines,
@@ -59,7 +58,6 @@ from probattn.tasks.programs import (
     Data,
     Network,
     check_finished,
-    in_batches,
     model_key,
     on_device,
     put_methods,
@@ -96,9 +94,6 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
     recipe_class = GraphTextRecipe
     results_class = GraphTextResults
     unit = "texts"
-    no_limit = None
-    no_draws = None
-    undrawn = "texts are written at the posterior expectation, without draws"
 
     def num_outputs(self, net: PreTrainedModel) -> int:
         """Words of the vocabulary."""
@@ -118,16 +113,6 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
         """Number of texts of each part."""
         names = {"train": "training", "validation": "validation", "test": "test"}
         return {words: len(self.texts[role]) for role, words in names.items()}
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> GraphTextRecipe:
-        """The recipe with fewer test texts, or another number of draws."""
-        data, prediction = self.recipe.graph_text, self.recipe.prediction
-        if limit is not None:
-            fewer = limit if data.test_texts is None else min(limit, data.test_texts)
-            data = data.model_copy(update={"test_texts": fewer})
-        if num_samples is not None:
-            prediction = prediction.model_copy(update={"num_samples": num_samples})
-        return self.recipe.model_copy(update={"graph_text": data, "prediction": prediction})
 
     def load_data(self) -> GraphTextData:
         """Tokenizes everything; what measures need must be there before anything is trained."""
@@ -197,9 +182,10 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
         with quiet_loading():
             net = load(path)
         program = GraphTextProgram(net, coverage=self.recipe.network.coverage)
-        return Network(on_device(program), folder, model_key(net), self._vocabulary(path))
+        return Network(on_device(program), folder, model_key(net), self.vocabulary(path))
 
-    def _vocabulary(self, place: Path) -> GraphVocabulary:
+    def vocabulary(self, place: Path) -> GraphVocabulary:
+        """The vocabulary of a trained network in its folder."""
         try:
             return GraphVocabulary.load(place / VOCABULARY)
         except DataError as error:
@@ -321,54 +307,10 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             right, tokens = right + found["correct"].sum().item(), tokens + found["tokens"].sum().item()
         return right / tokens
 
-    def input_check(self, run: Path) -> Callable[[str], object]:
-        """Whether a line is one to write about."""
-        return partial(given_row, vocabulary=self._vocabulary(check_finished(run)))
-
-    def predict(
-        self,
-        run: Path,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[dict[str, Any]]:
-        """Texts about graphs, each given as a line of AGENDA's files up to its relations, without draws."""
-        if pairs is not None:
-            raise RunError(f"{run}: its network reads single lines; expected no second texts")
-        if uncertainty != "draws":
-            raise RunError(f"{run}: expected uncertainty draws, got {uncertainty}: texts come without any")
-        network = self.network(run)
-        size = self.recipe.search.batch_size
-
-        def answered() -> Iterator[dict[str, Any]]:
-            for batch in in_batches(texts, size):
-                rows = GraphTexts(
-                    tuple(given_row(line, network.codec) for line in batch),
-                    network.codec.relations,
-                    "predict",
-                )
-                for line, row, tokens in zip(batch, rows.rows, self.written(network, rows), strict=True):
-                    copied = sorted({token for token in tokens if isinstance(token, int)})
-                    yield {
-                        "text": line,
-                        "written": row.named(tokens),
-                        "copied": [row.entities[number] for number in copied],
-                    }
-
-        return answered()
-
-    @classmethod
-    def columns(cls, answer: dict[str, Any]) -> dict[str, Any]:
-        """The written text."""
-        return {"written": answer["written"]}
-
-    @classmethod
-    def answers(cls, found: Sequence[dict[str, Any]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """A text a line, and the same for programs."""
-        return "\n".join(answer["written"] for answer in found), list(found)
+    @property
+    def answering(self) -> GraphTextAnswering:
+        """Texts about graphs."""
+        return GraphTextAnswering(self)
 
     @classmethod
     def page(cls, results: GraphTextResults) -> str:

@@ -29,6 +29,7 @@ from probattn.report import (
 )
 from probattn.report.measures import capital
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
+from probattn.tasks.answering import Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
 from probattn.tasks.programs import (
@@ -60,8 +61,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
     section = "graph"
     recipe_class = GraphRecipe
     unit = "nodes"
-    no_limit = "a graph is predicted as a whole"
-    no_draws = None
+    limits = Limits(examples="a graph is predicted as a whole")
 
     @cached_property
     def graph(self) -> NodeGraph:
@@ -78,11 +78,6 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         """Training nodes of each class."""
         counts = torch.bincount(self.graph.labels[self.graph.train_mask], minlength=self.graph.num_classes)
         return dict(zip(self.graph.label_names, counts.tolist(), strict=True))
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> GraphRecipe:
-        """The recipe with another number of draws."""
-        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples})
-        return self.recipe.model_copy(update={"prediction": prediction})
 
     def load_data(self) -> GraphData:
         """Rows of labelled nodes."""

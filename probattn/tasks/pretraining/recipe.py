@@ -33,6 +33,13 @@ replaces single keys.
 """
 
 
+class PassageLimits(Section):
+    """Most passages to use, a fixed choice; null for all."""
+
+    validation: int | None = Field(default=1000, ge=1, description="To choose by.")
+    test: int | None = Field(default=1000, ge=1, description="To measure on.")
+
+
 class PretrainingDataRecipe(Section):
     """Texts to learn from, and how they become passages of tokens.
 
@@ -53,11 +60,8 @@ class PretrainingDataRecipe(Section):
         default=0.01, gt=0, lt=0.5, description="Share of the texts to choose by."
     )
     test_fraction: float = Field(default=0.01, gt=0, lt=0.5, description="Share of the texts to measure on.")
-    validation_passages: int | None = Field(
-        default=1000, ge=1, description="Most passages to choose by, a fixed choice; null for all."
-    )
-    test_passages: int | None = Field(
-        default=1000, ge=1, description="Most passages to measure on, a fixed choice; null for all."
+    limits: PassageLimits = Field(
+        default=PassageLimits(), description="Most passages to choose by and to measure on."
     )
     tokenizer: str | None = Field(
         default=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -14,20 +14,18 @@ from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, Elect
 
 from probattn.data import DataError, Split
 from probattn.files.durable import digest
-from probattn.inference.moments import Uncertainty
 from probattn.metrics.functional.calibration import BinSums
 from probattn.models import ElectraProgram, StoredNetworkError, load
 from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import seeded
-from probattn.report import DataSet, RunDescription, Sheet
+from probattn.report import DataSet, RunDescription
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.measures import binned_sums
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.measured import MeasuredTask
-from probattn.tasks.pretraining.answers import answered, columns_of, given, sheet_of
+from probattn.tasks.pretraining.answering import PretrainingAnswering
 from probattn.tasks.pretraining.evaluation import Evaluation, Trained
 from probattn.tasks.pretraining.measures import MEASURES, figures, validation_figures
 from probattn.tasks.pretraining.page import render
@@ -69,8 +67,6 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
     recipe_class = PretrainingRecipe
     results_class = PretrainingResults
     unit = "passages"
-    no_limit = None
-    no_draws = None
 
     def num_outputs(self, net: Any) -> int:
         """One: whether a token was replaced."""
@@ -109,8 +105,8 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
         """Passages to choose by and to measure on, each with masks that are a function of its tokens."""
         section = self.recipe.pretraining
         most: dict[Split, int | None] = {
-            "validation": section.validation_passages,
-            "test": section.test_passages,
+            "validation": section.limits.validation,
+            "test": section.limits.test,
         }
         found: dict[Split, list[Row]] = {}
         for split, number in most.items():
@@ -134,16 +130,6 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             "validation": len(self.held["validation"]),
             "test": len(self.test),
         }
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> PretrainingRecipe:
-        """The recipe with fewer test passages, or another number of draws."""
-        section, prediction = self.recipe.pretraining, self.recipe.prediction
-        if limit is not None:
-            fewer = min(limit, section.test_passages or limit)
-            section = section.model_copy(update={"test_passages": fewer})
-        if num_samples is not None:
-            prediction = prediction.model_copy(update={"num_samples": num_samples})
-        return self.recipe.model_copy(update={"pretraining": section, "prediction": prediction})
 
     def load_data(self) -> Data:
         """Reads all texts once, so that none is refused after training begins, and learns the vocabulary."""
@@ -295,39 +281,10 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             accuracy=evaluation.accuracy,
         )
 
-    def input_check(self, run: Path) -> Callable[[str], object]:
-        """Whether the network can read a line."""
-        return partial(given, self.network(run).codec, length=self.recipe.pretraining.max_length)
-
-    def predict(
-        self,
-        run: Path,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[Answer]:
-        """For each token of a text the probability that it was replaced; see the base class."""
-        if pairs is not None:
-            raise RunError(f"{run}: its network reads single texts; expected no second texts")
-        if uncertainty != "draws":
-            raise RunError(
-                f"{run}: expected uncertainty draws, got {uncertainty}: tokens have no closed form"
-            )
-        prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
-        return answered(self.network(run), texts, self.recipe.pretraining.max_length, prediction)
-
-    @classmethod
-    def columns(cls, answer: Answer) -> dict[str, Any]:
-        """The token that was most probably replaced and its probability, and the mean over tokens."""
-        return columns_of(answer)
-
-    @classmethod
-    def answers(cls, found: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """Tokens with the probability of having been replaced, text by text, and the same for programs."""
-        return sheet_of(found), list(found)
+    @property
+    def answering(self) -> PretrainingAnswering:
+        """For each token of a text the probability that it was replaced."""
+        return PretrainingAnswering(self)
 
     @classmethod
     def page(cls, results: PretrainingResults) -> str:

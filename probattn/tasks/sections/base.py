@@ -56,6 +56,14 @@ def _resolved(value: Any) -> Any:
     return value.resolved() if isinstance(value, Section) else value
 
 
+class LimitsSection(Section):
+    """Most examples to use, by role: a fixed choice that looks random; null for all."""
+
+    train: int | None = Field(default=None, ge=1, description="To train on.")
+    validation: int | None = Field(default=None, ge=1, description="To validate on.")
+    test: int | None = Field(default=None, ge=1, description="To test on.")
+
+
 class ReportSection(Section):
     """What the reports of all tasks of one network have in common."""
 

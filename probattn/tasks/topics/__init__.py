@@ -13,7 +13,7 @@ from typing import Any
 from probattn.sites.method import Measured
 from probattn.tasks.programs import Network, measured
 from probattn.tasks.topics.alignment import measure_alignment
-from probattn.tasks.topics.data import Drawing, TopicData
+from probattn.tasks.topics.data import TopicData
 from probattn.tasks.topics.heads import measure_heads
 from probattn.tasks.topics.posterior import measure_posterior
 
@@ -38,4 +38,4 @@ def measure_topics(networks: Sequence[Network[Any]], data: TopicData) -> dict[st
     return {field: measure(networks, data) for name, (field, measure) in TOPICS.items() if name in topics}
 
 
-__all__ = ["TOPICS", "Drawing", "TopicData", "measure_topics"]
+__all__ = ["TOPICS", "TopicData", "measure_topics"]

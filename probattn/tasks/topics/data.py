@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -15,22 +15,6 @@ from probattn.tasks.programs import Network
 
 def _no_rows(_: AttentionCalls) -> Iterable[HeadRows]:
     return ()
-
-
-class Drawing(NamedTuple):
-    """Posterior draws of a task whose recipe has no section on prediction.
-
-    Attributes:
-        num_samples: number of draws.
-        seed: of the draws.
-        chunk_size: draws that go through the network at once; None for all.
-        batch_size: examples of a batch.
-    """
-
-    num_samples: int = 20
-    seed: int = 0
-    chunk_size: int | None = None
-    batch_size: int = 32
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
 from probattn.models.translation.search import SearchOptions
-from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -213,15 +213,7 @@ class TranslationDataRecipe(Section):
         description="Likewise, to measure on; of `multi30k` the name of another of its test sets, such as "
         "`test_2017_flickr`.",
     )
-    train_pairs: int | None = Field(
-        default=None, ge=1, description="Training pairs, a fixed choice; null for all."
-    )
-    validation_pairs: int | None = Field(
-        default=None, ge=1, description="Validation pairs, a fixed choice; null for all."
-    )
-    test_pairs: int | None = Field(
-        default=None, ge=1, description="Test pairs, a fixed choice; null for all."
-    )
+    limits: LimitsSection = Field(default=LimitsSection(), description="Most pairs to use.")
     subwords: int = Field(
         default=8000,
         ge=8,
@@ -289,7 +281,7 @@ class TranslationDataRecipe(Section):
         else:
             splits = {part: self._read(part) for part in PARTS}
         return ParallelSplits(
-            **{part: pairs.take(getattr(self, f"{part}_pairs")) for part, pairs in splits.items()}
+            **{part: pairs.take(getattr(self.limits, part)) for part, pairs in splits.items()}
         )
 
     def _read(self, part: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,13 +18,13 @@ from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, 
 from probattn.files.durable import digest
 from probattn.files.json_files import write_json_lines
 from probattn.inference import TraceGraphMeanFieldELBO
-from probattn.inference.moments import Uncertainty
 from probattn.metrics.functional import bleu, bleu_counts
 from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
 from probattn.models.program import seeded
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
-from probattn.report import Curve, ModelKey, RunDescription, Sheet
+from probattn.report import Curve, ModelKey, RunDescription
+from probattn.tasks.answering import Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.measured import MeasuredTask, joined
@@ -34,7 +34,6 @@ from probattn.tasks.programs import (
     check_finished,
     check_frozen_probe,
     dynamics,
-    in_batches,
     model_key,
     on_device,
     put_methods,
@@ -42,7 +41,8 @@ from probattn.tasks.programs import (
     search_words,
     text_set,
 )
-from probattn.tasks.topics import Drawing, TopicData
+from probattn.tasks.topics import TopicData
+from probattn.tasks.translation.answering import UNDRAWN, TranslationAnswering
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
 from probattn.tasks.translation.page import render
 from probattn.tasks.translation.recipe import TranslationRecipe
@@ -80,9 +80,7 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
     results_class = TranslationResults
     unit = "pairs"
     measures = MEASURES
-    no_limit = None
-    no_draws = undrawn = "translations are those at the posterior expectation, without draws"
-    has_probe = True
+    limits = Limits(draws=UNDRAWN)
 
     @property
     def is_uniform(self) -> bool:
@@ -90,7 +88,7 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
         return self.recipe.network.uniform_attention
 
     @property
-    def probe_problem(self) -> str | None:
+    def no_probe(self) -> str | None:
         """Why the network has no lexical probe."""
         name = self.recipe.network.name
         if name == "lstm":
@@ -117,12 +115,6 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
             "validation": len(splits.validation),
             "test": len(splits.test),
         }
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> TranslationRecipe:
-        """The recipe with fewer test pairs."""
-        data = self.recipe.translation
-        pairs = limit if data.test_pairs is None or limit is None else min(limit, data.test_pairs)
-        return self.recipe.model_copy(update={"translation": data.model_copy(update={"test_pairs": pairs})})
 
     def load_data(self) -> PairData:
         """Learns the subwords and tokenizes everything, so that no sentence is refused after training."""
@@ -310,45 +302,10 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
         columns = self.token_columns(network, pairs)
         return columns["correct"].double().sum().item() / columns["tokens"].double().sum().item()
 
-    def predict(
-        self,
-        run: Path,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[dict[str, str]]:
-        """Translations of sentences; draws play no part in them."""
-        if pairs is not None:
-            raise RunError(f"{run}: its network translates single texts; expected no second texts")
-        if uncertainty != "draws":
-            raise RunError(
-                f"{run}: expected uncertainty draws, got {uncertainty}: translations come without any"
-            )
-        network = self.network(run)
-        options = self.recipe.search.build()
-
-        def translated() -> Iterator[dict[str, str]]:
-            for batch in in_batches(texts, options.batch_size):
-                translations = translate(network.program, batch, network.codec, options)
-                yield from (
-                    {"text": text, "translation": translation}
-                    for text, translation in zip(batch, translations, strict=True)
-                )
-
-        return translated()
-
-    @classmethod
-    def columns(cls, answer: dict[str, str]) -> dict[str, Any]:
-        """The translation."""
-        return {"translation": answer["translation"]}
-
-    @classmethod
-    def answers(cls, found: Sequence[dict[str, str]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """A translation a line, and the same for programs."""
-        return "\n".join(answer["translation"] for answer in found), list(found)
+    @property
+    def answering(self) -> TranslationAnswering:
+        """Translations of sentences."""
+        return TranslationAnswering(self)
 
     @classmethod
     def page(cls, results: TranslationResults) -> str:

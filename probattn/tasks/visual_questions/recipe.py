@@ -19,7 +19,7 @@ from probattn.data import (
 )
 from probattn.data.words import GLOVE
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -90,15 +90,7 @@ class VisualQuestionDataRecipe(Section):
         lt=1,
         description="Share of the training images, a fixed choice, whose questions are the validation data.",
     )
-    train_questions: int | None = Field(
-        default=None, ge=1, description="Questions to train on, a fixed choice; null for all."
-    )
-    validation_questions: int | None = Field(
-        default=None, ge=1, description="Questions to choose by, a fixed choice; null for all."
-    )
-    test_questions: int | None = Field(
-        default=None, ge=1, description="Questions to measure on, a fixed choice; null for all."
-    )
+    limits: LimitsSection = Field(default=LimitsSection(), description="Most questions to use.")
     regions: int | None = Field(
         default=None,
         ge=1,
@@ -179,9 +171,9 @@ class VisualQuestionDataRecipe(Section):
                 stacklevel=2,
             )
         return {
-            "train": train.take(self.train_questions),
-            "validation": validation.take(self.validation_questions),
-            "test": test.take(self.test_questions),
+            "train": train.take(self.limits.train),
+            "validation": validation.take(self.limits.validation),
+            "test": test.take(self.limits.test),
         }
 
     def _read(self, part: str) -> VisualQuestions:

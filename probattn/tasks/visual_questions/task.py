@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -18,19 +18,13 @@ from probattn.data import (
     VisualQuestionCollate,
     VisualQuestions,
 )
-from probattn.inference.expansion import posterior_moments
-from probattn.inference.moments import Moments, Uncertainty
-from probattn.inference.posterior import Posterior
-from probattn.inference.predictive import posterior_predict
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.report import DataSet, ModelKey, RunDescription, Sheet
-from probattn.tasks.errors import RunError
+from probattn.report import DataSet, ModelKey, RunDescription
 from probattn.tasks.measured import MeasuredTask, joined
 from probattn.tasks.programs import (
     Network,
     check_finished,
-    in_batches,
     model_key,
     on_device,
     predictions,
@@ -38,6 +32,7 @@ from probattn.tasks.programs import (
     quiet_loading,
 )
 from probattn.tasks.topics import TopicData
+from probattn.tasks.visual_questions.answering import VisualAnswering
 from probattn.tasks.visual_questions.building import (
     VisualQuestionData,
     check_parts,
@@ -48,10 +43,7 @@ from probattn.tasks.visual_questions.measures import MEASURES, answer_columns, f
 from probattn.tasks.visual_questions.page import render
 from probattn.tasks.visual_questions.predicting import Trained, answers_of
 from probattn.tasks.visual_questions.questions import (
-    answer_sheet,
     by_kind,
-    given_questions,
-    object_of,
     sample_of,
 )
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
@@ -74,8 +66,6 @@ class VisualQuestionTask(
     recipe_class = VisualQuestionRecipe
     results_class = VisualQuestionResults
     unit = "questions"
-    no_limit = None
-    no_draws = None
 
     @cached_property
     def questions(self) -> Mapping[str, VisualQuestions]:
@@ -92,16 +82,6 @@ class VisualQuestionTask(
         for role, missing in self.data.unknown.items():
             if missing:
                 yield f"{role}: {missing:,} questions have no answer of the vocabulary and count as wrong"
-
-    def restricted_recipe(self, limit: int | None, num_samples: int | None) -> VisualQuestionRecipe:
-        """The recipe with fewer test questions, or another number of draws."""
-        data, prediction = self.recipe.visual_questions, self.recipe.prediction
-        if limit is not None:
-            fewer = limit if data.test_questions is None else min(limit, data.test_questions)
-            data = data.model_copy(update={"test_questions": fewer})
-        if num_samples is not None:
-            prediction = prediction.model_copy(update={"num_samples": num_samples})
-        return self.recipe.model_copy(update={"visual_questions": data, "prediction": prediction})
 
     def load_data(self) -> VisualQuestionData:
         """Tokenizes the questions and chooses the answers; the images' files are there, and are read when needed."""
@@ -261,56 +241,10 @@ class VisualQuestionTask(
             parts = [self.validation_metrics(network.program, batch)["accuracy"] for batch in batches]
         return torch.cat(parts).mean().item()
 
-    def input_check(self, run: Path) -> Callable[[str], object]:
-        """Whether a line names an image that is there and asks something."""
-        files = self.recipe.visual_questions.images("test")
-        return lambda line: given_questions([line], files)
-
-    def predict(
-        self,
-        run: Path,
-        texts: Iterable[str],
-        pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
-    ) -> Iterator[dict[str, Any]]:
-        """Answers to lines with the path of an image, or its number among the test images, a tab and a question."""
-        if pairs is not None:
-            raise RunError(
-                f"{run}: its network reads lines with an image and a question; expected no second texts"
-            )
-        network, prediction = self.network(run), self.recipe.prediction
-        files = self.recipe.visual_questions.images("test")
-        latent, names = network.key == "bayesian_mean", answers_of(network)
-
-        def made() -> Iterator[dict[str, Any]]:
-            for number, lines in enumerate(in_batches(texts, prediction.batch_size)):
-                batch = next(self.batches(network, self.rows(network, given_questions(lines, files))))
-                if latent and uncertainty == "moments":
-                    found: Moments | Posterior = posterior_moments(
-                        network.program, batch, num_samples=max(num_samples, 2), seed=(seed, number)
-                    )
-                else:
-                    draws, chunk = num_samples if latent else 1, prediction.chunk_size
-                    found = posterior_predict(
-                        network.program, batch, draws, seed=(seed, number), chunk_size=chunk
-                    )
-                for line, mean, spread in zip(lines, found.mean.cpu(), found.std.cpu(), strict=True):
-                    yield object_of(line, mean, spread, names)
-
-        return made()
-
-    @classmethod
-    def columns(cls, answer: dict[str, Any]) -> dict[str, Any]:
-        """The answer, its probability and its spread."""
-        return {name: answer[name] for name in ("answer", "probability", "spread")}
-
-    @classmethod
-    def answers(cls, found: Sequence[dict[str, Any]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """A table, and the same for programs."""
-        return answer_sheet(found), list(found)
+    @property
+    def answering(self) -> VisualAnswering:
+        """Answers to questions about images."""
+        return VisualAnswering(self)
 
     @classmethod
     def page(cls, results: VisualQuestionResults) -> str:

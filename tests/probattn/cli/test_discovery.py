@@ -185,10 +185,10 @@ def test_built_in_texts_of_another_domain_are_capped(run, monkeypatch):
 
     assert capped("bbc_news") and not capped("bbc_news", 9000) and not capped("my.csv") and not capped("null")
     task = run_task(run)
-    assert len(task.measured()["out_of_domain"]) == 120 and not task.evaluation_notes()
+    assert len(task.measured()["out_of_domain"]) == 120 and task.cap_note is None
     monkeypatch.setattr(classification, "OUT_OF_DOMAIN_LIMIT", 7)
     monkeypatch.setattr(Classification, "is_capped", True)
     chosen = task.measured()
     assert chosen["out_of_domain"].texts == task.texts.roles()["out_of_domain"].take(7).texts
     assert len(chosen["shifted"]) == 120
-    assert "7 of 120 texts are measured, a fixed choice" in next(iter(task.evaluation_notes()))
+    assert "7 of 120 texts are measured, a fixed choice" in str(task.cap_note)

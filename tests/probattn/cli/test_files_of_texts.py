@@ -70,11 +70,11 @@ def test_answers_are_those_of_the_texts_read_at_once(run):
     """Rows are read batch by batch, 32 here, and each batch has draws of its own."""
     task, texts = run_task(run), [f"the film was good {number}" for number in range(70)]
     asked = iter(texts)
-    answers = task.predict(run, asked, num_samples=3)
+    answers = task.answering.predict(run, asked, num_samples=3)
     first = next(answers)
     assert next(asked) == texts[32], "one batch is read, and no more"
-    assert first == next(task.predict(run, texts[:1], num_samples=3))
-    whole = list(task.predict(run, texts, num_samples=3))
+    assert first == next(task.answering.predict(run, texts[:1], num_samples=3))
+    whole = list(task.answering.predict(run, texts, num_samples=3))
     assert len(whole) == 70 and whole[0].probabilities == pytest.approx(first.probabilities, abs=1e-6)
 
 
@@ -156,7 +156,7 @@ def test_a_row_without_a_text_is_found_before_anything_is_predicted(run, tmp_pat
     task = run_task(run)
     monkeypatch.setattr(type(task), "predict", lambda *_, **__: pytest.fail("predicted"))
     with pytest.raises(DataError, match="line 302: expected some words in column 'text'"):
-        predict_file(task, run, FileRequest(str(file)), lambda answers: map(dict, answers))
+        predict_file(task.answering, run, FileRequest(str(file)), lambda answers: map(dict, answers))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypa
     place = tmp_path / "in.tsv"
     place.write_text('text\tnumber\n"Alien" is fine\t1\n2" of rain\t2\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 2: malformed record"):
-        predict_file(task, run, FileRequest(str(place)), lambda answers: map(task.columns, answers))
+        predict_file(task.answering, run, FileRequest(str(place)), lambda answers: map(task.answering.columns, answers))
     source = task.recipe.data.train.model_copy(update={"quotes": False})
     data = task.recipe.data.model_copy(update={"train": source})
     plain = type(task)(task.recipe.model_copy(update={"data": data}))

@@ -371,7 +371,7 @@ def test_an_evaluation_is_limited_and_says_so_or_refuses_it_in_one_line(name: st
     content = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
     sizes = [data["size"] for data in content.get("data", [content.get("test")])]
     assert max(sizes) == 3 and content["run"]["restricted"] == "--limit 3"
-    if tasks.run_task(place).no_draws is None:
+    if tasks.run_task(place).limits.draws is None:
         succeeds("evaluate", place, "--limit", "3", "--num-samples", "1", "--quiet")
 
 

@@ -175,7 +175,7 @@ def test_pairs_are_read_and_answered_for(recipe, tmp_path):
         *(f"labels.{part}={file}" for part in ("train", "validation", "test")),
         "labels.text_pair=other",
     )
-    assert task.input_columns() == ("text", "other")
+    assert task.answering.columns_read == ("text", "other")
     (encoded,) = task.encode(tokenizer(), task.examples["test"])
     words = tokenizer().convert_ids_to_tokens(encoded.rows[0]["input_ids"])
     assert words == ["[CLS]", "film", "[SEP]", "plot", "[SEP]"]

@@ -192,7 +192,7 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     file = Path(task.section_of_examples.train).name
     asked = [f"{file} (test)", f"{file} (validation)"]
     assert file in {"choices.jsonl", "images"}
-    assert [task.held_out()[part].title for part in ("test", "validation")] == asked
+    assert [task.deciding.held_out()[part].title for part in ("test", "validation")] == asked
 
     words = [word.format(image=next((folder / "images").rglob("*.png"))) for word in ANSWERS[name][0]]
     table = succeeds("predict", place, *words, "--policy", place, "--quiet")
@@ -203,7 +203,7 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     assert (answer["decision"] == "answer") == certain
     assert set(answer["set"]) <= set(names)
     other = folder / ("images" if name == "images" else "choices.jsonl")
-    held = task.held_out(str(other))["test"]
+    held = task.deciding.held_out(str(other))["test"]
     identity = task.section_of_examples.identity
     known = {identity(each) for part in ("train", "validation") for each in task.examples[part]}
     assert len(held.known) == sum(identity(each) in known for each in held.examples) > 0
@@ -220,7 +220,7 @@ def test_far_images_go_to_a_person_and_choices_have_no_distance(
     image = next((folder / "images").rglob("*.png"))
     answer = json.loads(succeeds("predict", place, str(image), "--policy", place, "--json", "--quiet"))
     task = run_task(place)
-    read = task.last_features(place)
+    read = task.deciding.features(place)
     assert isinstance(task, Images)
     network = task.network(place)
     training = task.examples["train"]
@@ -249,7 +249,7 @@ def test_far_images_go_to_a_person_and_choices_have_no_distance(
     again = json.loads(succeeds("predict", place, str(image), "--policy", place, "--json", "--quiet"))
     assert again["novelty"] == answer["novelty"]  # the training data have changed, the network has not
     with pytest.raises(RunError, match="expected training images of the 2 classes that its network learned"):
-        run_task(place).last_features(place)(None)
+        run_task(place).deciding.features(place)(None)
     message = refused("triage", finished("choices"), "--error", "0.9", "--novelty", "0.4", "--quiet")
     assert "expected a run that gives a class to each text or image, got one of choices" in message
 

@@ -199,10 +199,10 @@ def test_answers_are_what_the_network_writes(run, monkeypatch):
     row = given_row(ROW, network.codec)
     texts = GraphTexts((row,), network.codec.relations, "given")
     real = task.written(network, texts)
-    (answer,) = task.predict(run, [ROW])
+    (answer,) = task.answering.predict(run, [ROW])
     assert answer["written"] == row.named(real[0])
     monkeypatch.setattr(GraphTextTask, "written", lambda *_: [["the", 1, "was", 0, 1]])
-    (answer,) = task.predict(run, [ROW])
+    (answer,) = task.answering.predict(run, [ROW])
     assert answer == {
         "text": ROW,
         "written": "the bad cast was good plot bad cast",
@@ -238,13 +238,13 @@ def test_a_line_of_a_file_that_does_not_fit_is_named(run, tmp_path):
         ("network.width=9", "an even multiple of heads (2), got 9"),
         ("repulsion.layers=[3]", "expected numbers from -1 to 0"),
         ("attention={method: babn, upward: positions}", "upward='positions'"),
-        ("graph_text={validation: null, validation_texts: 24}", "to be held out"),
+        ("graph_text={validation: null, limits: {validation: 24}}", "to be held out"),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(recipe, tmp_path, override, words):
     place = tmp_path / "out"
     if override.startswith("graph_text={"):
-        keys = ["--set", "graph_text.validation=null", "--set", "graph_text.validation_texts=24"]
+        keys = ["--set", "graph_text.validation=null", "--set", "graph_text.limits.validation=24"]
     else:
         keys = ["--set", override]
     assert words in runs.refused("train", recipe, "--output", place, "--quiet", *keys)
@@ -273,7 +273,7 @@ def test_a_damaged_vocabulary_is_refused(run, tmp_path):
 
 def test_held_out_texts_are_not_trained_on(recipe):
     found = load_any_recipe(
-        recipe, ["graph_text.validation=null", "graph_text.validation_texts=5"]
+        recipe, ["graph_text.validation=null", "graph_text.limits.validation=5"]
     ).graph_text.load()
     assert {role: len(texts) for role, texts in found.items()} == {"train": 19, "validation": 5, "test": 6}
     assert not set(found["train"].rows) & set(found["validation"].rows)

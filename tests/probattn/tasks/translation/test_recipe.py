@@ -94,7 +94,7 @@ def test_files_of_ones_own(file: Path, tmp_path: Path) -> None:
     for part in ("train", "dev", "test"):
         (tmp_path / f"{part}.fr").write_text("un chien\nun chat\n")
         (tmp_path / f"{part}.en.gz").write_bytes(gzip.compress(b"a dog\na cat\n"))
-    own = "translation={train: train, validation: dev, test: test, source: fr, target: en, test_pairs: 1}"
+    own = "translation={train: train, validation: dev, test: test, source: fr, target: en, limits: {test: 1}}"
     recipe = loaded(file, own)
     assert recipe.translation.train == str(tmp_path / "train") and recipe.translation.corpus is None
     splits = recipe.translation.load()

@@ -1,0 +1,261 @@
+"""What a task brings that answers inputs of users, decides by held-out data, and restricts its evaluation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from probattn.inference.moments import Uncertainty
+from probattn.tasks.errors import RunError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from probattn.inference.last_layer import Features
+    from probattn.report import Sheet
+    from probattn.tasks.held_out import HeldOut
+
+DIGITS = 6
+"""Digits behind the point of figures in answers."""
+
+Capability = TypeVar("Capability")
+
+
+class Drawing(NamedTuple):
+    """How to predict.
+
+    Attributes:
+        num_samples: number of posterior draws.
+        seed: of the draws.
+        chunk_size: draws that go through the network at once; None for all.
+        batch_size: examples of a batch.
+        uncertainty: what probabilities and their uncertainty come from, "draws" or their closed form, "moments".
+    """
+
+    num_samples: int = 20
+    seed: int = 0
+    chunk_size: int | None = None
+    batch_size: int = 32
+    uncertainty: Uncertainty = "draws"
+
+
+class Answering(ABC):
+    """Answers of a finished run to inputs that a user names.
+
+    Args:
+        task: of the run.
+
+    Attributes:
+        reads: what the network reads, in words, where there are no second texts.
+        undrawn: why answers come without draws; None where ``num_samples`` and ``seed`` count.
+        no_moments: why there is no closed form of their uncertainty; None where there is one.
+    """
+
+    reads: ClassVar[str] = "single texts"
+    undrawn: ClassVar[str | None] = None
+    no_moments: ClassVar[str | None] = None
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Usual columns of the texts, and of the second texts where the task is about pairs."""
+        return "text", None
+
+    @property
+    def quotes(self) -> bool:
+        """Whether fields of a .csv or .tsv file of inputs may stand in double quotes."""
+        return True
+
+    def check(self, run: Path) -> Callable[[str], object] | None:
+        """What raises :class:`RunError` for a text that :meth:`predict` would refuse; None where it takes any.
+
+        Args:
+            run: folder of a finished run.
+        """
+        return None
+
+    def predict(
+        self,
+        run: Path,
+        texts: Iterable[str],
+        pairs: Iterable[str] | None = None,
+        *,
+        num_samples: int = 20,
+        seed: int = 0,
+        uncertainty: Uncertainty = "draws",
+    ) -> Iterator[Any]:
+        """Answers for texts, which are read and answered batch by batch.
+
+        Args:
+            run: folder of a finished run.
+            texts: what to answer for.
+            pairs: the second text of each, where the task is about pairs.
+            num_samples: posterior draws.
+            seed: of the draws.
+            uncertainty: what probabilities and their uncertainty come from, "draws" or their closed form, "moments".
+
+        Returns:
+            One answer a text, as they are asked for; :meth:`answers` shows them, :meth:`columns` has them for files.
+
+        Raises:
+            RunError: the folder holds no finished run, or its network does not read such inputs.
+        """
+        paired = self.columns_read[1] is not None
+        if paired and pairs is None:
+            raise RunError(
+                f"{run}: its network reads pairs of texts; expected a second text for each, got none"
+            )
+        if pairs is not None and not paired:
+            raise RunError(f"{run}: its network reads {self.reads}; expected no second texts")
+        if uncertainty != "draws" and self.no_moments is not None:
+            raise RunError(f"{run}: expected uncertainty draws, got {uncertainty}: {self.no_moments}")
+        rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
+        return self.answered(run, rows, Drawing(num_samples, seed, uncertainty=uncertainty))
+
+    @abstractmethod
+    def answered(self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing) -> Iterator[Any]:
+        """Answers for texts and second texts, of which the network reads what :meth:`predict` has checked.
+
+        Args:
+            run: folder of a finished run.
+            rows: what to answer for.
+            drawing: number of draws, their seed and ``uncertainty``.
+        """
+
+    @abstractmethod
+    def answers(self, answers: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """Answers for a terminal and, one object an answer, for programs."""
+
+    @abstractmethod
+    def columns(self, answer: Any) -> dict[str, Any]:
+        """One answer by column, for a file; the same columns for every answer of a run."""
+
+
+class Deciding(ABC):
+    """What :mod:`probattn.triage` needs of a task that gives one class to each input.
+
+    Args:
+        task: of the run.
+    """
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+    @abstractmethod
+    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
+        """Data by which it is decided what to answer, by role; the first is validation data.
+
+        Args:
+            file: of held-out inputs with their classes, in place of the run's test data.
+
+        Raises:
+            DataError: the data are not what the recipe says.
+        """
+
+    @abstractmethod
+    def predict(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Any]:
+        """Answers for held-out inputs, as :meth:`Answering.predict` gives them.
+
+        Args:
+            run: folder of a finished run.
+            held: inputs of :meth:`held_out`.
+            **drawing: options of :meth:`Answering.predict`.
+        """
+
+    @abstractmethod
+    def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
+        """What reads the features of a run's last layer, by which inputs are unlike the training data.
+
+        Args:
+            run: folder of a finished run.
+
+        Returns:
+            A function of inputs, or of None for training examples with their classes.
+
+        Raises:
+            RunError: the network has no such layer, one that reads a vector for each input.
+        """
+
+    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
+        """What names the words from whose attention the uncertainty of an answer comes; None where nothing does.
+
+        Args:
+            run: folder of a finished run.
+
+        Returns:
+            A function of one object of :meth:`Answering.answers`.
+        """
+        return None
+
+
+def required(capability: Capability | str, run: Path) -> Capability:
+    """A capability of a task.
+
+    Raises:
+        RunError: the task lacks it and says why.
+    """
+    if isinstance(capability, str):
+        raise RunError(f"{run}: {capability}")
+    return capability
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Options that restrict an evaluation: None where a task takes one, else why not.
+
+    The number of examples is that of the recipe's section with ``limits``, the number of draws ``num_samples`` of its
+    section ``prediction``.
+
+    Attributes:
+        examples: of ``--limit``.
+        draws: of ``--num-samples``.
+    """
+
+    examples: str | None = None
+    draws: str | None = None
+
+
+def limited(task: Any, limit: int | None = None, num_samples: int | None = None) -> Any:
+    """A task whose evaluation is of a part of its data, or of another number of draws.
+
+    Args:
+        task: of a run.
+        limit: most examples of each data set that is measured, a fixed choice; None for the recipe's.
+        num_samples: posterior draws; None for the recipe's.
+
+    Returns:
+        A task of a changed recipe, whose results say so.
+
+    Raises:
+        RunError: the task has no such option.
+    """
+    options = {"--limit": (limit, task.limits.examples), "--num-samples": (num_samples, task.limits.draws)}
+    for option, (value, problem) in options.items():
+        if value is not None and problem is not None:
+            raise RunError(f"{option} {value}: expected no such option, {problem}; leave it out")
+    recipe = task.recipe
+    if limit is not None:
+        recipe = recipe.model_copy(update=dict(_with_fewer(recipe, limit)))
+    if num_samples is not None:
+        prediction = recipe.prediction.model_copy(update={"num_samples": num_samples})
+        recipe = recipe.model_copy(update={"prediction": prediction})
+    restricted = type(task)(recipe)
+    restricted.restricted = " ".join(
+        f"{option} {value}" for option, (value, _) in options.items() if value is not None
+    )
+    return restricted
+
+
+def _with_fewer(recipe: Any, limit: int) -> Iterator[tuple[str, Any]]:
+    """Sections of a recipe that have ``limits``, with at most ``limit`` examples of each data set that is measured."""
+    for name in type(recipe).model_fields:
+        section = getattr(recipe, name)
+        limits = getattr(section, "limits", None)
+        if limits is not None:
+            measured = type(limits).model_fields.keys() - {"train", "validation"}
+            fewer = {role: min(limit, getattr(limits, role) or limit) for role in measured}
+            yield name, section.model_copy(update={"limits": limits.model_copy(update=fewer)})
