@@ -29,7 +29,7 @@ from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.classification.recipe import NetworkRecipe
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.programs import quiet_loading
+from probattn.tasks.networks import quiet_loading
 from probattn.tasks.progress import note
 
 AttackName = Literal["textfooler", "textbugger", "bae", "deepwordbug", "pruthi"]

@@ -23,7 +23,7 @@ from probattn.sites.site import INFER_KEY
 from probattn.tasks import Classification
 from probattn.tasks.classification.networks import class_names
 from probattn.tasks.errors import RunError
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 
 Prediction = Literal["point", "draws", "moments"]
 """The probabilities that are attacked: at the posterior expectation, the mean over draws, the closed form of it."""

@@ -135,7 +135,7 @@ def evaluate(
     if as_json:
         typer.echo(results.model_dump_json())
         return
-    show(runs[0][1].table(results))
+    show(runs[0][1].view.table(results))
     _in_part(results)
     echo(f"results: {file}")
     echo(f"next: probattn report {shlex.join(map(str, run))}")
@@ -321,7 +321,7 @@ def report(
     with devices.on(device), progress.shown(quiet=quiet):
         page, file, results = tasks.report(runs, baseline, again=again)
     if as_json:
-        summary = runs[0][1].summary(results)
+        summary = runs[0][1].view.summary(results)
         typer.echo(json.dumps({"report": str(page), "results": str(file), **summary}))
     else:
         _in_part(results)
@@ -404,7 +404,7 @@ def demo(
         echo("evaluating ...")
         with progress.shown(quiet=quiet):
             page, _, results = tasks.report([(folder, task)])
-    show(task.table(results))
+    show(task.view.table(results))
     minutes = (time.monotonic() - started) / 60
     echo(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)")
 

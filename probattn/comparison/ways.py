@@ -29,15 +29,15 @@ from probattn.metrics.functional import (
 )
 from probattn.report import Predictions
 from probattn.report.columns import columns
-from probattn.report.measures import TEXTS, MeasureText
+from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.tasks.classification.networks import TrainedClassifier
 from probattn.tasks.classification.task import Classification
-from probattn.tasks.programs import predictions
+from probattn.tasks.networks import predictions
 
 PARTS = ("validation", "test", "out_of_domain")
 MEASURES: Mapping[str, MeasureText] = MappingProxyType(
     {
-        **{name: TEXTS[name] for name in ("accuracy", "nll", "ece", "aurc")},
+        **{name: CLASS_MEASURES[name] for name in ("accuracy", "nll", "ece", "aurc")},
         "coverage": MeasureText(
             "Coverage",
             "coverage",
@@ -56,7 +56,7 @@ MEASURES: Mapping[str, MeasureText] = MappingProxyType(
             "more answers by a policy",
             "fewer answers by a policy",
         ),
-        "auroc": TEXTS["auroc"],
+        "auroc": CLASS_MEASURES["auroc"],
     }
 )
 """What a way of predicting is measured by; ``auroc`` where there are out-of-domain data."""

@@ -28,6 +28,7 @@ from probattn.report.attention import (
     own_tokens,
 )
 from probattn.report.attribution import Answer, AttributionExample, Change
+from probattn.report.bootstrap import compare, paired_bootstrap
 from probattn.report.charts.svg import printable, printable_lines
 from probattn.report.claims import (
     LEAST_EFFECT,
@@ -78,16 +79,15 @@ from probattn.report.head_distances import (
 )
 from probattn.report.heads import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads, site_heads
 from probattn.report.measures import (
+    CLASS_MEASURES,
     MODEL_LABELS,
     MODEL_TITLES,
     ROLE_TITLES,
-    TEXTS,
     MeasureText,
     Verdict,
 )
 from probattn.report.page import render_report, write_report
 from probattn.report.record import (
-    MEASURES,
     MODELS,
     ClassMeasure,
     Comparison,
@@ -95,7 +95,7 @@ from probattn.report.record import (
     DataSet,
     Difference,
     Entropy,
-    Measure,
+    Listing,
     ModelKey,
     PAvPUPoint,
     ReliabilityBin,
@@ -124,7 +124,15 @@ from probattn.report.terminal import Group, Sheet, comparisons, predictions_tabl
 # Predictions and their measures
 __all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]
 __all__ += ["PredictedData", "Predictions", "Evaluation"]
-__all__ += ["evaluate", "describe", "most_uncertain", "confident_mistakes", "mistakes_by_bin"]
+__all__ += [
+    "compare",
+    "paired_bootstrap",
+    "evaluate",
+    "describe",
+    "most_uncertain",
+    "confident_mistakes",
+    "mistakes_by_bin",
+]
 # Records of a run, their file and their page
 __all__ += ["Results", "RunDescription", "SingleRun", "DataSet", "Scores", "Comparison"]
 __all__ += [
@@ -138,8 +146,8 @@ __all__ += [
 ]
 __all__ += ["ResultsFileError", "write_results", "read_results", "combine", "write_report", "render_report"]
 # Names of models, roles and measures
-__all__ += ["Measure", "ClassMeasure", "ModelKey", "Role", "MeasureText", "TEXTS"]
-__all__ += ["MEASURES", "MODELS", "MODEL_LABELS", "MODEL_TITLES", "ROLE_TITLES"]
+__all__ += ["ClassMeasure", "ModelKey", "Role", "MeasureText", "Listing"]
+__all__ += ["CLASS_MEASURES", "MODELS", "MODEL_LABELS", "MODEL_TITLES", "ROLE_TITLES"]
 # What is claimed, and when a difference counts
 __all__ += ["Verdict", "Finding", "findings", "headline", "evidence", "comparisons"]
 __all__ += ["LEAST_EFFECT", "LEAST_EXAMPLES", "LEAST_SEEDS"]

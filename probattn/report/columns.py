@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,16 +23,9 @@ from probattn.metrics.functional import (
     predictive_entropy,
     top_two_p_value,
 )
-from probattn.report.claims import bootstrap_p, corrected
-from probattn.report.record import (
-    MEASURES,
-    MODELS,
-    ClassMeasure,
-    DataSet,
-    Difference,
-    Measure,
-    ModelKey,
-)
+from probattn.report.bootstrap import Rows, paired_bootstrap
+from probattn.report.measures import CLASS_MEASURES
+from probattn.report.record import ClassMeasure, DataSet, Difference, ModelKey
 
 P_VALUE = 0.05
 """Below this p-value a prediction counts as certain."""
@@ -48,18 +40,18 @@ class Columns:
     confidence: Tensor  # the largest probability, [N]
     correct: Tensor | None  # whether the predicted class is the label, [N]
     means: Tensor  # columns whose means are measures, [N, K]
-    names: tuple[Measure, ...]  # of those measures
+    names: tuple[str, ...]  # of those measures
     classes: Tensor | None  # predicted and true, [N, 2]
     asked: tuple[ClassMeasure, ...]  # further measures of the classes
     num_classes: int
     num_bins: int  # of the calibration and overconfidence errors
 
-    def measures(self, rows: Tensor | None) -> dict[Measure, float | None]:
+    def measures(self, rows: Tensor | None) -> dict[str, float | None]:
         """The measures that need labels, over some rows or all; None where one is infinite."""
         if self.correct is None:
             return {}
         means = _at(self.means, rows).mean(dim=0).tolist()
-        measures: dict[Measure, float | None] = dict(zip(self.names, means, strict=True))
+        measures: dict[str, float | None] = dict(zip(self.names, means, strict=True))
         assert self.classes is not None
         predicted, labels = _at(self.classes, rows).unbind(dim=-1)
         for name in self.asked:
@@ -77,7 +69,7 @@ class Columns:
 
     def detection(
         self, in_domain: Columns, rows: Tensor | None = None, known_rows: Tensor | None = None
-    ) -> dict[Measure, float | None]:
+    ) -> dict[str, float | None]:
         """AUROC and FPR95 of the entropy, which detects these examples among those of ``in_domain``."""
         ood, known = _at(self.entropy, rows), _at(in_domain.entropy, known_rows)
         return {"auroc": ood_auroc(known, ood).item(), "fpr95": ood_fpr(known, ood).item()}
@@ -106,7 +98,7 @@ def columns(
     """Computes the columns."""
     probabilities = probabilities.detach().cpu().double()
     confidence, predicted_class = probabilities.max(dim=-1)
-    kept: dict[Measure, Tensor] = {}
+    kept: dict[str, Tensor] = {}
     correct = None
     if labels is not None:
         labels = labels.cpu()
@@ -149,7 +141,6 @@ def class_measure(name: ClassMeasure, predicted: Tensor, labels: Tensor, num_cla
 
 
 Table = Mapping[tuple[str, ModelKey], Columns]
-Key = tuple[str, ModelKey, Measure]
 
 
 def paired_intervals(
@@ -158,44 +149,15 @@ def paired_intervals(
     """Differences to the deterministic baseline with percentile intervals of a paired bootstrap; see ``evaluate``."""
     if resamples < 1 or not 0 < level < 1:
         raise ValueError(f"evaluate: expected resamples >= 1 and 0 < level < 1, got {resamples} and {level}")
-    values = _differences(data, table, in_domain, None)
-    generator = torch.Generator().manual_seed(seed)
-    values_by_key: dict[Key, list[float]] = {key: [] for key in values}
-    for _ in range(resamples if values else 0):
-        rows = {item.key: torch.randint(item.size, (item.size,), generator=generator) for item in data}
-        for key, difference in _differences(data, table, in_domain, rows).items():
-            if key in values_by_key:
-                values_by_key[key].append(difference)
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    records = []
-    for (name, model, measure), value in values.items():
-        resampled = values_by_key[name, model, measure]
-        low, high = np.quantile(resampled, tails).tolist()
-        p = bootstrap_p(resampled)
-        interval = {"low": low, "high": high, "level": level, "p": p, "corrected": p, "resamples": resamples}
-        records.append(Difference(measure=measure, model=model, data=name, value=value, **interval))
-    return corrected(records)
+    data_sets = {item.key: item for item in data}
 
+    def figures(key: str, model: ModelKey, rows: Rows) -> Mapping[str, float | None]:
+        item, reference = data_sets[key], table.get((in_domain, model))
+        values = measured(item, table[key, model], reference, rows.get(key), rows.get(in_domain))
+        return {name: values[name] for name in CLASS_MEASURES if name in values}
 
-def _differences(
-    data: Sequence[DataSet], table: Table, in_domain: str, rows: Mapping[str, Tensor] | None
-) -> dict[Key, float]:
-    points: dict[Key, float] = {}
-    known_rows = rows[in_domain] if rows else None
-    for item in data:
-        own_rows = rows[item.key] if rows else None
-        values = {
-            model: measured(item, table[item.key, model], table.get((in_domain, model)), own_rows, known_rows)
-            for model in MODELS
-            if (item.key, model) in table
-        }
-        base = values.pop("deterministic", {})
-        for model, own in values.items():
-            for measure in MEASURES:
-                ours, theirs = own.get(measure), base.get(measure)
-                if ours is not None and theirs is not None:
-                    points[item.key, model, measure] = ours - theirs
-    return points
+    sizes = {key: item.size for key, item in data_sets.items()}
+    return paired_bootstrap(list(table), figures, sizes, resamples=resamples, level=level, seed=seed)
 
 
 def measured(
@@ -204,7 +166,7 @@ def measured(
     in_domain: Columns | None,
     rows: Tensor | None = None,
     known_rows: Tensor | None = None,
-) -> dict[Measure, float | None]:
+) -> dict[str, float | None]:
     """All measures of one model, those of detection outside the domain; over some rows of both sets or all."""
     means = own.measures(rows)
     if item.role != "in_domain" and in_domain is not None:

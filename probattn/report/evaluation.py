@@ -185,7 +185,7 @@ def evaluate(
         >>> data = DataSet(key="test", title="Test", role="in_domain", size=4, labelled=True)
         >>> sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
         >>> measured = PredictedData(data, torch.tensor([0, 0, 1, 1]), {"deterministic": Predictions(sure)})
-        >>> evaluate([measured]).scores[0].accuracy
+        >>> evaluate([measured]).scores[0].values["accuracy"]
         0.75
     """
     in_domain = next((item for item in predicted if item.data.role == "in_domain"), None)
@@ -220,12 +220,12 @@ def _scores(
 ) -> Scores:
     predictions, labels = item.models[model], item.labels
     draws = predictions.draws
+    information = None if draws is None else max(0.0, mutual_information(draws).mean().item())
     return Scores(
         model=model,
         data=item.data.key,
-        **measured(item.data, own, in_domain),
+        values={**measured(item.data, own, in_domain), "mutual_information": information},
         entropy=_entropy(own.entropy),
-        mutual_information=None if draws is None else max(0.0, mutual_information(draws).mean().item()),
         reliability=() if labels is None else reliability_bins(own.bin_sums(None)),
         risk_coverage=None if labels is None else _risk_coverage(own),
         pavpu_curve=()

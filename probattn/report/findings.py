@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TypeVar
 
 from markupsafe import Markup
 
@@ -20,29 +21,20 @@ from probattn.report.claims import (
 from probattn.report.markup import exact
 from probattn.report.measures import (
     MODEL_LABELS,
-    TEXTS,
+    MODEL_TITLES,
     MeasureText,
     Verdict,
     capital,
     counted,
     listed,
 )
-from probattn.report.record import (
-    MEASURES,
-    Comparison,
-    DataSet,
-    Difference,
-    Measure,
-    Scores,
-    SingleRun,
-)
+from probattn.report.record import DETECTION, Comparison, DataSet, Difference, Scores, SingleRun
 from probattn.report.results import Results
 
-LEVEL = 0.95
-"""Of the intervals where single runs hold no difference to take it from."""
+AnyResults = TypeVar("AnyResults", bound=Results)
 
 
-def combine(runs: Mapping[str, Results]) -> Results:
+def combine(runs: Mapping[str, AnyResults]) -> AnyResults:
     r"""The comparison of the runs of one recipe over their seeds.
 
     A score is the mean over seeds. A difference d to the deterministic network of the same seed has the interval and
@@ -65,18 +57,19 @@ def combine(runs: Mapping[str, Results]) -> Results:
         ValueError: fewer than two runs, two of one seed, one that is itself of several runs, or other data sets,
             classes or models than the first has; the message names the run.
     """
-    each = _checked(runs)
-    first = each[0]
-    scores = tuple(_mean(same) for same in zip(*(results.scores for results in each), strict=True))
-    level = first.differences[0].level if first.differences else LEVEL
+    singles = _checked(runs)
+    first = singles[0]
+    scores = tuple(_mean(same) for same in zip(*(results.scores for results in singles), strict=True))
     differences: list[Difference] = []
     for item in first.differences:
-        found = [results.difference(item.measure, item.model, item.data) for results in each]
-        values = [one.value for one in found if one is not None]
-        if len(values) == len(each):
-            differences.append(over_seeds(item, values, level))
-    seconds = sum(results.run.seconds for results in each)
-    return Results(
+        others = [results.difference(item.measure, item.model, item.data) for results in singles]
+        values = [other.value for other in others if other is not None]
+        if len(values) == len(singles):
+            differences.append(over_seeds(item, values, item.level))
+    seconds = sum(results.run.seconds for results in singles)
+    return type(first)(
+        kind=first.kind,
+        measures=first.measures,
         run=first.run.model_copy(update={"seconds": seconds, "commands": ()}),
         runs=tuple(SingleRun(folder=name, seed=results.run.seed) for name, results in runs.items()),
         classes=first.classes,
@@ -86,7 +79,7 @@ def combine(runs: Mapping[str, Results]) -> Results:
     )
 
 
-def _checked(runs: Mapping[str, Results]) -> list[Results]:
+def _checked(runs: Mapping[str, AnyResults]) -> list[AnyResults]:
     if len(runs) < 2:
         raise ValueError(f"combine: expected at least two runs, got {len(runs)}")
     (first_name, first), *others = runs.items()
@@ -100,6 +93,7 @@ def _checked(runs: Mapping[str, Results]) -> list[Results]:
             raise ValueError(f"{name}: expected another seed than {results.run.seed}, which {other} has")
         for what, own, its in (
             ("data sets", first.data, results.data),
+            ("measures", tuple(first.measures), tuple(results.measures)),
             ("classes", first.classes, results.classes),
             ("models", _models(first), _models(results)),
         ):
@@ -120,21 +114,12 @@ def _words(values: Sequence[object]) -> str:
 
 
 def _mean(scores: Sequence[Scores]) -> Scores:
+    """Means of the values that every score has."""
     means: dict[str, float | None] = {}
-    for name in (*MEASURES, "mutual_information"):
-        values = [value for score in scores if (value := getattr(score, name)) is not None]
+    for name in scores[0].values:
+        values = [value for score in scores if (value := score.values.get(name)) is not None]
         means[name] = fmean(values) if len(values) == len(scores) else None
-    return Scores.model_validate({"model": scores[0].model, "data": scores[0].data, **means})
-
-
-HEADLINE: tuple[tuple[str, Measure], ...] = (
-    ("in_domain", "accuracy"),
-    ("in_domain", "matthews"),
-    ("in_domain", "ece"),
-    ("in_domain", "overconfidence"),
-    ("out_of_domain", "auroc"),
-)
-"""Roles and measures that the headline reports, the most important first."""
+    return Scores(model=scores[0].model, data=scores[0].data, values=means)
 
 
 @dataclass(frozen=True)
@@ -143,29 +128,42 @@ class Finding:
 
     Attributes:
         difference: the measured difference.
+        text: texts of its measure.
         data: the data set.
         verdict: "unclear" unless the difference is reliable (:func:`~.claims.is_reliable`).
-        claim: the finding without its data set.
         figures: both values, the difference and its interval.
         order: place of the data set among the others.
     """
 
     difference: Difference
+    text: MeasureText
     data: DataSet
     verdict: Verdict
-    claim: str
     figures: str
     order: int
 
     @property
     def title(self) -> str:
         """The name of the measure."""
-        return TEXTS[self.difference.measure].title
+        return self.text.title
 
-    def of_seed(self, place: int) -> Markup:
+    @property
+    def claim(self) -> str:
+        """The finding without its data set."""
+        return {"better": self.text.gain, "worse": self.text.loss, "unclear": self.text.title}[self.verdict]
+
+    @property
+    def leads(self) -> bool:
+        """Whether it stands in the headline: of the task itself, or of the detection of other inputs."""
+        return self.text.leads and (
+            self.data.role == "in_domain"
+            or (self.difference.measure in DETECTION and self.data.role == "out_of_domain")
+        )
+
+    def of_seed(self, index: int) -> Markup:
         """The difference of one of several seeds."""
-        value = self.difference.seeds[place]
-        return exact(value, TEXTS[self.difference.measure].difference(value))
+        value = self.difference.seeds[index]
+        return exact(value, self.text.difference(value))
 
 
 def findings(results: Results) -> list[Finding]:
@@ -173,22 +171,23 @@ def findings(results: Results) -> list[Finding]:
     return [
         _finding(results, data, difference)
         for data in results.data
-        for measure in MEASURES
+        for measure in results.measures
         if (difference := results.difference(measure, results.compared, data.key)) is not None
     ]
 
 
 def _finding(results: Results, data: DataSet, difference: Difference) -> Finding:
-    text, verdict = TEXTS[difference.measure], results.verdict(difference)
-    claim = {"better": text.gain, "worse": text.loss, "unclear": text.title}[verdict]
-    scores = [results.score(model, difference.data) for model in (difference.model, "deterministic")]
-    ours, base = (text.value(score.measure(difference.measure) if score else None) for score in scores)
+    text, verdict = results.measures[difference.measure], results.verdict(difference)
+    ours, base = (
+        text.value(results.value(difference.measure, model, data.key))
+        for model in (difference.model, "deterministic")
+    )
     low, high = interval_ends(difference, text)
     gap = f"{text.difference(difference.value)}{text.points}"
     figures = f"{ours} against {base}: {gap} ({low} to {high})"
     if verdict != "unclear":
         figures = f"{text.short} {figures}"
-    return Finding(difference, data, verdict, capital(claim), figures, results.data.index(data))
+    return Finding(difference, text, data, verdict, figures, results.data.index(data))
 
 
 def interval_ends(difference: Comparison, text: MeasureText) -> tuple[str, str]:
@@ -196,93 +195,84 @@ def interval_ends(difference: Comparison, text: MeasureText) -> tuple[str, str]:
     return text.difference(difference.low, sign=False), text.difference(difference.high, sign=False)
 
 
-def interval_words(difference: Difference) -> str:
-    """A difference with its interval."""
-    text = TEXTS[difference.measure]
-    low, high = interval_ends(difference, text)
-    return (
-        f"{text.difference(difference.value)}{text.points}, {difference.level:.0%} interval {low} to {high}"
-    )
-
-
 def headline(results: Results) -> str:
     """The title: reliable gains and losses and nothing else, with the numbers of seeds and of the task's examples."""
-    comparisons = findings(results)
+    comparisons, data = findings(results), results.in_domain
+    basis = f"({counted(len(results.seeds), 'seed')}, {data.size:,} {data.unit})"
+    model = MODEL_LABELS[results.compared]
     if not comparisons:
-        return printable(results.run.name)
-    basis = f"({counted(len(results.seeds), 'seed')}, {results.in_domain.size:,} {results.in_domain.unit})"
-    phrases: dict[str, list[str]] = {"better": [], "worse": []}
-    for role, measure in HEADLINE:
-        for finding in comparisons:
-            matches = (finding.data.role, finding.difference.measure) == (role, measure)
-            if matches and finding.verdict != "unclear":
-                phrases[finding.verdict].append(finding.claim[0].lower() + finding.claim[1:])
-    gains, losses = listed(phrases["better"]), listed(phrases["worse"])
+        name, text = next(iter(results.measures.items()))
+        value = results.value(name, results.compared, data.key)
+        if value is None:
+            return printable(results.run.name)
+        return f"{MODEL_TITLES[results.compared]} attention: {text.short} {text.value(value)} {basis}"
     reliable = [finding for finding in comparisons if finding.verdict != "unclear"]
     if not reliable:
-        return f"No reliable difference {basis}"
-    subject = f"{MODEL_LABELS[comparisons[0].difference.model]} attention"
-    subject = capital(subject) if results.runs else f"In this run, {subject}"
-    if gains and losses:
-        return f"{subject} is {gains}, but {losses} {basis}"
-    if gains or losses:
-        return f"{subject} is {gains or losses} {basis}"
-    return f"{subject} differs in {len(reliable)} of {counted(len(comparisons), 'comparison')} {basis}"
+        return f"No reliable difference between {model} and deterministic attention {basis}"
+    gains, losses = (
+        listed([finding.claim for finding in reliable if finding.leads and finding.verdict == verdict])
+        for verdict in ("better", "worse")
+    )
+    words = f"{gains}, but {losses}" if gains and losses else gains or losses
+    words = words or f"{len(reliable)} of {counted(len(comparisons), 'comparison')} differ reliably"
+    subject = f"{model} against deterministic attention"
+    return f"{capital(subject) if results.runs else f'In this run, {subject}'}: {words} {basis}"
 
 
 def evidence(results: Results) -> str:
     """Evidence for the headline: seeds, comparisons and criteria; empty without comparisons."""
-    found = findings(results)
-    if not found:
+    compared = findings(results)
+    if not compared:
         return ""
-    seeds, sets = len(results.seeds), len({finding.data.key for finding in found})
-    comparisons = f"{counted(len(found), 'comparison')} on {counted(sets, 'data set')}"
-    level = found[0].difference.level
-    asked = (
+    seeds, sets = len(results.seeds), len({finding.data.key for finding in compared})
+    comparisons = f"{counted(len(compared), 'comparison')} on {counted(sets, 'data set')}"
+    level = compared[0].difference.level
+    criteria = (
         "A difference counts if its p value, corrected for all of them by Holm's method, is below "
         f"{1 - level:.2g}, if it is at least {LEAST_EFFECT:g} ({100 * LEAST_EFFECT:g} points), and if there are at "
         f"least {LEAST_EXAMPLES} examples{f' and {LEAST_SEEDS} seeds' if results.runs else ''}."
     )
     if results.runs:
         return (
-            f"{counted(seeds, 'seed')}, {comparisons}. {asked} The p values are those of Student's t, paired by seed: "
-            "they cover the chance of training, given these examples."
+            f"{counted(seeds, 'seed')}, {comparisons}. {criteria} The p values are those of Student's t, paired by "
+            "seed: they cover the chance of training, given these examples."
         )
-    resamples = found[0].difference.resamples or 0
-    needed = least_resamples(len(found), level)
+    resamples = compared[0].difference.resamples or 0
+    needed = least_resamples(len(compared), level)
     few = (
-        f" {resamples:,} resamples are too few to tell any of {len(found)} comparisons: set report.resamples to "
+        f" {resamples:,} resamples are too few to tell any of {len(compared)} comparisons: set report.resamples to "
         f"{needed:,} or more."
     )
     return (
-        f"One seed, {comparisons}. {asked} This is evidence about this run; a claim about the method "
+        f"One seed, {comparisons}. {criteria} This is evidence about this run; a claim about the method "
         f"needs several seeds: pass several runs to probattn report.{few if resamples < needed else ''}"
     )
 
 
 def opening(results: Results) -> str:
-    """The paragraph under the title: accuracy first, whatever it is."""
-    data = results.in_domain
-    place = f"{data.size:,} {data.unit} of {isolated(data.title)}"
-    model = results.compared
-    ours, base = results.score(model, data.key), results.score("deterministic", data.key)
-    if ours is None or ours.accuracy is None:
-        return f"{isolated(results.run.network)} was measured on {place}."
-    text = TEXTS["accuracy"]
-    words = f"Of {place}, {MODEL_LABELS[model]} attention got {text.value(ours.accuracy)} right"
+    """The paragraph under the title: the first measure, whatever it is."""
+    data, model = results.in_domain, results.compared
+    basis = f"{data.size:,} {data.unit} of {isolated(data.title)}"
+    name, text = next(iter(results.measures.items()))
+    ours, base = (results.value(name, key, data.key) for key in (model, "deterministic"))
+    if ours is None:
+        return f"{isolated(results.run.network)} was measured on {basis}."
     seeds = ", on average over seeds" if results.runs else ""
-    if ours is base:
+    words = f"{text.title} on {basis}: {text.value(ours)} with {MODEL_LABELS[model]} attention"
+    if model == "deterministic":
         return f"{words}{seeds}."
-    if base is None or base.accuracy is None:
-        return f"{words}. No deterministic baseline was measured."
-    words += f" and deterministic attention {text.value(base.accuracy)}{seeds}"
-    difference = results.difference("accuracy", model, data.key)
+    if base is None:
+        return f"{words}{seeds}. No deterministic baseline was measured."
+    words += f", {text.value(base)} with deterministic attention{seeds}"
+    difference = results.difference(name, model, data.key)
     if difference is None:
         return f"{words}."
-    chance = "the choice of seeds" if results.runs else "the choice of test examples"
+    chance = "the choice of seeds" if results.runs else f"the choice of test {data.unit}"
     ending = {
         "unclear": "no reliable difference",
         "better": f"a gain beyond what {chance} explains",
         "worse": f"a loss beyond what {chance} explains",
     }[results.verdict(difference)]
-    return f"{words}: {ending} ({interval_words(difference)})."
+    low, high = interval_ends(difference, text)
+    gap = f"{text.difference(difference.value)}{text.points}"
+    return f"{words}: {ending} ({gap}, {difference.level:.0%} interval {low} to {high})."

@@ -121,6 +121,7 @@ class Heads(Record):
         texts: over how many texts of the first data set heads were compared.
         sites: by model and call.
         masked_texts: over how many of them accuracy without each head was measured.
+        measure: the accuracy, in words.
         whole: accuracy over these with all heads, by model.
         drops: accuracy without each head, by model and call.
         rows: attention of each head, by text and model.
@@ -129,6 +130,7 @@ class Heads(Record):
     texts: Annotated[int, Field(ge=1)]
     sites: Annotated[tuple[SiteHeads, ...], Field(min_length=1)]
     masked_texts: Count = 0
+    measure: str = "accuracy"
     whole: Mapping[ModelKey, Probability] = Field(default_factory=dict)
     drops: tuple[HeadDrops, ...] = ()
     rows: tuple[HeadRows, ...] = ()
@@ -261,10 +263,11 @@ ROOM = 1.1
 """It ends beyond the largest value by this factor."""
 
 
-def heads_section(found: Heads | None, unit: str = "texts", measure: str = "accuracy") -> Section | None:
-    """The section on heads; None where nothing was measured. ``unit`` is a text, ``measure`` the accuracy, in words."""
+def heads_section(found: Heads | None, unit: str = "texts") -> Section | None:
+    """The section on heads, over examples in ``unit``; None where nothing was measured."""
     if found is None:
         return None
+    measure = found.measure
     names = site_labels([site.site for site in found.sites])
     shown = found.rows[0].site if found.rows else found.sites[-1].site
     none = _number(None)

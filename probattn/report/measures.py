@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from probattn.report.record import BESIDE, MODELS, Measure, ModelKey, Role
+from probattn.report.record import BESIDE, MODELS, ModelKey, Role
 
 Verdict = Literal["better", "worse", "unclear"]
 """Result of a comparison."""
@@ -27,6 +27,7 @@ class MeasureText:
         unit: a share is written in percent and its differences in points; a number with three decimals.
         gain: describes an improvement.
         loss: describes the opposite.
+        leads: whether a reliable difference stands in the headline.
     """
 
     title: str
@@ -36,12 +37,14 @@ class MeasureText:
     unit: Literal["share", "number"]
     gain: str
     loss: str
+    leads: bool = True
 
     def value(self, value: float | None) -> str:
         """A value as text; a dash where nothing was measured.
 
         Example:
-            >>> TEXTS["ece"].value(0.0312), TEXTS["nll"].value(0.4567), TEXTS["ece"].value(None)
+            >>> ece, nll = CLASS_MEASURES["ece"], CLASS_MEASURES["nll"]
+            >>> ece.value(0.0312), nll.value(0.4567), ece.value(None)
             ('3.1%', '0.457', '–')
         """
         if value is None:
@@ -52,7 +55,7 @@ class MeasureText:
         """A difference as text, without unit.
 
         Example:
-            >>> TEXTS["ece"].difference(-0.0312), TEXTS["nll"].difference(0.02)
+            >>> CLASS_MEASURES["ece"].difference(-0.0312), CLASS_MEASURES["nll"].difference(0.02)
             ('−3.1', '+0.020')
         """
         words = f"{100 * value:.1f}" if self.unit == "share" else f"{value:.3f}"
@@ -69,7 +72,8 @@ class MeasureText:
         """The result of a difference by its sign.
 
         Example:
-            >>> TEXTS["ece"].verdict(-0.03), TEXTS["auroc"].verdict(-0.03), TEXTS["ece"].verdict(0.0)
+            >>> ece, auroc = CLASS_MEASURES["ece"], CLASS_MEASURES["auroc"]
+            >>> ece.verdict(-0.03), auroc.verdict(-0.03), ece.verdict(0.0)
             ('better', 'worse', 'unclear')
         """
         if value == 0:
@@ -77,7 +81,7 @@ class MeasureText:
         return "better" if (value > 0) == (self.better == "higher") else "worse"
 
 
-TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
+CLASS_MEASURES: Mapping[str, MeasureText] = MappingProxyType(
     {
         "accuracy": MeasureText(
             "Accuracy",
@@ -105,6 +109,7 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "share",
             "higher F1",
             "lower F1",
+            leads=False,
         ),
         "nll": MeasureText(
             "Negative log-likelihood",
@@ -114,6 +119,7 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "number",
             "lower negative log-likelihood",
             "higher negative log-likelihood",
+            leads=False,
         ),
         "brier": MeasureText(
             "Brier score",
@@ -123,11 +129,12 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "number",
             "lower Brier score",
             "higher Brier score",
+            leads=False,
         ),
         "ece": MeasureText(
             "Calibration error",
             "ECE",
-            "Expected distance between confidence and accuracy (ECE)",
+            "Expected distance between confidence and accuracy, over bins of the winning class's probability (ECE)",
             "lower",
             "share",
             "better calibrated",
@@ -150,15 +157,18 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "share",
             "lower area under risk-coverage",
             "higher area under risk-coverage",
+            leads=False,
         ),
         "pavpu": MeasureText(
             "PAvPU",
             "PAvPU",
-            "Share of predictions that are accurate and certain, or inaccurate and uncertain (p < 0.05)",
+            "Share of predictions that are accurate and certain, or inaccurate and uncertain (p < 0.05 of Welch's "
+            "t-test between the two leading classes)",
             "higher",
             "share",
             "higher PAvPU",
             "lower PAvPU",
+            leads=False,
         ),
         "auroc": MeasureText(
             "OOD detection (AUROC)",
@@ -177,10 +187,11 @@ TEXTS: Mapping[Measure, MeasureText] = MappingProxyType(
             "share",
             "fewer false positives in OOD detection",
             "more false positives in OOD detection",
+            leads=False,
         ),
     }
 )
-"""Texts of every measure."""
+"""Texts of the measures of classifiers, in the order of tables."""
 
 
 class _Names(Mapping[ModelKey, str]):

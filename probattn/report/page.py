@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from probattn.report.measures import (
 )
 from probattn.report.record import DataSet, RunDescription
 from probattn.report.results import Results
-from probattn.report.sections import report_sections
+from probattn.report.sections import QUANTITIES, report_sections
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -55,20 +55,36 @@ def write_report(results: Results, path: Path | str) -> Path:
     return path
 
 
-def render_report(results: Results) -> str:
-    """The page as text: HTML with its styles, script and drawings inside; equal records give an equal page."""
+def render_report(
+    results: Results,
+    further: Iterable[Section | None] = (),
+    *,
+    package: str | None = None,
+    quantities: Mapping[str, tuple[str, str]] = QUANTITIES,
+) -> str:
+    """The page as text: HTML with its styles, script and drawings inside; equal records give an equal page.
+
+    Args:
+        results: the records.
+        further: sections of a task, which stand after the comparison.
+        package: where their templates are.
+        quantities: headings and units of training curves, by the names of the records.
+    """
     run, several = results.run, bool(results.runs)
-    models = {score.model for score in results.scores}
-    prediction = f"{run.num_samples} posterior draws" if results.compared == "bayesian_mean" else "one pass"
-    intervals = "Student's t over seeds" if several else "a paired bootstrap over examples"
+    latent = results.compared == "bayesian_mean"
+    prediction = run.search or (f"{run.num_samples} posterior draws" if latent else "one pass")
     note = Markup(
-        "Every number of this page is in <code>{}</code>, beside it, to the last digit. Measures: expected calibration "
-        "error over 10 bins of the winning class's probability; PAvPU by Welch's t-test between the two leading "
-        "classes; intervals by {}; p values corrected by Holm's method."
-    ).format("seeds.json" if several else "metrics.json", Markup(intervals))
+        "Every number of this page is in <code>{}</code>, beside it, to the last digit. Intervals by {}; p values "
+        "corrected by Holm's method."
+    ).format("seeds.json" if several else "metrics.json", results.intervals)
+    models = {score.model for score in results.scores}
+    both = several or ("deterministic" in models and len(models) > 1)
     return render_page(
-        [*report_sections(results), run_section(run, results.data, note, results.seeds, results.classes)],
-        kind="uncertainty",
+        [
+            *report_sections(results, further, quantities),
+            run_section(run, results.data, note, results.seeds, results.classes),
+        ],
+        kind=results.kind,
         run=run,
         headline=headline(results),
         opening=opening(results),
@@ -76,13 +92,11 @@ def render_report(results: Results) -> str:
         facts=(
             ("Network", plain(run.network)),
             ("Method", plain(run.method)),
-            (
-                "Trained on",
-                budget(run, "examples", each=several or (len(models) > 1 and "deterministic" in models)),
-            ),
+            ("Trained on", budget(run, results.in_domain.unit, each=both)),
             ("Prediction", prediction),
         ),
-        script="maps.js",
+        script="maps.js" if results.attention else "",
+        package=package,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -54,15 +54,9 @@ Role = Literal["in_domain", "shifted", "out_of_domain"]
 ClassMeasure = Literal["matthews", "f1"]
 """Measures of the predicted classes that are taken where they are asked for."""
 
-Measure = Literal[
-    "accuracy", "matthews", "f1", "nll", "brier", "ece", "overconfidence", "aurc", "pavpu", "auroc", "fpr95"
-]
-"""Measures that are compared between models."""
-
-DETECTION: tuple[Measure, ...] = ("auroc", "fpr95")
+DETECTION = ("auroc", "fpr95")
 """Measures of OOD detection."""
 
-MEASURES: tuple[Measure, ...] = get_args(Measure)
 Probability = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -116,24 +110,13 @@ class Entropy(Record):
 
 
 class Scores(Record):
-    """Scores of one model on one data set; None where one cannot be measured.
+    """Measures of one model on one data set.
 
     Attributes:
         model: which model.
         data: key of the data set.
-        accuracy: share of correct predictions.
-        matthews: Matthews correlation of predicted and true classes, where it is asked for.
-        f1: F1 of the second of two classes, else the mean over classes, where it is asked for.
-        nll: mean negative log-likelihood of the label, nats; None also where it is infinite.
-        brier: mean squared distance between the probabilities and the label's indicator, 0 to 2.
-        ece: expected calibration error of the winning class.
-        overconfidence: overconfidence error.
-        aurc: area under the risk-coverage curve.
-        pavpu: PAvPU at p < 0.05.
-        auroc: of the entropy as a detector of this set (positive) against the in-domain set.
-        fpr95: share of in-domain examples flagged when 95% of this set is.
-        mutual_information: mean mutual information between prediction and posterior draw, nats.
-        entropy: predictive entropy; None for means over several runs.
+        values: measures by name, and further figures that are not compared; None where one cannot be measured.
+        entropy: predictive entropy; None where there are no classes, and for means over several runs.
         reliability: reliability bins, the empty ones left out.
         risk_coverage: risk-coverage curve.
         pavpu_curve: PAvPU over thresholds.
@@ -143,28 +126,12 @@ class Scores(Record):
 
     model: ModelKey
     data: str
-    accuracy: Probability | None = None
-    matthews: Annotated[float, Field(ge=-1, le=1)] | None = None
-    f1: Probability | None = None
-    nll: float | None = None
-    brier: float | None = None
-    ece: Probability | None = None
-    overconfidence: Probability | None = None
-    aurc: Probability | None = None
-    pavpu: Probability | None = None
-    auroc: Probability | None = None
-    fpr95: Probability | None = None
-    mutual_information: float | None = None
+    values: Mapping[str, float | None]
     entropy: Entropy | None = None
     reliability: tuple[ReliabilityBin, ...] = ()
     risk_coverage: RiskCoverage | None = None
     pavpu_curve: tuple[PAvPUPoint, ...] = ()
     draws: Literal["posterior", "dropout", "moments"] | None = None
-
-    def measure(self, name: Measure) -> float | None:
-        """Value of a measure by name."""
-        value: float | None = getattr(self, name)
-        return value
 
 
 class Comparison(Record):
@@ -201,7 +168,7 @@ class Difference(Comparison):
         data: key of the data set.
     """
 
-    measure: Measure
+    measure: str
     data: str
 
 
@@ -240,6 +207,7 @@ class RunDescription(Record):
         versions: package versions by name.
         recipe: the resolved recipe (YAML).
         commands: commands that repeat the run.
+        search: how texts were searched for, in words; empty where predictions are not texts.
         restricted: options that kept the evaluation to a part of the data or to fewer draws; empty for a whole one.
     """
 
@@ -257,6 +225,7 @@ class RunDescription(Record):
     versions: Mapping[str, str] = Field(default_factory=dict)
     recipe: str = ""
     commands: tuple[str, ...] = ()
+    search: str = ""
     restricted: str = ""
 
 
@@ -301,3 +270,28 @@ class SingleRun(Record):
 
     folder: str
     seed: int
+
+
+class Listing(Record):
+    """A table of words and numbers that the report shows as it is.
+
+    Attributes:
+        title: what it shows.
+        headings: of its columns.
+        rows: cells; a number has the digits that are shown.
+        words: columns, from the left, that hold words.
+        about: how it is read.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: Count = 1
+    about: str = ""
+
+    @model_validator(mode="after")
+    def _whole_rows(self) -> Listing:
+        for row in self.rows:
+            if len(row) != len(self.headings):
+                raise ValueError(f"expected {len(self.headings)} cells in each row, got {len(row)}: {row}")
+        return self

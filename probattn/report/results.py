@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,15 +18,16 @@ from probattn.report.attribution import AttributionExample
 from probattn.report.claims import is_reliable
 from probattn.report.dynamics import Dynamics
 from probattn.report.heads import Heads
-from probattn.report.measures import TEXTS, Verdict
+from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict
 from probattn.report.record import (
+    BESIDE,
     DETECTION,
     LATENT,
     SINGLE,
     Curve,
     DataSet,
     Difference,
-    Measure,
+    Listing,
     ModelKey,
     Record,
     RunDescription,
@@ -34,18 +36,20 @@ from probattn.report.record import (
 )
 from probattn.report.sites import EdgeAttention, SiteHealth
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of these records; a file of another version is refused."""
 
 
 class Results(Record):
-    """Everything a report shows.
+    """Everything that the report of a run shows, whatever was measured.
 
     Attributes:
         schema_version: version of these records.
+        kind: what the report is about, the task by its section of a recipe, or "uncertainty".
+        measures: what was measured, the most important first, with texts, direction and unit.
         run: what was run; of several runs the first, with the time of all.
         runs: the single runs whose means these are; empty for the records of one run.
-        classes: class names by label.
+        classes: class names by label; empty where there are no classes.
         data: the data sets, the in-domain one first.
         scores: one entry per model and data set.
         differences: the run's own network minus the deterministic one, on the same examples or of the same seeds.
@@ -53,6 +57,7 @@ class Results(Record):
         curves: training curves.
         attention: inputs with attention maps.
         attribution: inputs with the words whose attention makes them unsure.
+        listings: tables of single classes, examples and so on.
         uncertain: the most uncertain inputs.
         mistakes: the most confident mistakes.
         binned: the most confident mistakes of each bin of the reliability diagram of the in-domain data.
@@ -62,10 +67,12 @@ class Results(Record):
         dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
+    kind: str = "uncertainty"
+    measures: Annotated[Mapping[str, MeasureText], Field(min_length=1)] = dict(CLASS_MEASURES)
     run: RunDescription
     runs: tuple[SingleRun, ...] = ()
-    classes: Annotated[tuple[str, ...], Field(min_length=2)]
+    classes: tuple[str, ...] = ()
     data: Annotated[tuple[DataSet, ...], Field(min_length=1)]
     scores: tuple[Scores, ...]
     differences: tuple[Difference, ...] = ()
@@ -73,12 +80,12 @@ class Results(Record):
     curves: tuple[Curve, ...] = ()
     attention: tuple[AttentionExample, ...] = ()
     attribution: tuple[AttributionExample, ...] = ()
+    listings: tuple[Listing, ...] = ()
     uncertain: tuple[Example, ...] = ()
     mistakes: tuple[Example, ...] = ()
     binned: tuple[Example, ...] = ()
     alignment: Alignment | None = None
     edges: tuple[EdgeAttention, ...] = ()
-
     heads: Heads | None = None
     dynamics: tuple[Dynamics, ...] = ()
 
@@ -94,6 +101,16 @@ class Results(Record):
             raise ValueError(
                 f"expected every record to name one of the data sets {keys}, got {unknown or keys}"
             )
+        for score in self.scores:
+            for name, text in self.measures.items():
+                value = score.values.get(name)
+                if text.unit == "share" and value is not None and not 0 <= value <= 1:
+                    raise ValueError(
+                        f"scores of {score.model} on {score.data}, {name}: expected a share in [0, 1], got {value:g}"
+                    )
+        unmeasured = sorted({item.measure for item in self.differences} - set(self.measures))
+        if unmeasured:
+            raise ValueError(f"expected differences of {list(self.measures)}, got {unmeasured}")
         return self
 
     @property
@@ -110,27 +127,39 @@ class Results(Record):
     def compared(self) -> ModelKey:
         """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
         measured = {score.model for score in self.scores}
-        return next((model for model in (*SINGLE, LATENT, "deterministic") if model in measured), LATENT)
+        order = (*SINGLE, LATENT, *BESIDE, "deterministic")
+        return next((model for model in order if model in measured), LATENT)
 
     def score(self, model: ModelKey, data: str) -> Scores | None:
         """Scores of a model on a data set; None if it was not measured."""
         return next((item for item in self.scores if (item.model, item.data) == (model, data)), None)
 
-    def difference(self, measure: Measure, model: ModelKey, data: str) -> Difference | None:
+    def difference(self, measure: str, model: ModelKey, data: str) -> Difference | None:
         """Difference to the baseline; None if it was not measured."""
         wanted = (measure, model, data)
         matches = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
         return next(matches, None)
 
+    def value(self, measure: str, model: ModelKey, data: str) -> float | None:
+        """A measure of a model on a data set; None if it was not measured."""
+        score = self.score(model, data)
+        return None if score is None else score.values.get(measure)
+
     def verdict(self, difference: Difference) -> Verdict:
         """Result of one of the differences; "unclear" where it is not reliable."""
-        sizes = {item.key: item.size for item in self.data}
-        examples = sizes[difference.data]
+        examples = next(item.drawn for item in self.data if item.key == difference.data)
         if difference.measure in DETECTION:
-            examples = min(examples, self.in_domain.size)
+            examples = min(examples, self.in_domain.drawn)
         if not is_reliable(difference, examples):
             return "unclear"
-        return TEXTS[difference.measure].verdict(difference.value)
+        return self.measures[difference.measure].verdict(difference.value)
+
+    @property
+    def intervals(self) -> str:
+        """What the intervals of differences come from, in words."""
+        if self.runs:
+            return "Student's t over seeds"
+        return f"a paired bootstrap over {self.in_domain.cluster or 'examples'}"
 
 
 Content = TypeVar("Content", bound=BaseModel)
@@ -169,8 +198,6 @@ def write_results(results: BaseModel, path: Path | str) -> Path:
 def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
     """Reads what :func:`write_results` wrote.
 
-    Records of schema version 1 come without their comparisons, which have no p values there, and with a warning.
-
     Args:
         path: the file.
         kind: class of the records; those of a task other than classification are in its folder of ``probattn.tasks``.
@@ -189,7 +216,7 @@ def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
         >>> read_results(path)
         Traceback (most recent call last):
         ...
-        probattn.report.results.ResultsFileError: .../metrics.json: expected schema version 2, got 7; ...
+        probattn.report.results.ResultsFileError: .../metrics.json: expected schema version 3, got 7; ...
     """
     path = Path(path)
     header = _read(path, _Header)

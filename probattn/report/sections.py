@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -34,19 +34,15 @@ from probattn.report.measures import (
     MODEL_TITLES,
     ROLE_STYLES,
     ROLE_TITLES,
-    TEXTS,
     MeasureText,
     Verdict,
 )
 from probattn.report.record import (
     BESIDE,
-    MEASURES,
     MODELS,
     Comparison,
     Curve,
     DataSet,
-    Difference,
-    Measure,
     ReliabilityBin,
     Scores,
 )
@@ -59,36 +55,37 @@ LONG = 420
 
 def _tables(results: Results) -> list[tuple[DataSet, list[dict[str, Any]]]]:
     """Rows of measures by data set that any model was measured on; a measure is explained where it comes first."""
-    found = []
-    explained: set[Measure] = set()
+    tables = []
+    explained: set[str] = set()
     for data in results.data:
         rows = []
-        for measure in MEASURES:
-            values = {score.model: score.measure(measure) for score in _scores(results, data)}
+        for measure in results.measures:
+            values = {score.model: score.values.get(measure) for score in _scores(results, data)}
             if any(value is not None for value in values.values()):
                 rows.append(_row(results, data, measure, values, explain=measure not in explained))
                 explained.add(measure)
         if rows:
-            found.append((data, rows))
-    return found
+            tables.append((data, rows))
+    return tables
 
 
 def _row(
-    results: Results, data: DataSet, measure: Measure, values: Mapping[str, float | None], *, explain: bool
+    results: Results, data: DataSet, measure: str, values: Mapping[str, float | None], *, explain: bool
 ) -> dict[str, Any]:
-    text, base, own = TEXTS[measure], "deterministic", results.compared
+    text, own = results.measures[measure], results.compared
+    gaps = {key: results.difference(measure, key, data.key) for key in (own, *BESIDE)}
     return {
         "title": text.title,
         "meaning": f"{text.meaning + '; ' if explain else ''}{text.better} is better",
-        "number": {key: exact(values.get(key), text.value(values.get(key))) for key in (base, own, *BESIDE)},
-        "gap": {key: _gap(results, results.difference(measure, key, data.key)) for key in (own, *BESIDE)},
+        "number": {
+            key: exact(values.get(key), text.value(values.get(key)))
+            for key in ("deterministic", own, *BESIDE)
+        },
+        "gap": {
+            key: None if gap is None else gap_words(gap, text, results.verdict(gap))
+            for key, gap in gaps.items()
+        },
     }
-
-
-def _gap(results: Results, difference: Difference | None) -> dict[str, Any] | None:
-    if difference is None:
-        return None
-    return gap_words(difference, TEXTS[difference.measure], results.verdict(difference))
 
 
 def gap_words(difference: Comparison, text: MeasureText, verdict: Verdict) -> dict[str, Any]:
@@ -168,7 +165,8 @@ def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[s
         figures = []
         for score in scores:
             name, style = MODEL_TITLES[score.model], MODEL_STYLES[score.model]
-            note = Markup("calibration error {}").format(exact(score.ece, TEXTS["ece"].value(score.ece)))
+            error = score.values.get("ece")
+            note = Markup("calibration error {}").format(exact(error, results.measures["ece"].value(error)))
             title = f"Reliability, {name}, {isolated(data.title)}"
             leading = anchors if (score.model, data.key) == own else {}
             chart = reliability_chart(score.reliability, floor, style, title, leading)
@@ -250,24 +248,38 @@ def _card(example: Example, titles: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def report_sections(results: Results) -> list[Section | None]:
-    """The sections of the page in their order; None where nothing was measured."""
-    latent = results.compared == "bayesian_mean"
+def report_sections(
+    results: Results,
+    further: Iterable[Section | None] = (),
+    quantities: Mapping[str, tuple[str, str]] = QUANTITIES,
+) -> list[Section | None]:
+    """The sections of the page in their order; None where nothing was measured.
+
+    ``further`` ones stand after the comparison; ``quantities`` has headings and units of training curves.
+    """
+    latent, unit = results.compared == "bayesian_mean", results.in_domain.unit
     return [
         *_comparison(results, latent=latent),
+        *further,
         _calibration(results),
         _entropy(results),
         _selective(results, latent=latent),
         attribution_section(results.attribution, _site_names(results)),
         attention_section(results.attention, _site_names(results), results.compared),
-        alignment_section(results.alignment),
-        heads_section(results.heads),
+        _listings(results),
+        alignment_section(results.alignment, unit),
+        heads_section(results.heads, unit),
         edges_section(results.edges, latent=latent),
         _examples(results, latent=latent),
         posterior_section(results.health),
         dynamics_section(results.dynamics),
-        training_section(results.curves),
+        training_section(results.curves, quantities),
     ]
+
+
+def _listings(results: Results) -> Section | None:
+    context = {"listings": results.listings}
+    return Section("listings", "Details", "Details", "listing.html", context) if results.listings else None
 
 
 def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
@@ -280,7 +292,7 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
         "models": {score.model for score in results.scores},
         "latent": latent,
         "own": results.compared,
-        "beside": BESIDE_COLUMNS,
+        "beside": [column for column in BESIDE_COLUMNS if column[0] != results.compared],
         "level": f"{comparisons[0].difference.level:.0%}" if comparisons else "",
     }
     if comparisons:

@@ -11,8 +11,8 @@ from probattn.checks import optional
 from probattn.report.attention import Example
 from probattn.report.charts.svg import printable
 from probattn.report.findings import findings, headline
-from probattn.report.measures import MODEL_LABELS, ROLE_TITLES, TEXTS
-from probattn.report.record import Measure, ModelKey
+from probattn.report.measures import MODEL_LABELS, ROLE_TITLES
+from probattn.report.record import ModelKey
 from probattn.report.results import Results
 from probattn.report.sites import EDGE_MEASURES
 
@@ -20,18 +20,6 @@ LONGEST_RULE = 120
 """Most columns of the line below the headings, of a table that has no terminal's width."""
 GUTTER = "  "
 """Between columns."""
-SHOWN: tuple[Measure, ...] = (
-    "accuracy",
-    "matthews",
-    "f1",
-    "nll",
-    "ece",
-    "overconfidence",
-    "pavpu",
-    "aurc",
-    "auroc",
-    "fpr95",
-)
 RELIABLE = "*"
 """Marks a reliable difference."""
 
@@ -171,46 +159,43 @@ def _wrapped(words: str, width: int | None) -> list[str]:
     return list(map(printable, lines))
 
 
-def results_table(results: Results, model: ModelKey | None = None) -> Sheet:
+def results_table(results: Results) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
-    model = model or results.compared
-    compared = [
+    own = results.compared
+    models = [
         key
-        for key in dict.fromkeys(("deterministic", model))
-        if results.score(key, results.in_domain.key) is not None
+        for key in dict.fromkeys(("deterministic", own))
+        if any(key == score.model for score in results.scores)
     ]
-    headings = ["measure", *(MODEL_LABELS[key] for key in compared)]
-    found = findings(results)
-    if len(compared) > 1:
-        level = found[0].difference.level if found else 0.95
-        headings += ["difference", f"{level:.0%} interval"]
+    headings = ["measure", *(MODEL_LABELS[key] for key in models)]
+    if results.differences:
+        headings += ["difference", f"{results.differences[0].level:.0%} interval"]
     groups = []
     for data in results.data:
         rows = []
-        for measure in SHOWN:
-            cells = [_cell(results, key, data.key, measure) for key in compared]
-            if any(cells):
-                gap = _gap(results, measure, model, data.key) if len(compared) > 1 else []
-                rows.append((TEXTS[measure].title, *cells, *gap))
+        for name, text in results.measures.items():
+            values = [results.value(name, key, data.key) for key in models]
+            if any(value is not None for value in values):
+                cells = ["" if value is None else f"{value:.3f}" for value in values]
+                rows.append((text.title, *cells, *_gap(results, name, data.key)))
         if rows:
             groups.append(
                 Group(f"{data.title} ({ROLE_TITLES[data.role]}, {data.size:,} {data.unit})", tuple(rows))
             )
-    for site, edges in _edges(results, compared).items():
+    for site, edges in _edges(results, models).items():
         groups.append(Group(site, tuple((*row, *[""] * (len(headings) - len(row))) for row in edges)))
     return Sheet(tuple(headings), tuple(groups), notes=_notes(results))
 
 
 def _notes(results: Results) -> tuple[str, ...]:
-    found = findings(results)
-    if not found:
-        return ()
-    kind = "Student's t over seeds" if results.runs else "bootstrap over examples"
+    """The headline, and how the intervals are read."""
+    if not results.differences:
+        return (f"{headline(results)}.",) if results.scores else ()
     legend = (
-        f"Intervals: {kind}, each of its comparison alone. {RELIABLE} marks what holds among all {len(found)} "
-        "comparisons (Holm's method), is large enough and rests on enough examples."
+        f"Intervals: {results.intervals}, each of its comparison alone. {RELIABLE} marks what holds among all "
+        f"{len(findings(results))} comparisons (Holm's method), is large enough and rests on enough examples."
     )
-    return (f"{headline(results)}.", legend)
+    return f"{headline(results)}.", legend
 
 
 def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[str, ...]]]:
@@ -232,18 +217,14 @@ def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[s
     }
 
 
-def _gap(results: Results, measure: Measure, model: ModelKey, data: str) -> tuple[str, str]:
-    difference = results.difference(measure, model, data)
+def _gap(results: Results, measure: str, data: str) -> tuple[str, ...]:
+    if not results.differences:
+        return ()
+    difference = results.difference(measure, results.compared, data)
     if difference is None:
         return "", ""
     mark = " " if results.verdict(difference) == "unclear" else RELIABLE
     return f"{difference.value:+.3f}", f"[{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
-
-
-def _cell(results: Results, model: ModelKey, data: str, measure: Measure) -> str:
-    score = results.score(model, data)
-    value = None if score is None else score.measure(measure)
-    return "" if value is None else f"{value:.3f}"
 
 
 def predictions_table(examples: list[Example]) -> Sheet:

@@ -11,12 +11,14 @@ from probattn.tasks.errors import RunError
 from probattn.tasks.experiments import Experiments
 from probattn.tasks.graph_text import GraphTextTask
 from probattn.tasks.graphs import Graphs
+from probattn.tasks.networks import Network
 from probattn.tasks.pretraining import Pretraining
-from probattn.tasks.programs import Data, Network, ProgramTask
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.registry import TASKS, load_network, load_results, load_task, run_task, task_of
 from probattn.tasks.run import evaluate, evaluate_runs, report, train, write_page
 from probattn.tasks.task import Part, Task
 from probattn.tasks.translation import Translation
+from probattn.tasks.view import ResultsView, View
 from probattn.tasks.visual_questions import VisualQuestionTask
 
 __all__ = [
@@ -34,9 +36,11 @@ __all__ = [
     "Part",
     "Pretraining",
     "ProgramTask",
+    "ResultsView",
     "RunError",
     "Task",
     "Translation",
+    "View",
     "VisualQuestionTask",
     "evaluate",
     "evaluate_runs",

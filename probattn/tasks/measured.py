@@ -1,156 +1,20 @@
-"""What tasks share that have measures of their own: predictions, their records, how these read, and runs over seeds."""
+"""Predictions of networks as posteriors, and measures of them as functions of columns."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_expectation, posterior_predict
-from probattn.metrics.functional.calibration import BinSums
-from probattn.report import Curve, ModelKey, RunDescription, Sheet, training_curves
+from probattn.report import Evaluation, ModelKey, ReliabilityBin, Scores, compare
+from probattn.report.bootstrap import Columns, Figures
 from probattn.report.evaluation import reliability_bins
-from probattn.report.measures import MeasureText, within
-from probattn.tasks.fine_tuning.page import headline, render, results_sheet
-from probattn.tasks.fine_tuning.results import (
-    Columns,
-    Figures,
-    MeasuredResults,
-    MeasuredScores,
-    combine,
-    compare,
-)
-from probattn.tasks.programs import AnyData, Network, Program, ProgramTask
-from probattn.tasks.task import AnyRecipe
-from probattn.tasks.topics import TopicData, measure_topics
-
-AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredResults)
-
-
-class MeasuredTask(
-    ProgramTask[AnyRecipe, AnyMeasured, AnyData, Program], Generic[AnyRecipe, AnyMeasured, AnyData, Program]
-):
-    """A task of one network whose results are measures of its own.
-
-    Attributes:
-        measures: what is measured, the most important first; of shares and numbers, with their direction.
-    """
-
-    measures: ClassVar[Mapping[str, MeasureText]]
-
-    @abstractmethod
-    def topic_data(self, networks: Sequence[Network[Program]]) -> TopicData:
-        """Test examples as the topics of the report read them."""
-
-    def curves(self, network: Network[Program]) -> Sequence[Curve]:
-        """Training curves of a network."""
-        return training_curves(network.records, network.key)
-
-    def bins(self, columns: Columns) -> BinSums | None:
-        """Sums over bins of confidence, behind the reliability diagram; None for none."""
-        return None
-
-    def results_of(
-        self,
-        run: RunDescription,
-        networks: Sequence[Network[Program]],
-        table: Mapping[tuple[str, ModelKey], Columns],
-        figures: Figures,
-        *,
-        seed: int,
-        clusters: Mapping[str, Sequence[Hashable]] | None = None,
-        **more: Any,
-    ) -> AnyMeasured:
-        """The records of networks that were measured.
-
-        Args:
-            run: what was run.
-            networks: as :meth:`measure` is given them.
-            table: what the measures are computed from, by data set and model.
-            figures: the measures of columns, and further figures that are not compared.
-            seed: of the resamples behind the comparisons.
-            clusters: the cluster of each example, by data set, where examples depend on each other.
-            **more: what else the records hold, such as ``data``.
-        """
-
-        def compared(columns: Columns) -> dict[str, float | None]:
-            return {name: value for name, value in figures(columns).items() if name in self.measures}
-
-        def reliability(columns: Columns) -> Any:
-            sums = self.bins(columns)
-            return () if sums is None else reliability_bins(sums)
-
-        report = self.recipe.report
-        records = self.results_class(
-            kind=str(self.section),
-            run=run,
-            scores=tuple(
-                MeasuredScores(
-                    model=model, data=data, values=figures(columns), reliability=reliability(columns)
-                )
-                for (data, model), columns in table.items()
-            ),
-            differences=compare(
-                table,
-                compared,
-                clusters=clusters,
-                resamples=report.resamples,
-                level=report.level,
-                seed=seed,
-            ),
-            curves=tuple(curve for network in networks for curve in self.curves(network)),
-            **measure_topics(networks, self.topic_data(networks)),
-            **more,
-        )
-        return cast(AnyMeasured, records)
-
-    @classmethod
-    def headline(cls, results: AnyMeasured) -> str:
-        """The main result, in one line."""
-        return headline(results, cls.measures)
-
-    @classmethod
-    def table(cls, results: AnyMeasured) -> Sheet:
-        """The results for a terminal."""
-        return results_sheet(results, cls.measures)
-
-    @classmethod
-    def page(cls, results: AnyMeasured) -> str:
-        """The report: one HTML page that needs nothing but itself."""
-        text = cls.measures.get(str(cls.head_measure()))
-        words = "accuracy" if text is None else within(text.title)
-        return render(results, cls.measures, cls.unit, head_measure=words)
-
-    @classmethod
-    def head_measure(cls) -> str | None:
-        """The measure that is taken without each head: the first share that is better when higher; None for none."""
-        shares = (
-            name for name, text in cls.measures.items() if (text.unit, text.better) == ("share", "higher")
-        )
-        return next(shares, None)
-
-    @classmethod
-    def summary(cls, results: AnyMeasured) -> dict[str, Any]:
-        """The headline and the comparisons of the run's own network, for programs."""
-        compared = [
-            {
-                **difference.model_dump(exclude={"seeds", "resamples"}),
-                "verdict": results.verdict(difference, cls.measures[difference.measure]),
-            }
-            for difference in results.differences
-            if difference.model == results.compared
-        ]
-        return {"headline": cls.headline(results), "seeds": results.seeds, "comparisons": compared}
-
-    @classmethod
-    def combine(cls, results: Mapping[str, AnyMeasured]) -> AnyMeasured:
-        """The comparison of several runs over their seeds, by the path of their folders."""
-        return combine(results)
-
+from probattn.tasks.measures import binned_sums
+from probattn.tasks.networks import Network
 
 Read = Callable[[Mapping[str, Tensor]], Tensor]
 """A prediction as a function of a batch: a program, or a part of what one predicts."""
@@ -208,3 +72,38 @@ def joined(parts: Sequence[Columns], order: Sequence[int]) -> dict[str, Tensor]:
     """
     back = torch.tensor(order).argsort()
     return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+
+
+def evaluation_of(
+    table: Mapping[tuple[str, ModelKey], Columns],
+    figures: Figures,
+    measures: Collection[str],
+    report: Any,
+    *,
+    seed: int,
+    clusters: Mapping[str, Sequence[Hashable]] | None = None,
+) -> Evaluation:
+    """Scores of every model on every data set, and what separates them from the baseline.
+
+    Args:
+        table: what the measures are computed from, by data set and model; a column "bins" of :func:`bin_columns` is
+            behind the reliability diagram.
+        figures: the measures of columns, and further figures that are not compared.
+        measures: names of those that are compared.
+        report: the recipe's section on the report, with ``resamples`` and ``level``.
+        seed: of the resamples.
+        clusters: the cluster of each example, by data set, where examples depend on each other.
+    """
+
+    def compared(columns: Columns) -> dict[str, float | None]:
+        return {name: value for name, value in figures(columns).items() if name in measures}
+
+    def reliability(columns: Columns) -> tuple[ReliabilityBin, ...]:
+        return reliability_bins(binned_sums(columns["bins"])) if "bins" in columns else ()
+
+    scores = tuple(
+        Scores(model=model, data=data, values=figures(columns), reliability=reliability(columns))
+        for (data, model), columns in table.items()
+    )
+    options = {"clusters": clusters, "resamples": report.resamples, "level": report.level, "seed": seed}
+    return Evaluation(scores, compare(table, compared, **options))

@@ -16,8 +16,8 @@ from probattn.tasks.experiments import Experiments
 from probattn.tasks.fine_tuning import FINE_TUNING
 from probattn.tasks.graph_text import GraphTextTask
 from probattn.tasks.graphs import Graphs
+from probattn.tasks.networks import Network
 from probattn.tasks.pretraining import Pretraining
-from probattn.tasks.programs import Network
 from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.loading import SUFFIXES, load, read
 from probattn.tasks.task import BASELINE, RECIPE, RESULTS, Task
@@ -229,4 +229,4 @@ def load_results(run: Path | str) -> Any:
         ResultsFileError: the file is damaged.
         RunError: no run.
     """
-    return read_results(Path(run) / RESULTS, run_task(run).results_class)
+    return read_results(Path(run) / RESULTS, run_task(run).view.results_class)

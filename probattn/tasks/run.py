@@ -111,7 +111,7 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
         baseline: folder of a deterministic run to compare with; None for the one within the run, if any.
 
     Returns:
-        The records, of the class ``task.results_class``.
+        The records, of the class ``task.view.results_class``.
 
     Raises:
         DataError: the data are not what they were.
@@ -152,7 +152,7 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
     loaded = [
         evaluate(task, run, baseline)
         if again or not (run / RESULTS).exists()
-        else read_results(run / RESULTS, task.results_class)
+        else read_results(run / RESULTS, task.view.results_class)
         for run, task in runs
     ]
     first, task = runs[0]
@@ -164,13 +164,14 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
         for (run, _), results in zip(runs, loaded, strict=True)
     }
     try:
-        combined = task.combine(named)
+        combined = task.view.combine(named)
     except ValueError as error:
         raise RunError(f"in {path}: {one_line(error)}") from error
-    if not isinstance(combined, task.results_class):
+    kind = task.view.results_class
+    if not isinstance(combined, kind):
         raise RunError(
-            f"{type(task).__name__}.combine: expected {task.results_class.__name__}, got {type(combined).__name__}; "
-            "write a combine that returns it, or give no_seeds the reason why there is none"
+            f"{type(task.view).__name__}.combine: expected {kind.__name__}, got {type(combined).__name__}; write a "
+            "combine that returns it, or give no_seeds the reason why there is none"
         )
     return write_results(combined, first / f"{SEEDS}.json"), combined
 
@@ -186,7 +187,7 @@ def write_page(task: AnyTask, results: Any, file: Path) -> Path:
     Raises:
         OSError: the file cannot be written; what was there stays.
     """
-    write_atomically(file, task.page(results).encode())
+    write_atomically(file, task.view.page(results).encode())
     return file
 
 
@@ -210,7 +211,7 @@ def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> 
     if len(runs) == 1:
         return write_page(task, results, file.with_name(REPORT)), file, results
     for run, item in runs:
-        write_page(item, read_results(run / RESULTS, item.results_class), run / REPORT)
+        write_page(item, read_results(run / RESULTS, item.view.results_class), run / REPORT)
     return write_page(task, results, file.with_suffix(".html")), file, results
 
 
@@ -284,8 +285,8 @@ def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Se
 def _check_seeds(runs: Runs) -> None:
     """Makes sure that several runs are those of one recipe, each with a seed of its own."""
     for folder, task in runs:
-        if task.no_seeds is not None:
-            raise RunError(f"{folder}: expected one run, {task.no_seeds}")
+        if task.view.no_seeds is not None:
+            raise RunError(f"{folder}: expected one run, {task.view.no_seeds}")
     seeds: dict[int, Path] = {}
     for folder, task in runs:
         check_same_recipe((runs[0][0], runs[0][1].recipe), (folder, task.recipe), FREE)

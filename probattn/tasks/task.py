@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar
 
 from probattn.inference.run import FitResult
-from probattn.report import Results, Sheet, combine, headline, render_report, results_table
-from probattn.report.terminal import comparisons
 from probattn.tasks.answering import Answering, Deciding, Limits
 from probattn.tasks.errors import RunError
+from probattn.tasks.view import ResultsView, View
 
 RECIPE = "recipe.yaml"
 MODEL = "model"
@@ -58,18 +57,14 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     Attributes:
         section: the key of a recipe that makes it one of this task; None for classification, which needs none.
         recipe_class: the recipe's class.
-        results_class: the class of the records in ``metrics.json``. Where it is another than that of predictions, with
-            which the report, the table and the comparison over seeds come, a task brings its own ``headline``,
-            ``table`` and ``page``.
-        no_seeds: why several runs of this task are not compared over their seeds; None where they are.
+        view: how results read.
         limits: the options that restrict an evaluation.
         restricted: those by which it was restricted, see :func:`limited`; empty for a whole one.
     """
 
     section: ClassVar[str | None] = None
     recipe_class: ClassVar[type[Any]]
-    results_class: ClassVar[type[Any]] = Results
-    no_seeds: ClassVar[str | None] = None
+    view: ClassVar[View[Any]] = ResultsView()
     limits: ClassVar[Limits] = Limits(
         "this kind of run is always measured as a whole", "no draws are made for this kind of run"
     )
@@ -104,39 +99,6 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
             DataError: the data are not what they were.
             RunError: the folder holds no finished run, or the baseline does not fit.
         """
-
-    @classmethod
-    def headline(cls, results: AnyResults) -> str:
-        """The main result, in one line."""
-        return headline(cast(Results, results))
-
-    @classmethod
-    def table(cls, results: AnyResults) -> Sheet:
-        """The results for a terminal."""
-        return results_table(cast(Results, results))
-
-    @classmethod
-    def page(cls, results: AnyResults) -> str:
-        """The report: one HTML page that needs nothing but itself."""
-        return render_report(cast(Results, results))
-
-    @classmethod
-    def summary(cls, results: AnyResults) -> dict[str, Any]:
-        """The headline and the comparisons behind it, for programs."""
-        words = {"headline": cls.headline(results)}
-        if not issubclass(cls.results_class, Results):
-            return words
-        measured = cast(Results, results)
-        return {**words, "seeds": measured.seeds, "comparisons": comparisons(measured)}
-
-    @classmethod
-    def combine(cls, results: Mapping[str, AnyResults]) -> AnyResults:
-        """The comparison of several runs over their seeds, by the path of their folders.
-
-        Raises:
-            ValueError: the evaluations do not fit each other.
-        """
-        return cast(AnyResults, combine(cast(Mapping[str, Results], results)))
 
     def notes(self) -> Iterable[str]:
         """Lines about the data that are printed before training."""

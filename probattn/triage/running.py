@@ -20,7 +20,7 @@ from probattn.report import Sheet
 from probattn.tasks import RunError, Task, required
 from probattn.tasks.answering import Answering, Deciding
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
-from probattn.tasks.programs import in_batches
+from probattn.tasks.networks import in_batches
 from probattn.tasks.progress import note, shown, tracked
 from probattn.triage.calibration import (
     Judged,
@@ -338,7 +338,8 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
     Raises:
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
-    deciding, policy = required(task.deciding, run), read_policy(place)
+    policy = read_policy(place)
+    deciding = required(task.deciding, run)
     if policy.network is None or policy.network != network_digest(run, task.recipe):
         other = (
             "got one that names no network"

@@ -22,7 +22,7 @@ from rich.table import Table
 from probattn.models import AttentionCalls, inspect
 from probattn.report import site_heads
 from probattn.tasks import load_network, load_task
-from probattn.tasks.programs import quiet_loading
+from probattn.tasks.networks import quiet_loading
 from probattn.tasks.task import MODEL
 
 PLAIN, NOTHING = "plain", "nothing"

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from probattn.report import Measure, ModelKey, Results, read_results
+from probattn.report import ModelKey, Results, read_results
 from probattn.tasks import Classification, Network, evaluate, load_network
 
 VARIANTS: dict[str, list[str]] = {
@@ -33,7 +33,7 @@ VARIANTS: dict[str, list[str]] = {
 }
 BASELINE = "deterministic"
 HEALTH = ("spread", "concentration", "kl_nats", "kl_reduced")
-MEASURES: tuple[Measure, ...] = (
+MEASURES = (
     "accuracy",
     "nll",
     "ece",
@@ -73,7 +73,7 @@ def scores(results: Results) -> dict[str, dict[str, float]]:
     for data in results.data:
         score = results.score(model, data.key)
         assert score is not None
-        values = {measure: score.measure(measure) for measure in MEASURES}
+        values = {measure: score.values.get(measure) for measure in MEASURES}
         found[data.key] = {measure: value for measure, value in values.items() if value is not None}
     return found
 

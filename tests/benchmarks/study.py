@@ -35,7 +35,7 @@ from probattn.files.durable import write_atomically
 from probattn.inference import FitResult, posterior_expectation
 from probattn.metrics.functional import mean_interval
 from probattn.tasks import Network, load_task, train
-from probattn.tasks.programs import predictions
+from probattn.tasks.networks import predictions
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 

@@ -13,7 +13,7 @@ from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.classification.answers import Answer, answers_from, columns_of, object_of
 from probattn.tasks.classification.looks import GIVEN
 from probattn.tasks.classification.networks import TrainedClassifier, class_names
-from probattn.tasks.programs import in_batches, predictions
+from probattn.tasks.networks import in_batches, predictions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from probattn.metrics.functional.inputs import widened
 from probattn.models.hosts.convert import conversion
 from probattn.report import Answer, AttributionExample, Change, Example, Reason
 from probattn.tasks.classification.looks import second_text
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 
 LEADING_WORDS, LEADING_PAIRS = 5, 3
 """Words, and pairs of tokens, of a text whose attention is halved and doubled."""

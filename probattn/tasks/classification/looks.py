@@ -22,7 +22,7 @@ from probattn.report import (
     attention_example,
     own_tokens,
 )
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 
 GIVEN = "texts given"
 """Source of texts that are not of the data."""

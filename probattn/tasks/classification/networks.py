@@ -36,7 +36,7 @@ from probattn.models.hosts.store import verify_network
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.programs import Network, quiet_loading
+from probattn.tasks.networks import Network, quiet_loading
 
 NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
     "self_attentive": (SelfAttentiveConfig, SelfAttentiveForSequenceClassification),

@@ -38,7 +38,6 @@ from probattn.report import (
     evaluate,
     mistakes_by_bin,
     most_uncertain,
-    training_curves,
 )
 from probattn.tasks.classification.answering import TextAnswering, answers_of
 from probattn.tasks.classification.answers import Answer, answers_from, object_of, write_predictions
@@ -56,21 +55,19 @@ from probattn.tasks.classification.networks import (
 )
 from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.programs import (
-    Data,
+from probattn.tasks.networks import (
     Network,
-    ProgramTask,
     check_finished,
     check_frozen_probe,
-    dynamics,
     model_key,
     on_device,
     predictions,
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.progress import note
-from probattn.tasks.topics import TopicData, measure_topics
+from probattn.tasks.topics import TopicData
 from probattn.tasks.watching import Watched
 
 OUT_OF_DOMAIN_LIMIT = 2000
@@ -304,17 +301,14 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             thresholds=report.thresholds,
             asked=report.measures,
         )
-        return Results(
-            run=run,
+        inputs = {} if conversion(last.net) is None else self._inputs(networks, predicted[0], data["test"])
+        return self.results(
+            run,
+            networks,
+            measured,
             classes=class_names(last),
             data=tuple(item.data for item in predicted),
-            scores=measured.scores,
-            differences=measured.differences,
-            curves=tuple(
-                curve for network in networks for curve in training_curves(network.records, network.key)
-            ),
-            dynamics=dynamics(networks),
-            **self._details(networks, predicted[0], data["test"]),
+            **inputs,
         )
 
     def _keep(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
@@ -323,18 +317,6 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
         for key, found in answers.items():
             held_out[key].keep(run, key, drawing, list(map(object_of, found)))
-
-    def _details(
-        self, networks: Sequence[TrainedClassifier], predicted: PredictedData, test: TextDataset
-    ) -> dict[str, Any]:
-        """Sections of the report on the methods: maps of single inputs, the posterior, queries and keys, heads."""
-        network = networks[-1]
-        if conversion(network.net) is None:
-            return {}
-        return {
-            **self._inputs(networks, predicted, test),
-            **measure_topics(networks, self.topic_data(networks, test)),
-        }
 
     def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
@@ -419,9 +401,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         single = TextDataset((example.text,), None, (), source, pairs=pairs)
         return next(iter(self.batches(own, single)))
 
-    def topic_data(self, networks: Sequence[TrainedClassifier], data: TextDataset) -> TopicData:
+    def topic_data(self, networks: Sequence[TrainedClassifier]) -> TopicData:
         """Texts as the topics of the report read them."""
-        report = self.recipe.report
+        report, data = self.recipe.report, self.measured()["test"]
 
         def rows(calls: AttentionCalls) -> Iterator[HeadRows]:
             shown = shown_texts(data, report.texts, report.second_texts())

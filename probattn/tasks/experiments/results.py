@@ -89,7 +89,7 @@ class ExperimentResults(Record):
         search_steps: updates by which a good head had learned; None where nothing was searched.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["experiment"] = "experiment"
     run: RunDescription
     task: Literal["copy", "keyword"]

@@ -43,8 +43,28 @@ from probattn.tasks.experiments.results import (
 )
 from probattn.tasks.run import describe, launched
 from probattn.tasks.task import RECIPE, RECORDS, Part, Task
+from probattn.tasks.view import View
 
 NOT_MEASURES = {"kind", "step", "seconds"}
+
+
+class ExperimentView(View[ExperimentResults]):
+    """How the results of conditions read."""
+
+    results_class = ExperimentResults
+    no_seeds = "an experiment holds all its seeds itself (training.runs); give it alone"
+
+    def headline(self, results: ExperimentResults) -> str:
+        """The main result, in one line."""
+        return headline(results)
+
+    def table(self, results: ExperimentResults) -> Sheet:
+        """Conditions with the runs that learned."""
+        return experiment_table(results)
+
+    def page(self, results: ExperimentResults) -> str:
+        """The report."""
+        return render(results)
 
 
 class Experiments(Task[ExperimentRecipe, ExperimentResults]):
@@ -52,8 +72,7 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
 
     section = "experiment"
     recipe_class = ExperimentRecipe
-    results_class = ExperimentResults
-    no_seeds = "an experiment holds all its seeds itself (training.runs); give it alone"
+    view = ExperimentView()
 
     def parts(self, folder: Path) -> Iterator[Part]:
         """The search for heads, then every condition; each has a folder of its own within the run's."""
@@ -95,21 +114,6 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
             ),
             search_steps=None if search is None else search.steps,
         )
-
-    @classmethod
-    def headline(cls, results: ExperimentResults) -> str:
-        """The main result, in one line."""
-        return headline(results)
-
-    @classmethod
-    def table(cls, results: ExperimentResults) -> Sheet:
-        """Conditions with the runs that learned."""
-        return experiment_table(results)
-
-    @classmethod
-    def page(cls, results: ExperimentResults) -> str:
-        """The report."""
-        return render(results)
 
 
 def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:

@@ -10,7 +10,7 @@ from probattn.report import Sheet
 from probattn.tasks.answering import DIGITS, Answering, Drawing
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.measured import posterior_of
-from probattn.tasks.programs import in_batches
+from probattn.tasks.networks import in_batches
 
 if TYPE_CHECKING:
     from probattn.tasks.fine_tuning.task import HeadTask

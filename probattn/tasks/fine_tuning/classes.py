@@ -18,23 +18,23 @@ from probattn.metrics.functional import (
     negative_log_likelihood,
     top_two_p_value,
 )
+from probattn.report.bootstrap import Columns
 from probattn.report.columns import P_VALUE
-from probattn.report.measures import TEXTS
+from probattn.report.measures import CLASS_MEASURES
 from probattn.tasks.answering import Deciding, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch
-from probattn.tasks.fine_tuning.measures import bin_columns, calibration_error
 from probattn.tasks.fine_tuning.recipe import Examples
-from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.held_out import HeldOut
+from probattn.tasks.measures import bin_columns, calibration_error
 
 
 class ClassesTask(HeadTask):
     """A class for each example; labels are int64 ``[B]`` and predictions ``[B, C]``."""
 
     measures: ClassVar[Any] = {
-        name: TEXTS[name] for name in ("accuracy", "nll", "brier", "ece", "aurc", "pavpu")
+        name: CLASS_MEASURES[name] for name in ("accuracy", "nll", "brier", "ece", "aurc", "pavpu")
     }
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:

@@ -40,7 +40,7 @@ from probattn.tasks.fine_tuning.recipe import (
     Rows,
 )
 from probattn.tasks.held_out import HeldOut
-from probattn.tasks.programs import quiet_loading
+from probattn.tasks.networks import quiet_loading
 
 ENDINGS = ("png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff")
 """Of files that are read as images."""

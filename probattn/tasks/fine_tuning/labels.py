@@ -15,15 +15,15 @@ from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
-from probattn.report import ModelKey
+from probattn.report import Listing, ModelKey
+from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
-from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.results import Columns, Listing
 from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances, span_scores
+from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
 
 THRESHOLD = 0.5
 """A label is given where its probability is above it."""

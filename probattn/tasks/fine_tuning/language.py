@@ -24,6 +24,7 @@ from probattn.inference.posterior import Posterior
 from probattn.models.heads import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
 from probattn.report import Group, Sheet
+from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.classification.attribution import Word, words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
@@ -32,7 +33,6 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 

@@ -15,24 +15,17 @@ from probattn.files.durable import digest
 from probattn.models import load, program_for
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import HeadProgram, Program
+from probattn.report import Results
 from probattn.tasks.classification.networks import load_head, load_tokenizer
 from probattn.tasks.fine_tuning.encoding import Encoded, HeadData, padded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe
-from probattn.tasks.fine_tuning.results import MeasuredResults
-from probattn.tasks.measured import MeasuredTask
-from probattn.tasks.programs import (
-    Network,
-    check_finished,
-    model_key,
-    on_device,
-    put_methods,
-    quiet_loading,
-)
+from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
+from probattn.tasks.programs import ProgramTask
 
 TrainedHead = Network[HeadProgram]
 
 
-class HeadNetworks(MeasuredTask[Any, MeasuredResults, HeadData, HeadProgram]):
+class HeadNetworks(ProgramTask[Any, Results, HeadData, HeadProgram]):
     """The networks of a task with a head, before and after training.
 
     Attributes:

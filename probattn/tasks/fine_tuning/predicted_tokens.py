@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probattn.inference.posterior import Posterior
 from probattn.models.program import IGNORED
+from probattn.report.bootstrap import Columns
 from probattn.report.measures import MeasureText
-from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
-from probattn.tasks.fine_tuning.results import Columns
+from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
 
 TOKEN_MEASURES: Mapping[str, MeasureText] = {
     "nll": number("Negative log-likelihood", "Of the true token, nats per token", short="NLL"),

@@ -20,13 +20,13 @@ from probattn.data.corpora import CORPORA, Corpus
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import interval_coverage, interval_score, interval_stretch
-from probattn.report import MODEL_TITLES, ModelKey
+from probattn.report import MODEL_TITLES, Listing, ModelKey
+from probattn.report.bootstrap import Columns
 from probattn.sites.observation import ObservationNoise
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.measures import number, share
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.results import Columns, Listing
 from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
+from probattn.tasks.measures import number, share
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the intervals whose coverage is measured."""

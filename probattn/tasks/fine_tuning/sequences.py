@@ -18,10 +18,10 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.session import evaluating
 from probattn.metrics.functional import bleu_counts, bleu_from_counts
 from probattn.models.program import IGNORED
+from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
-from probattn.tasks.fine_tuning.measures import number
 from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import (
     TOKEN_MEASURES,
@@ -30,9 +30,9 @@ from probattn.tasks.fine_tuning.predicted_tokens import (
     token_figures,
 )
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
+from probattn.tasks.measures import number
 
 
 def _multi30k(source: Language, target: Language, split: Split) -> Rows:

@@ -23,7 +23,8 @@ from probattn.data.hub import load_hub
 from probattn.data.identity import Split, split_of
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import area_under_risk_coverage
-from probattn.report import MODEL_TITLES, AttributionExample, Example, ModelKey, Sheet
+from probattn.report import MODEL_TITLES, AttributionExample, Example, Listing, ModelKey, Sheet
+from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.classification.attribution import attribution_of
 from probattn.tasks.errors import RunError
@@ -38,15 +39,14 @@ from probattn.tasks.fine_tuning.answers import (
     word_f1,
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.measures import AURC, ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.results import Columns, Listing
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 from probattn.tasks.measured import posterior_of
-from probattn.tasks.programs import Network
+from probattn.tasks.measures import AURC, ECE, bin_columns, calibration_error, number, share
+from probattn.tasks.networks import Network
 
 BEST = 5
 """Spans that an answer lists with their probabilities."""

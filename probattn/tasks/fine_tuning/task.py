@@ -14,28 +14,25 @@ from torch import Tensor
 from probattn.checks import shortened
 from probattn.inference.expansion import Method, expansion_pays, posterior_moments
 from probattn.inference.posterior import Posterior
-from probattn.metrics.functional.calibration import BinSums
 from probattn.models.program import HeadProgram
 from probattn.report import (
     AttributionExample,
     DataSet,
     Group,
+    Listing,
     ModelKey,
+    Results,
     RunDescription,
     Sheet,
 )
+from probattn.report.bootstrap import Columns
+from probattn.report.measures import within
 from probattn.tasks.fine_tuning.answering import HeadAnswering
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.measures import binned_sums
 from probattn.tasks.fine_tuning.networks import HeadNetworks, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples
-from probattn.tasks.fine_tuning.results import (
-    Columns,
-    Listing,
-    MeasuredResults,
-)
 from probattn.tasks.measured import expected_of, joined, posteriors_of
-from probattn.tasks.programs import in_batches
+from probattn.tasks.networks import in_batches
 from probattn.tasks.topics import TopicData
 
 ATTRIBUTED = 4
@@ -56,7 +53,6 @@ class HeadTask(HeadNetworks):
             plural; None where examples are independent.
     """
 
-    results_class = MeasuredResults
     headings: ClassVar[Mapping[str, str]]
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     ranked_by: ClassVar[str] = "entropy"
@@ -96,10 +92,6 @@ class HeadTask(HeadNetworks):
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Further tables of the report, from the columns of the test examples by model."""
         return ()
-
-    def bins(self, columns: Columns) -> BinSums | None:
-        """Sums over bins of confidence, behind the reliability diagram; None for none."""
-        return binned_sums(columns["bins"]) if "bins" in columns else None
 
     def batches(
         self, network: TrainedHead, encoded: Sequence[Encoded], examples: Examples
@@ -154,7 +146,7 @@ class HeadTask(HeadNetworks):
         points = moments.draws(max(prediction.num_samples, moments.classes.shape[-1] + 1))
         return replace(points, logits=points.logits.cpu())
 
-    def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> MeasuredResults:
+    def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> Results:
         """Predicts the test examples with every network and measures the predictions."""
         last = networks[-1]
         table: dict[tuple[str, ModelKey], Columns] = {}
@@ -287,7 +279,7 @@ class HeadTask(HeadNetworks):
 
     def topic_data(self, networks: Sequence[TrainedHead]) -> TopicData:
         """Test examples as the topics of the report read them."""
-        test = self.examples["test"]
+        test, head_measure = self.examples["test"], self.head_measure()
 
         def batches(network: TrainedHead, examples: Examples) -> Iterator[Mapping[str, Tensor]]:
             encoded = self.encode(network.codec, examples)
@@ -301,7 +293,8 @@ class HeadTask(HeadNetworks):
             start=self._start,
             report=self.recipe.report,
             prediction=self.recipe.prediction,
-            accuracy=None if self.head_measure() is None else self._head_accuracy,
+            accuracy=None if head_measure is None else self._head_accuracy,
+            measure="" if head_measure is None else within(self.measures[head_measure].title),
         )
 
     def _start(self) -> HeadProgram | None:

@@ -19,15 +19,15 @@ from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.models.program import IGNORED
-from probattn.report import ModelKey
+from probattn.report import Listing, ModelKey
+from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
-from probattn.tasks.fine_tuning.measures import ACCURACY, ECE, number, share
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.results import Columns, Listing
 from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.measures import ACCURACY, ECE, number, share
 
 OUTSIDE = "O"
 """The tag of a word in no span."""

@@ -10,7 +10,7 @@ from probattn.data import GraphTexts
 from probattn.report import Sheet
 from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.graph_text.texts import given_row
-from probattn.tasks.programs import check_finished, in_batches
+from probattn.tasks.networks import check_finished, in_batches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from probattn.metrics.functional import (
 )
 from probattn.metrics.functional.rouge import ROUGE
 from probattn.report.measures import MeasureText
-from probattn.tasks.fine_tuning.measures import number, share
+from probattn.tasks.measures import number, share
 
 RUN = 4
 """Words of a repeated n-gram."""

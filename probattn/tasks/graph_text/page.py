@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from markupsafe import Markup
@@ -10,36 +10,19 @@ from markupsafe import Markup
 from probattn.report import MODEL_TITLES
 from probattn.report.markup import Section, plain
 from probattn.report.measures import MODEL_STYLES
-from probattn.tasks.fine_tuning.page import render as render_measured
 from probattn.tasks.graph_text.drawing import graph_drawing
-from probattn.tasks.graph_text.measures import MEASURES
 from probattn.tasks.graph_text.results import GraphTextResults, GraphTextSample, Piece
 
 
-def render(results: GraphTextResults) -> str:
-    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    return render_measured(
-        results,
-        MEASURES,
-        "texts",
-        more=[_samples_section(results)],
-        head_measure="token accuracy",
-        prediction=results.search,
-        package="probattn.tasks.graph_text",
-    )
-
-
-def _samples_section(results: GraphTextResults) -> Section | None:
+def sections(results: GraphTextResults) -> Iterator[Section]:
+    """The section on samples."""
     context = {
         "samples": [_shown(sample) for sample in results.samples],
         "signature": results.signature,
-        "search": results.search,
+        "search": results.run.search,
     }
-    return (
-        Section("samples", "Texts", "Texts and their graphs", "samples.html", context)
-        if results.samples
-        else None
-    )
+    if results.samples:
+        yield Section("samples", "Texts", "Texts and their graphs", "samples.html", context)
 
 
 def _shown(sample: GraphTextSample) -> dict[str, Any]:

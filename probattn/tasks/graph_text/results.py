@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probattn.data import GraphText
-from probattn.report import ModelKey
+from probattn.report import ModelKey, Results
 from probattn.report.record import Record
-from probattn.tasks.fine_tuning.results import MeasuredResults
 
 
 class Piece(Record):
@@ -37,16 +36,14 @@ class GraphTextSample(Record):
     texts: Mapping[ModelKey, tuple[Piece, ...]]
 
 
-class GraphTextResults(MeasuredResults):
+class GraphTextResults(Results):
     """Everything that the report shows.
 
     Attributes:
-        search: how texts were written, in words.
         signature: how BLEU and METEOR were computed.
         samples: texts with their graphs.
     """
 
-    search: str = ""
     signature: str = ""
     samples: tuple[GraphTextSample, ...] = ()
 

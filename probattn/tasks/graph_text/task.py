@@ -43,7 +43,7 @@ from probattn.tasks.graph_text.measures import (
     text_columns,
     token_columns,
 )
-from probattn.tasks.graph_text.page import render
+from probattn.tasks.graph_text.page import sections
 from probattn.tasks.graph_text.recipe import GraphTextRecipe
 from probattn.tasks.graph_text.results import GraphTextResults
 from probattn.tasks.graph_text.texts import (
@@ -53,9 +53,8 @@ from probattn.tasks.graph_text.texts import (
     surfaces,
     write_lines,
 )
-from probattn.tasks.measured import MeasuredTask, joined
-from probattn.tasks.programs import (
-    Data,
+from probattn.tasks.measured import joined
+from probattn.tasks.networks import (
     Network,
     check_finished,
     model_key,
@@ -65,7 +64,9 @@ from probattn.tasks.programs import (
     search_words,
     text_set,
 )
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.topics import TopicData
+from probattn.tasks.view import ResultsView
 
 VOCABULARY = "vocabulary.json"
 """The vocabulary of a run, in its folder for the model."""
@@ -82,7 +83,7 @@ class GraphTextData(Data):
     vocabulary: Any = None
 
 
-class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
+class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
     """Texts about knowledge graphs by GraphWriter (Koncel-Kedziorski et al. 2019), trained from random weights.
 
     Texts are written at the posterior expectation of latent attention; ``bayesian_mean`` and ``bayesian_expectation``
@@ -92,7 +93,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
     section = "graph_text"
     measures = MEASURES
     recipe_class = GraphTextRecipe
-    results_class = GraphTextResults
+    view = ResultsView(GraphTextResults, sections, "probattn.tasks.graph_text")
     unit = "texts"
 
     def num_outputs(self, net: PreTrainedModel) -> int:
@@ -200,6 +201,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             f"{vocabulary:,} words",
             "data": train.source,
             "train_size": len(train),
+            "search": search_words(self.recipe.search),
         }
 
     def batches(self, network: Trained, texts: GraphTexts, size: int) -> Iterator[dict[str, Tensor]]:
@@ -282,7 +284,6 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             figures,
             seed=report.seed,
             data=(text_set(test, self.unit),),
-            search=search_words(self.recipe.search),
             signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
             samples=samples_of(test, texts, report.samples),
         )
@@ -296,6 +297,7 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
             report=self.recipe.report,
             prediction=self.recipe.prediction,
             accuracy=lambda network, texts: partial(self._token_accuracy, network, texts),
+            measure="token accuracy",
         )
 
     def _token_accuracy(self, network: Trained, texts: GraphTexts) -> float:
@@ -311,8 +313,3 @@ class GraphTextTask(MeasuredTask[GraphTextRecipe, GraphTextResults, GraphTextDat
     def answering(self) -> GraphTextAnswering:
         """Texts about graphs."""
         return GraphTextAnswering(self)
-
-    @classmethod
-    def page(cls, results: GraphTextResults) -> str:
-        """The report."""
-        return render(results)

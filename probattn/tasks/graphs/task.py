@@ -25,24 +25,21 @@ from probattn.report import (
     Results,
     RunDescription,
     evaluate,
-    training_curves,
 )
 from probattn.report.measures import capital
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.answering import Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
-from probattn.tasks.programs import (
-    Data,
+from probattn.tasks.networks import (
     Network,
-    ProgramTask,
     check_finished,
-    is_plain_at,
     load_weights,
     on_device,
     predictions,
     save_weights,
 )
+from probattn.tasks.programs import Data, ProgramTask, is_plain_at
 from probattn.tasks.task import BASELINE, MODEL
 from probattn.tasks.topics.posterior import health
 
@@ -163,21 +160,18 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
             seed=self.recipe.prediction.seed,
             num_bins=report.bins,
         )
-        return Results(
-            run=run,
+        return self.results(
+            run,
+            networks,
+            measured,
             classes=self.graph.label_names,
             data=(predicted.data,),
-            scores=measured.scores,
-            differences=measured.differences,
             health=health(
                 last,
                 [nodes],
                 self.recipe.prediction,
                 reduction=None if latent is None else latent.kl_reduction,
                 chunk_size=1,
-            ),
-            curves=tuple(
-                curve for network in networks for curve in training_curves(network.records, network.key)
             ),
             edges=tuple(record for network in networks for record in _edges(network)),
         )

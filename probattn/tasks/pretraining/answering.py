@@ -16,9 +16,9 @@ from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
 from probattn.tasks.measured import posterior_of
+from probattn.tasks.networks import in_batches
 from probattn.tasks.pretraining.evaluation import piece
 from probattn.tasks.pretraining.stream import Row
-from probattn.tasks.programs import in_batches
 
 if TYPE_CHECKING:
     from pathlib import Path

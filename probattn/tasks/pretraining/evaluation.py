@@ -13,13 +13,13 @@ from probattn.inference.session import derived_seed
 from probattn.models import ElectraProgram
 from probattn.models.electra import Corrupted
 from probattn.report import ModelKey
+from probattn.report.bootstrap import Columns
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
-from probattn.tasks.fine_tuning.results import Columns
 from probattn.tasks.measured import joined, posterior_of, posteriors_of
+from probattn.tasks.networks import Network, in_batches
 from probattn.tasks.pretraining.measures import detection_columns, generator_columns
 from probattn.tasks.pretraining.results import PredictedToken
 from probattn.tasks.pretraining.stream import Row
-from probattn.tasks.programs import Network, in_batches
 
 Trained = Network[ElectraProgram]
 

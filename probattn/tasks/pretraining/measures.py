@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from probattn.inference.posterior import Posterior
 from probattn.models.electra import Corrupted
 from probattn.models.program import IGNORED
+from probattn.report.bootstrap import Columns
 from probattn.report.measures import MeasureText
-from probattn.tasks.fine_tuning.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
-from probattn.tasks.fine_tuning.results import Columns
+from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
 
 BINS = 1024
 """Bins of the scores behind an area under the curve."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from markupsafe import Markup
@@ -9,26 +10,13 @@ from markupsafe import Markup
 from probattn.report import MODEL_TITLES, ModelKey
 from probattn.report.markup import Section, plain
 from probattn.report.measures import MODEL_STYLES
-from probattn.tasks.fine_tuning.page import render as render_measured
-from probattn.tasks.pretraining.measures import MEASURES
 from probattn.tasks.pretraining.results import PredictedToken, PretrainingResults
 
 
-def render(results: PretrainingResults) -> str:
-    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    return render_measured(
-        results,
-        MEASURES,
-        "passages",
-        more=[_samples_section(results)],
-        head_measure="accuracy of detection",
-        package="probattn.tasks.pretraining",
-    )
-
-
-def _samples_section(results: PretrainingResults) -> Section | None:
+def sections(results: PretrainingResults) -> Iterator[Section]:
+    """The section on samples."""
     if not results.samples:
-        return None
+        return
     models = list(results.samples[0][0].probabilities)
     samples = [
         [
@@ -50,7 +38,7 @@ def _samples_section(results: PretrainingResults) -> Section | None:
     ]
     replaced = [sum(token.original is not None for token in sample) for sample in results.samples]
     context: dict[str, Any] = {"samples": list(zip(samples, replaced, strict=True))}
-    return Section("samples", "Texts", "Which tokens were replaced?", "samples.html", context)
+    yield Section("samples", "Texts", "Which tokens were replaced?", "samples.html", context)
 
 
 def shaded(token: PredictedToken, model: ModelKey) -> Markup:

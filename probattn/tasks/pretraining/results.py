@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probattn.report import ModelKey
+from probattn.report import ModelKey, Results
 from probattn.report.record import Probability, Record
-from probattn.tasks.fine_tuning.results import MeasuredResults
 
 
 class PredictedToken(Record):
@@ -23,7 +22,7 @@ class PredictedToken(Record):
     probabilities: Mapping[ModelKey, Probability]
 
 
-class PretrainingResults(MeasuredResults):
+class PretrainingResults(Results):
     """Everything that the report shows.
 
     Attributes:

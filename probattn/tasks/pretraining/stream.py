@@ -19,7 +19,7 @@ from probattn.data.files import read_lines
 from probattn.data.identity import SPLITS, first_of_each, order, text_key
 from probattn.files.durable import digest
 from probattn.models.electra import draw_masked
-from probattn.tasks.programs import in_batches
+from probattn.tasks.networks import in_batches
 
 MULTI30K = "multi30k_en"
 """English sentences of Multi30k's training part."""

@@ -14,21 +14,18 @@ from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, Elect
 
 from probattn.data import DataError, Split
 from probattn.files.durable import digest
-from probattn.metrics.functional.calibration import BinSums
 from probattn.models import ElectraProgram, StoredNetworkError, load
 from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import seeded
 from probattn.report import DataSet, RunDescription
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.measures import binned_sums
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
-from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.measured import MeasuredTask
+from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
 from probattn.tasks.pretraining.answering import PretrainingAnswering
 from probattn.tasks.pretraining.evaluation import Evaluation, Trained
 from probattn.tasks.pretraining.measures import MEASURES, figures, validation_figures
-from probattn.tasks.pretraining.page import render
+from probattn.tasks.pretraining.page import sections
 from probattn.tasks.pretraining.recipe import PretrainingRecipe
 from probattn.tasks.pretraining.results import PretrainingResults
 from probattn.tasks.pretraining.stream import (
@@ -40,22 +37,15 @@ from probattn.tasks.pretraining.stream import (
     with_masks,
 )
 from probattn.tasks.pretraining.vocabulary import learned_tokenizer, loaded_tokenizer
-from probattn.tasks.programs import (
-    Data,
-    Network,
-    check_finished,
-    model_key,
-    on_device,
-    put_methods,
-    quiet_loading,
-)
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.topics import TopicData
+from probattn.tasks.view import ResultsView
 
 GENERATOR = "generator"
 """The generator of a run, a folder in that of the discriminator."""
 
 
-class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
+class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
     """ELECTRA's pre-training (Clark et al. 2020): replaced token detection, with tokens of a masked language model.
 
     The discriminator is what a run keeps: its folder ``model`` is a network of transformers with its tokenizer, which
@@ -65,7 +55,7 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
     section = "pretraining"
     measures = MEASURES
     recipe_class = PretrainingRecipe
-    results_class = PretrainingResults
+    view = ResultsView(PretrainingResults, sections, "probattn.tasks.pretraining")
     unit = "passages"
 
     def num_outputs(self, net: Any) -> int:
@@ -263,10 +253,6 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             samples=self.evaluation.samples(networks, self.test[: self.recipe.report.samples]),
         )
 
-    def bins(self, columns: Columns) -> BinSums:
-        """Sums over bins of confidence in detection."""
-        return binned_sums(columns["bins"])
-
     def topic_data(self, networks: Sequence[Trained]) -> TopicData:
         """Test passages as the topics of the report read them, with replaced tokens."""
         evaluation = self.evaluation
@@ -279,14 +265,10 @@ class Pretraining(MeasuredTask[PretrainingRecipe, PretrainingResults, Data, Elec
             report=self.recipe.report,
             prediction=self.recipe.prediction,
             accuracy=evaluation.accuracy,
+            measure="accuracy of detection",
         )
 
     @property
     def answering(self) -> PretrainingAnswering:
         """For each token of a text the probability that it was replaced."""
         return PretrainingAnswering(self)
-
-    @classmethod
-    def page(cls, results: PretrainingResults) -> str:
-        """The report."""
-        return render(results)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from probattn.sites.method import Measured
-from probattn.tasks.programs import Network, measured
+from probattn.tasks.networks import Network, measured
 from probattn.tasks.topics.alignment import measure_alignment
 from probattn.tasks.topics.data import TopicData
 from probattn.tasks.topics.heads import measure_heads

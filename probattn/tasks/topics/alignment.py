@@ -7,7 +7,7 @@ from typing import Any
 
 from probattn.models import inspect
 from probattn.report import Alignment, clouds, gather, head_bandwidths, site_alignments
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 from probattn.tasks.topics.data import TopicData
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probattn.models import AttentionCalls
 from probattn.report import HeadRows
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 
 
 def _no_rows(_: AttentionCalls) -> Iterable[HeadRows]:
@@ -30,6 +30,7 @@ class TopicData:
             section on them.
         accuracy: returns a function without arguments that measures a network on examples, a share in [0, 1]; None
             where the task has no such measure.
+        measure: that measure, in words.
         rows: returns attention of the heads of some calls in single texts.
     """
 
@@ -39,4 +40,5 @@ class TopicData:
     report: Any
     prediction: Any
     accuracy: Callable[[Network[Any], Any], Callable[[], float]] | None = None
+    measure: str = "accuracy"
     rows: Callable[[AttentionCalls], Iterable[HeadRows]] = _no_rows

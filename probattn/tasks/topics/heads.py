@@ -16,7 +16,7 @@ from probattn.report import (
     SiteHeads,
     site_heads,
 )
-from probattn.tasks.programs import Network, on_device
+from probattn.tasks.networks import Network, on_device
 from probattn.tasks.progress import counting
 from probattn.tasks.topics.data import TopicData
 
@@ -63,6 +63,7 @@ def _drops(networks: Sequence[Network[Any]], data: TopicData, calls: AttentionCa
     }
     return {
         "masked_texts": len(examples),
+        "measure": data.measure,
         "whole": {key: accuracy.whole for key, accuracy in accuracies.items()},
         "drops": tuple(
             HeadDrops(model=key, site=site, accuracy=values)

@@ -9,7 +9,7 @@ from typing import Any
 from probattn.models.hosts.convert import conversion
 from probattn.report.sites import SiteHealth, site_health, weight_spreads
 from probattn.sites.bayesian import KLReduction
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 from probattn.tasks.topics.data import TopicData
 
 HEALTH_BATCHES = 4

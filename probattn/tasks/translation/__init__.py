@@ -1,6 +1,5 @@
 """Translation by an encoder-decoder that is trained from random weights."""
 
-from probattn.tasks.translation.page import render
 from probattn.tasks.translation.results import (
     TranslationResults,
     TranslationSample,
@@ -13,7 +12,6 @@ __all__ = [
     "Translation",
     "TranslationResults",
     "TranslationSample",
-    "render",
     "step_seconds",
     "translation_curves",
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from probattn.models.translation import translate
 from probattn.report import Sheet
 from probattn.tasks.answering import Answering, Drawing
-from probattn.tasks.programs import in_batches
+from probattn.tasks.networks import in_batches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from probattn.inference.records import Record as StepRecord
 from probattn.metrics.functional import bleu_from_counts
-from probattn.report import Curve, ModelKey, training_curves
+from probattn.report import Curve, Listing, ModelKey, Results, Scores, training_curves
+from probattn.report.bootstrap import Columns
 from probattn.report.measures import MODEL_TITLES, MeasureText
 from probattn.report.record import Record
-from probattn.tasks.fine_tuning.measures import number, share
-from probattn.tasks.fine_tuning.results import Columns, Listing, MeasuredResults, MeasuredScores
+from probattn.tasks.measures import number, share
 
 QUANTITIES = ("loss", "cross_entropy", "token_accuracy", "kl_nats", "factors")
 """What a report of translation shows of the records of training, where it is there."""
@@ -36,18 +36,16 @@ class TranslationSample(Record):
     translations: Mapping[ModelKey, str]
 
 
-class TranslationResults(MeasuredResults):
+class TranslationResults(Results):
     """Everything that the report of a run of translation shows.
 
     Attributes:
         languages: from which to which.
-        search: how was translated, in words.
         signature: sacrebleu's description of BLEU.
         samples: translations.
     """
 
     languages: tuple[str, str] = ("", "")
-    search: str = ""
     signature: str = ""
     samples: tuple[TranslationSample, ...] = ()
 
@@ -74,7 +72,7 @@ def figures(columns: Columns) -> dict[str, float | None]:
 
 
 def parts_of_bleu(
-    scores: Sequence[MeasuredScores], seconds: Mapping[ModelKey, float | None], signature: str
+    scores: Sequence[Scores], seconds: Mapping[ModelKey, float | None], signature: str
 ) -> Listing:
     """A table of the parts of BLEU and of the time of an update, over the first model's in brackets."""
     first = seconds[scores[0].model]

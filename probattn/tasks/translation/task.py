@@ -24,16 +24,14 @@ from probattn.models.program import seeded
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
 from probattn.report import Curve, ModelKey, RunDescription
+from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.results import Columns
-from probattn.tasks.measured import MeasuredTask, joined
-from probattn.tasks.programs import (
-    Data,
+from probattn.tasks.measured import joined
+from probattn.tasks.networks import (
     Network,
     check_finished,
     check_frozen_probe,
-    dynamics,
     model_key,
     on_device,
     put_methods,
@@ -41,10 +39,11 @@ from probattn.tasks.programs import (
     search_words,
     text_set,
 )
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.topics import TopicData
 from probattn.tasks.translation.answering import UNDRAWN, TranslationAnswering
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
-from probattn.tasks.translation.page import render
+from probattn.tasks.translation.page import quantities, sections
 from probattn.tasks.translation.recipe import TranslationRecipe
 from probattn.tasks.translation.results import (
     MEASURES,
@@ -55,6 +54,7 @@ from probattn.tasks.translation.results import (
     step_seconds,
     translation_curves,
 )
+from probattn.tasks.view import ResultsView
 from probattn.tasks.watching import Watched
 
 SUBWORDS = "subwords.model"
@@ -72,12 +72,12 @@ class PairData(Data):
     subwords: Any = None
 
 
-class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, Translator]):
+class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, Translator]):
     """Translation by an encoder-decoder, a Transformer or an LSTM, trained from random weights."""
 
     section = "translation"
     recipe_class = TranslationRecipe
-    results_class = TranslationResults
+    view = ResultsView(TranslationResults, sections, "probattn.tasks.translation", quantities=quantities)
     unit = "pairs"
     measures = MEASURES
     limits = Limits(draws=UNDRAWN)
@@ -238,6 +238,7 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
             "network": network_words(self.recipe),
             "data": train.source,
             "train_size": len(train),
+            "search": search_words(self.recipe.search),
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
@@ -278,10 +279,8 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
             seed=self.recipe.report.seed,
             data=(described,),
             languages=test.languages,
-            search=search_words(self.recipe.search),
             signature=signature,
             samples=_samples(test, translations, self.recipe.report.samples),
-            dynamics=dynamics(networks),
         )
         seconds = {network.key: step_seconds(network.records) for network in networks}
         return results.model_copy(update={"listings": (parts_of_bleu(results.scores, seconds, signature),)})
@@ -295,6 +294,7 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
             report=self.recipe.report,
             prediction=Drawing(seed=self.recipe.report.seed, batch_size=self.recipe.search.batch_size),
             accuracy=lambda network, pairs: partial(self._token_accuracy, network, pairs),
+            measure="token accuracy",
         )
 
     def _token_accuracy(self, network: TrainedTranslator, pairs: SentencePairs) -> float:
@@ -306,11 +306,6 @@ class Translation(MeasuredTask[TranslationRecipe, TranslationResults, PairData, 
     def answering(self) -> TranslationAnswering:
         """Translations of sentences."""
         return TranslationAnswering(self)
-
-    @classmethod
-    def page(cls, results: TranslationResults) -> str:
-        """The report."""
-        return render(results)
 
 
 def pairs_digest(splits: ParallelSplits) -> str:

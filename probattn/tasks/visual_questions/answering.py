@@ -10,7 +10,7 @@ from probattn.inference.moments import Moments
 from probattn.inference.posterior import Posterior
 from probattn.report import Sheet
 from probattn.tasks.answering import Answering, Drawing
-from probattn.tasks.programs import in_batches
+from probattn.tasks.networks import in_batches
 from probattn.tasks.visual_questions.predicting import answers_of
 from probattn.tasks.visual_questions.questions import answer_sheet, given_questions, object_of
 

@@ -11,7 +11,7 @@ from probattn.metrics.functional import top_two_p_value
 from probattn.report import Predictions
 from probattn.report.columns import P_VALUE
 from probattn.report.measures import MeasureText
-from probattn.tasks.fine_tuning.measures import ACCURACY, ECE, bin_columns, number, share
+from probattn.tasks.measures import ACCURACY, ECE, bin_columns, number, share
 
 MEASURES: Mapping[str, MeasureText] = {
     "accuracy": MeasureText(

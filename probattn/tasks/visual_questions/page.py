@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,9 +12,7 @@ from probattn.report import MODEL_TITLES
 from probattn.report.charts.heatmap import heatmap
 from probattn.report.markup import Section
 from probattn.report.measures import MODEL_STYLES
-from probattn.tasks.fine_tuning.page import render as render_measured
 from probattn.tasks.visual_questions.drawing import overlay
-from probattn.tasks.visual_questions.measures import MEASURES
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
 
 SMALL = 60.0
@@ -27,27 +26,17 @@ class Drawn(NamedTuple):
     svg: Markup
 
 
-def render(results: VisualQuestionResults) -> str:
-    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    return render_measured(
-        results,
-        MEASURES,
-        "questions",
-        more=[_samples_section(results)],
-        package="probattn.tasks.visual_questions",
-    )
-
-
-def _samples_section(results: VisualQuestionResults) -> Section | None:
+def sections(results: VisualQuestionResults) -> Iterator[Section]:
+    """The section on samples."""
     if not results.samples:
-        return None
+        return
     context = {
         "samples": [shown(sample) for sample in results.samples],
         "latent": any(sample.region_weights.spread for sample in results.samples),
         "shares": any(sample.region_shares for sample in results.samples),
         "draws": results.run.num_samples,
     }
-    return Section("samples", "Questions", "Attention over the image", "samples.html", context)
+    yield Section("samples", "Questions", "Attention over the image", "samples.html", context)
 
 
 def shown(sample: VisualQuestionSample) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.predictive import posterior_predict
 from probattn.models import McanForQuestionAnswering, VisualQuestionProgram, inspect
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 from probattn.tasks.visual_questions.results import AnswerMap, Values
 
 Trained = Network[VisualQuestionProgram]

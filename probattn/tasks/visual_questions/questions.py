@@ -15,10 +15,9 @@ from torch import Tensor
 
 from probattn.checks import shown
 from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
-from probattn.report import MODEL_TITLES, Group, ModelKey, Predictions, Sheet
+from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.results import Listing
-from probattn.tasks.programs import predictions
+from probattn.tasks.networks import predictions
 from probattn.tasks.visual_questions.predicting import (
     Trained,
     answers_of,

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from probattn.report import ModelKey
+from probattn.report import ModelKey, Results
 from probattn.report.record import Probability, Record
-from probattn.tasks.fine_tuning.results import MeasuredResults
 
 Values = tuple[Annotated[float, Field(ge=0)], ...]
 """A number for each word or region."""
@@ -89,7 +88,7 @@ class VisualQuestionSample(Record):
         return self
 
 
-class VisualQuestionResults(MeasuredResults):
+class VisualQuestionResults(Results):
     """Everything that the report shows.
 
     Attributes:

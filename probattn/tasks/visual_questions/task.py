@@ -21,8 +21,8 @@ from probattn.data import (
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.report import DataSet, ModelKey, RunDescription
-from probattn.tasks.measured import MeasuredTask, joined
-from probattn.tasks.programs import (
+from probattn.tasks.measured import joined
+from probattn.tasks.networks import (
     Network,
     check_finished,
     model_key,
@@ -31,7 +31,9 @@ from probattn.tasks.programs import (
     put_methods,
     quiet_loading,
 )
+from probattn.tasks.programs import ProgramTask
 from probattn.tasks.topics import TopicData
+from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.answering import VisualAnswering
 from probattn.tasks.visual_questions.building import (
     VisualQuestionData,
@@ -40,7 +42,7 @@ from probattn.tasks.visual_questions.building import (
     prepared,
 )
 from probattn.tasks.visual_questions.measures import MEASURES, answer_columns, figures
-from probattn.tasks.visual_questions.page import render
+from probattn.tasks.visual_questions.page import sections
 from probattn.tasks.visual_questions.predicting import Trained, answers_of
 from probattn.tasks.visual_questions.questions import (
     by_kind,
@@ -54,7 +56,7 @@ Columns = dict[str, Tensor]
 
 
 class VisualQuestionTask(
-    MeasuredTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
+    ProgramTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
 ):
     """Questions about images by MCAN (Yu et al. 2019), trained from random weights.
 
@@ -64,7 +66,7 @@ class VisualQuestionTask(
     section = "visual_questions"
     measures = MEASURES
     recipe_class = VisualQuestionRecipe
-    results_class = VisualQuestionResults
+    view = ResultsView(VisualQuestionResults, sections, "probattn.tasks.visual_questions")
     unit = "questions"
 
     @cached_property
@@ -245,8 +247,3 @@ class VisualQuestionTask(
     def answering(self) -> VisualAnswering:
         """Answers to questions about images."""
         return VisualAnswering(self)
-
-    @classmethod
-    def page(cls, results: VisualQuestionResults) -> str:
-        """The report."""
-        return render(results)

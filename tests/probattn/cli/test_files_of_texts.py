@@ -13,7 +13,7 @@ from probattn.cli.predicting import FileRequest, predict_file
 from probattn.cli.rows import opened
 from probattn.data import DataError
 from probattn.data.tables import delimited_records
-from probattn.tasks import run_task
+from probattn.tasks import Answering, run_task
 
 TEXTS = ["the film was good", 'a bad "plot", poor cast', "fine"]
 ANSWER = ["label", "probability", "p_negative", "p_positive", "entropy", "mutual_information", "spread"]
@@ -154,7 +154,7 @@ def test_a_row_without_a_text_is_found_before_anything_is_predicted(run, tmp_pat
     file = tmp_path / "in.csv"
     file.write_text("text\n" + "a film\n" * 300 + '" "\n', encoding="utf-8")
     task = run_task(run)
-    monkeypatch.setattr(type(task), "predict", lambda *_, **__: pytest.fail("predicted"))
+    monkeypatch.setattr(Answering, "predict", lambda *_, **__: pytest.fail("predicted"))
     with pytest.raises(DataError, match="line 302: expected some words in column 'text'"):
         predict_file(task.answering, run, FileRequest(str(file)), lambda answers: map(dict, answers))
 
@@ -180,13 +180,17 @@ def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypa
     place = tmp_path / "in.tsv"
     place.write_text('text\tnumber\n"Alien" is fine\t1\n2" of rain\t2\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 2: malformed record"):
-        predict_file(task.answering, run, FileRequest(str(place)), lambda answers: map(task.answering.columns, answers))
+        predict_file(
+            task.answering, run, FileRequest(str(place)), lambda answers: map(task.answering.columns, answers)
+        )
     source = task.recipe.data.train.model_copy(update={"quotes": False})
     data = task.recipe.data.model_copy(update={"train": source})
     plain = type(task)(task.recipe.model_copy(update={"data": data}))
     asked = []
-    monkeypatch.setattr(plain, "predict", lambda *given: map(asked.append, given[1]))
-    assert predict_file(plain, run, FileRequest(str(place)), lambda answers: ({} for _ in answers)) == (2, 0)
+    monkeypatch.setattr(Answering, "predict", lambda *words: map(asked.append, words[2]))
+    assert predict_file(
+        plain.answering, run, FileRequest(str(place)), lambda answers: ({} for _ in answers)
+    ) == (2, 0)
     assert asked == ['"Alien" is fine', '2" of rain']
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import succeeds
 
-from probattn.cli.app import training_lines
 from probattn.cli.errors import wrapped
 from probattn.recipes import load_any_recipe
+from probattn.tasks import ProgramTask
 from probattn.tasks.sections.base import RunRecipe, run_name
 
 NAMES = (
@@ -133,7 +133,7 @@ def test_enormous_names_are_shortened_on_the_terminal_and_in_the_recipe(command)
 
 def test_the_classes_of_a_training_are_shortened():
     task = SimpleNamespace(sizes=dict, unit="texts", classes=lambda: {"l" * 50_000: 3, "b": 2})
-    (line,) = training_lines(task, {})
+    (line,) = ProgramTask.data_summary(task)
     assert line.startswith("classes: lll") and line.endswith("l 3, b 2 (training)") and len(line) < 100
 
 

@@ -58,7 +58,7 @@ def results(name: str = "Rotten tomatoes (test)") -> Results:
             model=model,
             data=each.key,
             entropy=Entropy(mean=0.1, quantiles=(0.1, 0.1)),
-            **{measure: (index + place / 10) / 10 for index, measure in enumerate(measures)},
+            values={measure: (index + place / 10) / 10 for index, measure in enumerate(measures)},
         )
         for place, model in enumerate(("deterministic", "bayesian_mean"))
         for each in data

@@ -271,7 +271,7 @@ def test_differences_are_those_of_a_paired_test():
     [
         (["sst2_babn", "sst2_babn"], "compare: expected recipes of different names, got 'sst2_babn' twice"),
         (["sst2_babn", "--error", "0"], "compare: error: expected a number in (0, 1), got 0.0"),
-        (["copying_heads"], "copying_heads: expected a recipe of texts, got one of experiment"),
+        (["copying_heads"], "copying_heads: expected a run that classifies texts, got one of experiment"),
         (["no_such_recipe"], "no_such_recipe"),
     ],
 )

@@ -24,7 +24,7 @@ from probattn.recipes import load_any_recipe, recipe_names
 from probattn.tasks import RunError
 from probattn.tasks.classification.networks import load_head
 from probattn.tasks.classification.recipe import PretrainedRecipe
-from probattn.tasks.programs import put_methods
+from probattn.tasks.networks import put_methods
 from probattn.tasks.registry import task_class
 from probattn.tasks.visual_questions.building import new_network
 

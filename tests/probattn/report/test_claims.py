@@ -170,5 +170,7 @@ def test_a_great_difference_is_claimed(results: Results) -> None:
     found = Results(
         run=results.run, classes=results.classes, data=(data,), scores=scores, differences=differences
     )
-    assert headline(found).startswith("In this run, aligned attention is better calibrated")
+    assert headline(found).startswith(
+        "In this run, aligned against deterministic attention: better calibrated"
+    )
     assert headline(found).endswith("(1 seed, 400 texts)")

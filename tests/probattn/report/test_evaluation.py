@@ -86,7 +86,7 @@ def test_scores_equal_direct_computation(classes: int) -> None:
     item = made("in_domain", 300, classes, seed=classes)
     for score in evaluate([item], resamples=2).scores:
         for name, value in expected_scores(item, score.model).items():
-            assert getattr(score, name) == pytest.approx(value, abs=1e-6), (score.model, name)
+            assert score.values[name] == pytest.approx(value, abs=1e-6), (score.model, name)
 
 
 @pytest.mark.parametrize("model", ["deterministic", "bayesian_mean"])
@@ -98,7 +98,7 @@ def test_pavpu_equals_welch_tests_by_scipy(model: str) -> None:
     p = stats.ttest_ind(pairs[..., 0], pairs[..., 1], equal_var=False).pvalue
     right = draws.mean(0).argmax(1) == labels
     score = next(s for s in evaluate([item], resamples=1).scores if s.model == model)
-    assert score.pavpu == pytest.approx((right == (p < 0.05)).mean(), abs=1e-6)
+    assert score.values["pavpu"] == pytest.approx((right == (p < 0.05)).mean(), abs=1e-6)
     for point in score.pavpu_curve:
         assert point.value == pytest.approx((right == (p < point.threshold)).mean(), abs=1e-6)
         assert point.certain == pytest.approx((p < point.threshold).mean(), abs=1e-6)
@@ -108,8 +108,8 @@ def test_only_draws_have_pavpu_and_mutual_information() -> None:
     scores = {
         score.model: score for score in evaluate([made("in_domain", 50, 2, seed=0)], resamples=1).scores
     }
-    assert scores["bayesian_expectation"].pavpu is None
-    assert scores["bayesian_expectation"].mutual_information is None
+    assert "pavpu" not in scores["bayesian_expectation"].values
+    assert scores["bayesian_expectation"].values["mutual_information"] is None
     assert scores["bayesian_expectation"].draws is None
     assert scores["bayesian_mean"].draws == "posterior"
     assert scores["deterministic"].draws == "dropout"
@@ -123,7 +123,9 @@ def test_entropy_quantiles_and_mutual_information() -> None:
     assert score.entropy.mean == pytest.approx(entropy.mean())
     quantiles = np.quantile(entropy, np.linspace(0, 1, 101), method="lower")
     np.testing.assert_allclose(score.entropy.quantiles, quantiles)
-    assert score.mutual_information == pytest.approx(entropy.mean() - stats.entropy(draws, axis=2).mean())
+    assert score.values["mutual_information"] == pytest.approx(
+        entropy.mean() - stats.entropy(draws, axis=2).mean()
+    )
 
 
 @pytest.mark.parametrize("role", ["shifted", "out_of_domain"])
@@ -139,10 +141,10 @@ def test_detection_by_entropy(role: str) -> None:
         )
         truth = np.r_[np.zeros(len(known)), np.ones(len(ood))]
         values = np.r_[known, ood]
-        assert score.auroc == pytest.approx(roc_auc_score(truth, values), abs=1e-6)
+        assert score.values["auroc"] == pytest.approx(roc_auc_score(truth, values), abs=1e-6)
         false, found, _ = roc_curve(truth, values, drop_intermediate=False)
-        assert score.fpr95 == pytest.approx(false[found >= 0.95].min(), abs=1e-6)
-    assert all(score.auroc is None for score in scores if score.data == "test")
+        assert score.values["fpr95"] == pytest.approx(false[found >= 0.95].min(), abs=1e-6)
+    assert all("auroc" not in score.values for score in scores if score.data == "test")
 
 
 def test_reliability_bins_with_wilson_intervals() -> None:
@@ -168,7 +170,7 @@ def test_risk_coverage_ends_at_the_error_rate() -> None:
         curve = score.risk_coverage
         assert curve.coverage[0] == pytest.approx(1 / 1000)
         assert curve.coverage[-1] == 1
-        assert curve.risk[-1] == pytest.approx(1 - score.accuracy, abs=1e-6)
+        assert curve.risk[-1] == pytest.approx(1 - score.values["accuracy"], abs=1e-6)
         assert len(curve.coverage) <= 200
 
 
@@ -189,8 +191,8 @@ def test_differences_are_those_of_the_scores_and_lie_in_their_intervals() -> Non
     scores, differences = evaluate(items, resamples=100)
     assert {item.data for item in differences} == {"test", "shift", "out"}
     for item in differences:
-        ours = score_of(scores, item.model, item.data).measure(item.measure)
-        base = score_of(scores, "deterministic", item.data).measure(item.measure)
+        ours = score_of(scores, item.model, item.data).values.get(item.measure)
+        base = score_of(scores, "deterministic", item.data).values.get(item.measure)
         assert item.value == pytest.approx(ours - base, abs=1e-12)
         assert item.low <= item.high
         assert item.resamples == 100
@@ -275,9 +277,9 @@ def test_one_example_one_draw() -> None:
         "bayesian_mean": Predictions.from_draws(torch.tensor([[[0.4, 0.6]]])),
     }
     scores, differences = evaluate([PredictedData(data, torch.tensor([1]), models)], resamples=5)
-    assert [score.accuracy for score in scores] == [1, 1]
-    assert scores[1].pavpu == 1  # draws that do not vary are certain
-    assert scores[1].mutual_information == 0
+    assert [score.values["accuracy"] for score in scores] == [1, 1]
+    assert scores[1].values["pavpu"] == 1  # draws that do not vary are certain
+    assert scores[1].values["mutual_information"] == 0
     assert "pavpu" not in {difference.measure for difference in differences}
 
 
@@ -287,8 +289,8 @@ def test_an_impossible_label_has_no_likelihood() -> None:
     ours = Predictions.from_draws(torch.tensor([[[0.9, 0.1], [0.5, 0.5], [0.5, 0.5]]]))
     models = {"deterministic": base, "bayesian_mean": ours}
     scores, differences = evaluate([PredictedData(data, torch.tensor([1, 0, 1]), models)], resamples=20)
-    assert scores[0].nll is None
-    assert scores[1].nll == pytest.approx((np.log(10) + 2 * np.log(2)) / 3)
+    assert scores[0].values["nll"] is None
+    assert scores[1].values["nll"] == pytest.approx((np.log(10) + 2 * np.log(2)) / 3)
     assert "nll" not in {difference.measure for difference in differences}
 
 
@@ -298,7 +300,7 @@ def test_confidences_of_one_half_in_many_classes_are_binned_as_they_are() -> Non
     p = torch.tensor([[0.4, 0.3, 0.3], [0.2, 0.35, 0.45]])
     score = evaluate([PredictedData(data, torch.tensor([0, 0]), {"deterministic": Predictions(p)})]).scores[0]
     assert [(b.count, b.accuracy) for b in score.reliability] == [(2, 0.5)]
-    assert score.ece == pytest.approx(0.5 - 0.425)
+    assert score.values["ece"] == pytest.approx(0.5 - 0.425)
 
 
 def test_input_that_does_not_fit_is_refused() -> None:

@@ -109,7 +109,7 @@ def test_the_numbers_are_those_of_the_records(results: Results) -> None:
     assert "Length of a head, value" not in section and "Length of a head, key" in section
     for words in ("Before training", "Deterministic", "Repulsive"):
         assert words in section
-    assert "over 5 texts" in section and "measured over 20" in section
+    assert "over 5 examples" in section and "measured over 20" in section
     assert "could not be loaded again" not in section
 
 
@@ -133,7 +133,7 @@ def test_heads_that_nobody_misses_and_other_units() -> None:
     spared = tuple(item.model_copy(update={"accuracy": (0.9, 0.9)}) for item in measured().drops)
     whole = {item.model: 0.9 for item in spared}
     view = heads_section(
-        measured(drops=spared, whole=whole), unit="sentence pairs", measure="token accuracy"
+        measured(drops=spared, whole=whole, measure="token accuracy"), unit="sentence pairs"
     ).context
     assert view["fallen"].startswith(
         "Each of the 4 heads of the deterministic network can be taken out without any "

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from probattn.inference.records import LARGEST
 from probattn.report.attention import AttentionExample, AttentionMap, Example
-from probattn.report.record import MEASURES, MODELS, SINGLE, Curve, DataSet, Entropy, Scores
+from probattn.report.measures import CLASS_MEASURES
+from probattn.report.record import MODELS, SINGLE, Curve, DataSet
 from probattn.report.results import Results, ResultsFileError, read_results, write_results
 from probattn.report.sites import SiteHealth
 
@@ -22,7 +23,7 @@ def test_records_are_frozen(results: Results) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         results.run.name = "another"
     with pytest.raises(ValidationError, match="frozen"):
-        results.scores[0].accuracy = 1.0
+        results.scores[0].values = {"accuracy": 1.0}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "0.5", None, True])
@@ -32,14 +33,11 @@ def test_a_number_is_a_finite_number(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [-0.001, 1.001])
-def test_a_share_lies_between_0_and_1(value: float) -> None:
-    with pytest.raises(ValidationError, match="than or equal"):
-        Scores(
-            model="deterministic",
-            data="test",
-            accuracy=value,
-            entropy=Entropy(mean=0.1, quantiles=(0.1, 0.2)),
-        )
+def test_a_share_lies_between_0_and_1(results: Results, value: float) -> None:
+    first, *others = results.scores
+    wrong = first.model_copy(update={"values": {**first.values, "accuracy": value}})
+    with pytest.raises(ValidationError, match=r"accuracy: expected a share in \[0, 1\], got -?[01]\.001"):
+        Results(**{**dict(results), "scores": (wrong, *others)})
 
 
 def test_unknown_fields_are_refused() -> None:
@@ -85,10 +83,10 @@ def test_scores_and_differences_are_found_by_name(results: Results) -> None:
             score = results.score(model, data.key)
             assert score is not None
             assert (score.model, score.data) == (model, data.key)
-            for measure in MEASURES:
-                assert score.measure(measure) == getattr(score, measure)
+            for measure in CLASS_MEASURES:
+                assert score.values.get(measure) == results.value(measure, model, data.key)
                 difference = results.difference(measure, model, data.key)
-                assert (difference is None) == (model == "deterministic" or score.measure(measure) is None)
+                assert (difference is None) == (model == "deterministic" or score.values.get(measure) is None)
     assert results.score("deterministic", "elsewhere") is None
 
 
@@ -133,9 +131,9 @@ def written(path: Path, content: bytes | str) -> Path:
         ('{"schema_version": 1,\n "run": ', "expected JSON, got .* at line 2 column 8"),
         ("[1, 2]", r"at the whole: .*object, got \[1, 2\]"),
         ("{}", "this is no metrics.json"),
-        ('{"schema_version": 3}', "expected schema version 2, got 3"),
-        ('{"schema_version": 1}', "expected schema version 2, got 1"),
-        ('{"schema_version": 2}', r"at run: Field required, got .* \(and 3 more\)"),
+        ('{"schema_version": 2}', "expected schema version 3, got 2"),
+        ('{"schema_version": 1}', "expected schema version 3, got 1"),
+        ('{"schema_version": 3}', r"at run: Field required, got .* \(and 2 more\)"),
         *(
             (content, "metrics.json: ")
             for content in (
@@ -165,8 +163,8 @@ def test_unreadable_files_say_why_in_one_line(content: bytes | str, message: str
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("scores", 0, "accuracy"), 1.5, r"scores.0.accuracy: .*, got 1\.5"),
-        (("scores", 0, "accuracy"), "half", "scores.0.accuracy"),
+        (("scores", 0, "values", "accuracy"), 1.5, r"accuracy: expected a share in \[0, 1\], got 1\.5"),
+        (("scores", 0, "values", "accuracy"), "half", "scores.0.values.accuracy"),
         (("scores", 0, "colour"), 1, "scores.0.colour: Extra inputs"),
         (("run", "steps"), -1, "run.steps"),
         (("data", 0, "role"), "somewhere", "data.0.role"),
@@ -184,7 +182,7 @@ def test_wrong_values_are_named_by_their_place(
     results: Results, tmp_path: Path, place: tuple[str | int, ...], value: object, message: str
 ) -> None:
     content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
-    assert content["schema_version"] == 2
+    assert content["schema_version"] == 3
     target = content
     for step in place[:-1]:
         target = target[step]

@@ -9,7 +9,7 @@ from scipy import stats
 from probattn.metrics.functional import holm
 from probattn.report import Results, combine, evidence, findings, headline, render_report
 from probattn.report.findings import opening
-from probattn.report.record import MEASURES
+from probattn.report.measures import CLASS_MEASURES
 
 SHIFTS = {0: 0.03, 3: 0.041, 1: 0.035, 8: 0.029, 5: 0.038}
 """By how much the calibration of a seed's Bayesian network is worse, the seeds in no order."""
@@ -22,12 +22,12 @@ def of_seed(results: Results, seed: int, shift: float) -> Results:
     for score in results.scores:
         base = results.score("deterministic", score.data)
         changed = {}
-        for measure in MEASURES:
-            value = base.measure(measure) if score.measure(measure) is not None else None
+        for measure in CLASS_MEASURES:
+            value = base.values.get(measure) if score.values.get(measure) is not None else None
             if value is not None:
                 shifted = shift if measure == "ece" and score.model == "bayesian_mean" else 0.0
                 changed[measure] = abs(value + 0.004 * rng.standard_normal() + shifted)
-        scores.append(score.model_copy(update=changed))
+        scores.append(score.model_copy(update={"values": {**score.values, **changed}}))
     moved = results.model_copy(
         update={
             "scores": tuple(scores),
@@ -44,7 +44,7 @@ def of_seed(results: Results, seed: int, shift: float) -> Results:
 
 
 def value_of(results: Results, model: str, item: object) -> float:
-    return results.score(model, item.data).measure(item.measure)
+    return results.score(model, item.data).values.get(item.measure)
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +62,10 @@ def test_scores_are_means_over_seeds(runs: dict[str, Results], combined: Results
         (score.model, score.data) for score in runs["run-0"].scores
     ]
     for score in combined.scores:
-        for measure in MEASURES:
-            values = [found.score(score.model, score.data).measure(measure) for found in runs.values()]
+        for measure in CLASS_MEASURES:
+            values = [found.score(score.model, score.data).values.get(measure) for found in runs.values()]
             expected = None if None in values else pytest.approx(statistics.fmean(values))
-            assert score.measure(measure) == expected
+            assert score.values.get(measure) == expected
         assert score.entropy is None and not score.reliability
 
 
@@ -94,7 +94,10 @@ def test_the_family_is_all_comparisons_of_a_model(combined: Results) -> None:
 def test_the_words_speak_of_seeds(combined: Results) -> None:
     assert combined.seeds == (0, 3, 1, 8, 5)
     assert combined.run.seconds == 50 and combined.run.commands == ()
-    assert headline(combined) == "Bayesian attention is worse calibrated (5 seeds, 400 examples)"
+    assert (
+        headline(combined)
+        == "Bayesian against deterministic attention: worse calibrated (5 seeds, 400 examples)"
+    )
     assert ", on average over seeds: no reliable difference" in opening(combined)
     words = evidence(combined)
     assert words.startswith("5 seeds, 18 comparisons on 3 data sets.")
@@ -116,7 +119,10 @@ def test_two_seeds_show_nothing_however_alike(runs: dict[str, Results]) -> None:
     )
     found = combine({"a": first, "b": again})
     assert min(item.corrected for item in found.differences) < 1e-3
-    assert headline(found) == "No reliable difference (2 seeds, 400 examples)"
+    assert (
+        headline(found)
+        == "No reliable difference between Bayesian and deterministic attention (2 seeds, 400 examples)"
+    )
 
 
 def test_the_order_of_runs_changes_nothing_but_the_order(runs: dict[str, Results], combined: Results) -> None:
@@ -131,13 +137,15 @@ def test_the_order_of_runs_changes_nothing_but_the_order(runs: dict[str, Results
 
 def test_a_measure_that_one_run_lacks_is_left_out(runs: dict[str, Results]) -> None:
     first, second, third = list(runs.values())[:3]
-    scores = tuple(score.model_copy(update={"nll": None}) for score in second.scores)
+    scores = tuple(
+        score.model_copy(update={"values": {**score.values, "nll": None}}) for score in second.scores
+    )
     kept = tuple(item for item in second.differences if item.measure != "nll")
     found = combine(
         {"a": first, "b": second.model_copy(update={"scores": scores, "differences": kept}), "c": third}
     )
     assert "nll" not in {item.measure for item in found.differences}
-    assert all(score.nll is None for score in found.scores)
+    assert all(score.values.get("nll") is None for score in found.scores)
 
 
 def test_runs_that_do_not_fit_are_named(runs: dict[str, Results], combined: Results) -> None:
@@ -175,14 +183,16 @@ def test_deterministic_runs_have_means_and_no_comparison(runs: dict[str, Results
     }
     found = combine(plain)
     assert found.differences == () and len(found.scores) == 3
-    assert headline(found) == found.run.name
-    assert opening(found).endswith("% right, on average over seeds.")
+    assert headline(found).startswith("Deterministic attention: accuracy 7")
+    assert opening(found).endswith("% with deterministic attention, on average over seeds.")
     assert "run-8/report.html" in render_report(found)
 
 
 def test_the_page_lists_the_runs_and_shows_their_seeds(combined: Results) -> None:
     page = render_report(combined)
-    assert "<h1>Bayesian attention is worse calibrated (5 seeds, 400 examples)</h1>" in page
+    assert (
+        "<h1>Bayesian against deterministic attention: worse calibrated (5 seeds, 400 examples)</h1>" in page
+    )
     for run in combined.runs:
         assert f'<a href="{run.folder}/report.html">' in page
     shown = [item for item in combined.differences if item.model == "bayesian_mean"]

@@ -228,9 +228,16 @@ def test_it_is_evaluated_and_reported(name: str, copied) -> None:
     results = tasks.load_results(place)
     task = tasks.run_task(place)
     summary = json.loads(succeeds("report", place, "--json"))
-    assert summary["headline"] == task.headline(results) and Path(summary["report"]) == place / "report.html"
+    assert (
+        summary["headline"] == task.view.headline(results)
+        and Path(summary["report"]) == place / "report.html"
+    )
     page = (place / "report.html").read_text(encoding="utf-8")
-    assert page == task.page(results) and page.count("<h1>") == 1 and task.headline(results)[:20] in page
+    assert (
+        page == task.view.page(results)
+        and page.count("<h1>") == 1
+        and task.view.headline(results)[:20] in page
+    )
     again = json.loads(succeeds("evaluate", place, "--json"))
     for key in ("kind", "scores", "differences", "conditions"):
         assert again.get(key) == json.loads(results.model_dump_json()).get(key)
@@ -239,7 +246,7 @@ def test_it_is_evaluated_and_reported(name: str, copied) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_damaged_evaluation_is_refused_in_one_line_and_made_anew(name: str, copied) -> None:
     place = copied(name)
-    (place / "metrics.json").write_text('{"schema_version": 2}', encoding="utf-8")
+    (place / "metrics.json").write_text('{"schema_version": 3}', encoding="utf-8")
     with pytest.raises(ResultsFileError):
         tasks.load_results(place)
     assert "metrics.json" in refused("report", place)
@@ -294,9 +301,9 @@ def test_several_runs_are_compared_over_seeds_or_refused_in_one_line(
 ) -> None:
     first, second = copied(name), tmp_path / "second"
     task = tasks.run_task(first)
-    if task.no_seeds is not None:
+    if task.view.no_seeds is not None:
         for command in ("report", "evaluate"):
-            assert task.no_seeds in refused(command, first, first)
+            assert task.view.no_seeds in refused(command, first, first)
         assert not (first / "seeds.json").exists()
         return
     succeeds("train", recipe(name), "-o", second, "--quiet", "--set", "training.seed=1")
@@ -417,4 +424,4 @@ def test_a_baseline_begins_with_the_weights_of_the_network(recipe, tmp_path) -> 
 def test_inputs_are_quoted_as_the_training_data_are(name: str) -> None:
     section = tasks.load_task(name).section
     for quotes in (True, False):
-        assert tasks.load_task(name, (f"{section}.quotes={str(quotes).lower()}",)).quotes is quotes
+        assert tasks.load_task(name, (f"{section}.quotes={str(quotes).lower()}",)).answering.quotes is quotes

@@ -9,9 +9,9 @@ from runs import succeeds
 
 from probattn.inference.records import read_records
 from probattn.report import read_results
-from probattn.tasks import Classification
-from probattn.tasks.programs import share_weights
+from probattn.tasks.networks import share_weights
 from probattn.tasks.run import spent
+from probattn.tasks.view import ResultsView
 
 HOSTILE = "[/x] [bold]fine[/bold] <b>&"
 
@@ -105,12 +105,10 @@ def test_a_comparison_of_another_class_is_refused_before_it_is_written(seeds, co
     for folder, copy in zip(seeds, copies, strict=False):
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("seeds.*"))
         command("report", copy)
-    monkeypatch.setattr(Classification, "combine", dict)
+    monkeypatch.setattr(ResultsView, "combine", lambda _, results: results)
     result = command("report", *copies)
     assert result.exit_code == 2
-    assert (
-        "Classification.combine: expected Results, got dict; write a combine that returns it" in result.stderr
-    )
+    assert "ResultsView.combine: expected Results, got dict; write a combine that returns it" in result.stderr
     assert not (copies[0] / "seeds.json").exists()
 
 

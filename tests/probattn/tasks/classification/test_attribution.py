@@ -20,7 +20,7 @@ from probattn.tasks.classification.attribution import (
     leading_words,
     words_of,
 )
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 
 PIECES = [
     "[PAD]",

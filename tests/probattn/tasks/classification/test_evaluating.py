@@ -13,7 +13,7 @@ from probattn.models import describe, load
 from probattn.recipes import load_recipe
 from probattn.report import read_results, write_results
 from probattn.tasks import Classification, RunError, load_network, run_task
-from probattn.tasks.classification import task as classification
+from probattn.tasks.classification.deciding import title_of
 
 
 def test_predictions_stand_in_the_order_of_the_data(run, recipe):
@@ -60,10 +60,16 @@ def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
     results = read_results(write_results(run_task(run).evaluate(run), tmp_path / "metrics.json"))
     assert files() == before
     score = results.score(results.compared, results.in_domain.key)
-    net = describe(load(run / "model"), metrics={"accuracy": score.accuracy, "calibration error": score.ece})
+    net = describe(
+        load(run / "model"),
+        metrics={"accuracy": score.values["accuracy"], "calibration error": score.values["ece"]},
+    )
     net.save_pretrained(tmp_path / "net")
     card = (tmp_path / "net" / "README.md").read_text()
-    assert f"| accuracy | {score.accuracy:.4g} |\n| calibration error | {score.ece:.4g} |" in card
+    assert (
+        f"| accuracy | {score.values['accuracy']:.4g} |\n| calibration error | {score.values['ece']:.4g} |"
+        in card
+    )
     assert "Training data: reviews.csv.\n" in card and load(tmp_path / "net") is not None
     assert (
         str(tmp_path.parent) not in (run / "model" / "probattn.json").read_text() + card
@@ -93,7 +99,9 @@ def test_an_evaluation_writes_its_predictions(run):
     assert {row["data"] for row in rows} == {data.key for data in results.data}
     own = [row for row in rows if row["data"] == "test"]
     score = results.score(results.compared, "test")
-    assert sum(row["label"] == row["true"] for row in own) / len(own) == pytest.approx(score.accuracy)
+    assert sum(row["label"] == row["true"] for row in own) / len(own) == pytest.approx(
+        score.values["accuracy"]
+    )
     for row in rows:
         shares = {name[2:]: float(share) for name, share in row.items() if name.startswith("p_")}
         assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
@@ -111,4 +119,4 @@ def test_an_evaluation_writes_its_predictions(run):
     ],
 )
 def test_files_keep_their_names_in_titles(source, title):
-    assert classification._title(source) == title
+    assert title_of(source) == title

@@ -12,7 +12,7 @@ from probattn.models.hosts.convert import conversion
 from probattn.recipes import load_recipe
 from probattn.report import read_results
 from probattn.tasks import load_network
-from probattn.tasks.programs import measured
+from probattn.tasks.networks import measured
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 

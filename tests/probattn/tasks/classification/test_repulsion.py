@@ -80,7 +80,9 @@ def test_heads_are_measured_before_and_after(repulsive, report):
     assert [value for site in found.sites[-2:] for value in site.lengths.values()] == pytest.approx(lengths)
     assert {item.model for item in found.drops} == set(found.whole) == {"deterministic", "repulsive"}
     assert found.masked_texts == report.in_domain.size and len(found.falls("repulsive")) == 4
-    assert found.whole["repulsive"] == report.score("repulsive", "test").accuracy  # all of the small test set
+    assert found.whole["repulsive"] == report.value(
+        "accuracy", "repulsive", "test"
+    )  # all of the small test set
     assert {(item.model, item.text) for item in found.rows} == {
         (model, "the film was good") for model in ("deterministic", "repulsive")
     }
@@ -112,7 +114,9 @@ def test_calibration_and_ood_inputs_stand_side_by_side(report):
     """The form of An et al. 2020, C.4 and C.5: reliability of both, entropy of both on OOD data."""
     for model in ("deterministic", "repulsive"):
         home, ood = (report.score(model, key) for key in ("test", "out_of_domain"))
-        assert home.reliability and home.ece is not None and home.overconfidence is not None
+        assert (
+            home.reliability and home.values["ece"] is not None and home.values["overconfidence"] is not None
+        )
         assert len(ood.entropy.quantiles) > 10 and ood.auroc is not None
     assert report.difference("ece", "repulsive", "test") is not None
     assert report.difference("auroc", "repulsive", "out_of_domain") is not None

@@ -18,7 +18,7 @@ from probattn.recipes import load_any_recipe
 from probattn.tasks import load_results
 from probattn.tasks.fine_tuning import Language
 from probattn.tasks.fine_tuning.encoding import Batch
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 
 
 def codec():

@@ -14,12 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import calibration_error
-from probattn.report import DataSet, PredictedData, Predictions, evaluate
+from probattn.report import DataSet, PredictedData, Predictions, compare, evaluate
 from probattn.sites.observation import ObservationNoise, ObservedNoise
 from probattn.tasks.fine_tuning import Choices, Regression, Tokens
 from probattn.tasks.fine_tuning.encoding import Batch, Encoded
 from probattn.tasks.fine_tuning.regression import LEVELS
-from probattn.tasks.fine_tuning.results import compare
 from probattn.tasks.fine_tuning.tokens import spans
 
 TAGS = ["O", "B-date", "B-time", "I-date", "I-time"]
@@ -115,7 +114,7 @@ def test_measures_of_classes_are_those_of_the_other_report(dtype: torch.dtype) -
     scores = evaluate([PredictedData(data, labels, {"bayesian_mean": predicted})]).scores[0]
     assert set(figures) == set(measured.measures)
     for name, value in figures.items():
-        assert value == pytest.approx(scores.measure(name), rel=1e-5, abs=1e-6), name
+        assert value == pytest.approx(scores.values[name], rel=1e-5, abs=1e-6), name
 
 
 def test_intervals_of_copied_examples_are_those_of_the_originals_where_clusters_are_drawn() -> None:

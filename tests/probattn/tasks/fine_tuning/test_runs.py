@@ -17,11 +17,10 @@ from runs import refused, succeeds
 from torch import Tensor
 
 from probattn.inference import FeatureDistance, last_layer
-from probattn.report import read_results
+from probattn.report import Results, read_results
 from probattn.tasks import RunError, load_task, run_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images
-from probattn.tasks.fine_tuning.results import MeasuredResults
 from probattn.tasks.held_out import HeldOut
 from probattn.triage import read_policy
 
@@ -136,7 +135,7 @@ def test_parts_of_images_follow_from_their_contents(folder: Path, tmp_path: Path
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_what_is_measured(name: str, folder: Path, finished) -> None:
-    results = read_results(finished(name) / "metrics.json", MeasuredResults)
+    results = read_results(finished(name) / "metrics.json", Results)
     task = load_task(folder / f"{name}.yaml")
     assert [score.model for score in results.scores] == [
         "deterministic",
@@ -288,8 +287,8 @@ def test_several_seeds(folder: Path, finished) -> None:
     ]
     places = [finished("tokens"), *others]
     succeeds("report", *places, "--quiet")
-    combined = read_results(places[0] / "seeds.json", MeasuredResults)
-    single = [read_results(place / "metrics.json", MeasuredResults) for place in places]
+    combined = read_results(places[0] / "seeds.json", Results)
+    single = [read_results(place / "metrics.json", Results) for place in places]
     assert combined.seeds == (0, 1, 2)
     name = "nll"
     values = [results.difference(name, "bayesian_mean", "test").value for results in single]
@@ -347,9 +346,7 @@ def test_shifted_data_are_measured_beside_the_others(folder: Path, tmp_path: Pat
     )
     succeeds("train", recipe, "--output", tmp_path / "run", "--quiet")
     succeeds("report", tmp_path / "run")
-    results = MeasuredResults.model_validate_json(
-        (tmp_path / "run" / "metrics.json").read_text(encoding="utf-8")
-    )
+    results = Results.model_validate_json((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert [(data.key, data.role, data.title) for data in results.data] == [
         ("test", "in_domain", "numbers.csv (test)"),
         ("shifted", "shifted", "other.csv (test)"),

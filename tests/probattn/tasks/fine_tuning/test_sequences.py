@@ -17,7 +17,7 @@ from probattn.models import convert
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results
 from probattn.tasks.fine_tuning import Sequences
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
 
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
 

@@ -12,6 +12,7 @@ from torchmetrics.functional.text import squad
 
 from probattn.data import DataError
 from probattn.inference.posterior import Posterior
+from probattn.report import Results
 from probattn.tasks import run_task
 from probattn.tasks.fine_tuning.answers import (
     Candidates,
@@ -381,7 +382,7 @@ def test_a_run_is_measured_and_reported(trained):
     assert all(set(values) == set(Spans.measures) for values in models.values())
     assert all(value >= 0 for values in models.values() for value in values.values() if value is not None)
     succeeds("report", trained)
-    results = Spans.results_class.model_validate_json((trained / "metrics.json").read_text(encoding="utf-8"))
+    results = Results.model_validate_json((trained / "metrics.json").read_text(encoding="utf-8"))
     assert results.attribution
     for each in results.attribution:
         assert each.example.text == "was the film good" and sum(each.by_word()) == pytest.approx(1, abs=0.01)

@@ -10,13 +10,19 @@ import pytest
 import torch
 
 from probattn.metrics.functional import bleu, bleu_counts
-from probattn.report import DataSet, ResultsFileError, RunDescription, read_results, write_results
+from probattn.report import (
+    DataSet,
+    ResultsFileError,
+    RunDescription,
+    Scores,
+    compare,
+    read_results,
+    write_results,
+)
 from probattn.tasks import Translation, write_page
-from probattn.tasks.fine_tuning.results import MeasuredScores, compare
 from probattn.tasks.translation import (
     TranslationResults,
     TranslationSample,
-    render,
     step_seconds,
     translation_curves,
 )
@@ -67,16 +73,15 @@ def results(name: str = "words", seed: int = 0, **changes: object) -> Translatio
         seed=seed,
         created="2026-01-01T00:00:00+00:00",
         recipe="training:\n  per: token\n",
+        search="beam search, 5 beams",
     )
-    scores = [
-        MeasuredScores(model=model, data=data, values=figures(item)) for (data, model), item in table.items()
-    ]
+    scores = [Scores(model=model, data=data, values=figures(item)) for (data, model), item in table.items()]
     signature = bleu(*sentences(0.05, 2)).signature
     content = {
         "kind": "translation",
+        "measures": Translation.measures,
         "run": run,
         "languages": ("en", "de"),
-        "search": "beam search, 5 beams",
         "signature": signature,
         "data": (
             DataSet(key="test", title="Test", role="in_domain", size=SIZE, labelled=True, unit="sentences"),
@@ -163,7 +168,7 @@ def test_records_keep_every_bit_and_know_their_kind(tmp_path) -> None:
 def test_the_page_says_what_was_measured(tmp_path) -> None:
     measured = results()
     page = write_page(Translation, measured, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page == render(measured)
+    assert page == Translation.view.page(measured)
     assert (
         "<h1>In this run, repulsive against deterministic attention: higher BLEU (1 seed, 240 sentences)</h1>"
         in page
@@ -180,28 +185,28 @@ def test_the_page_says_what_was_measured(tmp_path) -> None:
     turned = bleu_gap.model_copy(
         update={"value": -bleu_gap.value, "low": -bleu_gap.high, "high": -bleu_gap.low}
     )
-    assert "lower BLEU" in render(results(differences=(turned,)))
+    assert "lower BLEU" in Translation.view.page(results(differences=(turned,)))
 
 
 @pytest.mark.parametrize("changes", [{"corrected": 0.05}, {"value": 0.004}, {"value": 0.0}])
 def test_bleu_that_does_not_count_is_no_difference(changes: dict[str, float]) -> None:
     gap = results().differences[0].model_copy(update=changes)
     title = "<h1>No reliable difference between repulsive and deterministic attention (1 seed, 240 sentences)</h1>"
-    assert title in render(results(differences=(gap,)))
+    assert title in Translation.view.page(results(differences=(gap,)))
 
 
 def test_few_sentences_show_no_difference() -> None:
     few = results().data[0].model_copy(update={"size": 199})
-    assert "<h1>No reliable difference" in render(results(data=(few,)))
+    assert "<h1>No reliable difference" in Translation.view.page(results(data=(few,)))
 
 
 def test_the_page_of_one_model() -> None:
     full = results()
     alone = results(scores=full.scores[:1], differences=(), samples=(), listings=(), curves=())
-    page = render(alone)
+    page = Translation.view.page(alone)
     assert f"<h1>Deterministic attention: BLEU {100 * full.scores[0].values['bleu']:.1f}%" in page
     assert 'id="samples"' not in page and 'id="training"' not in page and "Difference</th>" not in page
-    assert "25 steps</dd>" in page and "25 steps each</dd>" in render(full)
+    assert "25 steps</dd>" in page and "25 steps each</dd>" in Translation.view.page(full)
 
 
 def test_latent_attention_at_its_expectation_is_the_runs_model() -> None:
@@ -210,14 +215,14 @@ def test_latent_attention_at_its_expectation_is_the_runs_model() -> None:
     own = score.model_copy(update={"model": "bayesian_expectation"})
     alone = results(scores=(base, own), differences=(), listings=(), samples=(), curves=())
     assert alone.compared == "bayesian_expectation"
-    page = render(alone)
+    page = Translation.view.page(alone)
     assert page.count("posterior-mean weights</th>") == 1
 
 
 def test_several_runs_are_compared_over_their_seeds() -> None:
     runs = {f"run{seed}": results(f"run{seed}", seed=seed) for seed in (0, 10, 20)}
-    together = Translation.combine(runs)
+    together = Translation.view.combine(runs)
     gap = together.difference("bleu", "repulsive", "test")
     each = [item.difference("bleu", "repulsive", "test").value for item in runs.values()]
     assert gap.seeds == tuple(each) and gap.value == pytest.approx(sum(each) / 3)
-    assert "higher BLEU (3 seeds, 240 sentences)" in render(together)
+    assert "higher BLEU (3 seeds, 240 sentences)" in Translation.view.page(together)

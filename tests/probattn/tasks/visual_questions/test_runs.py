@@ -24,7 +24,8 @@ from probattn.metrics.functional import calibration_error, negative_log_likeliho
 from probattn.recipes import RecipeError, load_any_recipe, read_recipe
 from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
-from probattn.tasks.programs import Network
+from probattn.tasks.networks import Network
+from probattn.tasks.visual_questions.answering import VisualAnswering
 from probattn.tasks.visual_questions.drawing import boxes_of, overlay
 from probattn.tasks.visual_questions.measures import answer_columns, figures
 from probattn.tasks.visual_questions.page import shown
@@ -33,7 +34,6 @@ from probattn.tasks.visual_questions.questions import given_questions, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe
 from probattn.tasks.visual_questions.results import VisualQuestionSample
 from probattn.tasks.visual_questions.schedule import EpochSchedule
-from probattn.tasks.visual_questions.task import VisualQuestionTask
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ def test_lines_that_are_no_questions_are_refused_in_one_line(run, line, words):
 def test_a_missing_image_of_a_file_is_named_before_anything_is_predicted(run, tmp_path, monkeypatch):
     place = tmp_path / "questions.txt"
     place.write_text("0\twhat color is the shape?\n77\twhat?\n", encoding="utf-8")
-    monkeypatch.setattr(VisualQuestionTask, "predict", None)  # refuses to be called
+    monkeypatch.setattr(VisualAnswering, "predict", None)  # refuses to be called
     said = runs.refused("predict", run, "--input", str(place))
     assert f"{place} line 2: " in said and "there is no such file" in said
 

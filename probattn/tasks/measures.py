@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from probattn.metrics.functional.calibration import BinSums, calibration_error_from_sums
-from probattn.report.measures import TEXTS, MeasureText
+from probattn.report.measures import CLASS_MEASURES, MeasureText
 
-ACCURACY, ECE = TEXTS["accuracy"], TEXTS["ece"]
-AURC = TEXTS["aurc"]
+ACCURACY, ECE = CLASS_MEASURES["accuracy"], CLASS_MEASURES["ece"]
+AURC = CLASS_MEASURES["aurc"]
 PROPER = ("Pearson", "Spearman", "Brier", "Hamming")
 """Names of people, with which a measure may begin."""
 

@@ -1,0 +1,350 @@
+"""Trained networks of runs: loading and saving, and what they predict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from probattn.files.durable import write_tensors
+from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
+from probattn.inference import posterior_moments
+from probattn.inference.moments import Moments, Uncertainty
+from probattn.inference.records import Record, read_records
+from probattn.models import capture, convert
+from probattn.models.hosts.calls import AttentionCalls
+from probattn.models.hosts.capture import CapturedCall
+from probattn.models.hosts.convert import conversion
+from probattn.models.program import seeded
+from probattn.models.sentence.network import SelfAttentiveAttention
+from probattn.models.translation.recurrent.attention import DotAttention
+from probattn.report import (
+    MODEL_LABELS,
+    DataSet,
+    ModelKey,
+    Predictions,
+    predict_bayesian,
+    predict_deterministic,
+)
+from probattn.report.collect import moved
+from probattn.sites import METHODS, Method
+from probattn.sites.method import Measured
+from probattn.tasks.devices import current_device
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.progress import tracked
+from probattn.tasks.sections.training import TrainingRecipe
+from probattn.tasks.task import MODEL, RECORDS
+
+Program = TypeVar("Program", bound=nn.Module)
+WEIGHTS = "weights.safetensors"
+"""The network of a run that is none of transformers', in its folder for the model."""
+_DRAWS: tuple[Uncertainty] = ("draws",)
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Network(Generic[Program]):
+    """A trained network of a run, on the device where it predicts.
+
+    Attributes:
+        program: the Pyro program around it, in evaluation mode.
+        folder: of its records.
+        key: what it is called in records.
+        codec: what it reads and writes with, such as a tokenizer.
+
+    Raises:
+        RunError: a parameter or its squared norm is not finite, so that predictions or their moments would not be.
+    """
+
+    program: Program
+    folder: Path
+    key: ModelKey
+    codec: Any = None
+
+    def __post_init__(self) -> None:
+        for name, parameter in self.program.named_parameters():
+            if not bool(parameter.float().square().sum().isfinite()):
+                size = parameter.abs().max().item()
+                got = f"some of {size:.1e}" if math.isfinite(size) else "NaN or infinity"
+                raise RunError(
+                    f"{self.folder}: expected a network of finite weights whose squares are finite too, got {got} in "
+                    f"{name}; train it again, with a lower learning rate, or go on from an earlier checkpoint"
+                )
+
+    @property
+    def net(self) -> PreTrainedModel:
+        """The network itself."""
+        return cast(PreTrainedModel, self.program.net)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its parameters."""
+        return next(self.program.parameters()).device
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """Records of its training."""
+        return read_records(self.folder / RECORDS)
+
+    def tracked(self, items: Iterable[Item], doing: str, total: int | None = None) -> Iterator[Item]:
+        """The items, with their progress where that is shown.
+
+        Args:
+            items: what is gone through.
+            doing: what is done with this network.
+            total: their number; None for that of ``items`` where it is known.
+        """
+        return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}", total)
+
+    def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of a batch on the network's device, without its labels."""
+        return {name: tensor.to(self.device) for name, tensor in batch.items() if name != "labels"}
+
+    def captured(
+        self, batches: Iterable[Mapping[str, Tensor]], calls: AttentionCalls
+    ) -> Iterator[Mapping[str, CapturedCall]]:
+        """Queries, keys, outputs and weights of attention calls on every batch."""
+        for batch in batches:
+            with torch.no_grad():
+                yield capture(self.net, self.moved(batch), calls)
+
+
+def predictions(
+    network: Network[Any],
+    batches: Iterable[Any],
+    options: Any,
+    *,
+    chunk_size: int | None = None,
+    dropout: bool = True,
+    first_batch: int = 0,
+    uncertainty: Collection[Uncertainty] = _DRAWS,
+) -> dict[ModelKey, Predictions]:
+    """Probabilities of classes, or labels, by model: of latent attention of draws, at its expectation, in closed form.
+
+    Args:
+        network: a classifier.
+        batches: inputs.
+        options: with ``num_samples`` and ``seed``.
+        chunk_size: draws that go through the network at once; None for all.
+        dropout: whether to draw with dropout where attention is deterministic.
+        first_batch: number of the first batch, from which its draws are seeded.
+        uncertainty: of latent attention "draws", "moments" (the closed form), or both. "moments" alone are the
+            network's own prediction, and draws replace them where the closed form does not serve.
+    """
+    given: dict[str, Any] = {"seed": options.seed, "device": network.device}
+    if network.key == "bayesian_mean" and "draws" not in uncertainty:
+        number_of_draws = max(options.num_samples, 2)
+        parts = [
+            posterior_moments(
+                network.program, batch, num_samples=number_of_draws, seed=(options.seed, number)
+            )
+            for number, batch in enumerate(moved(batches, network.device), first_batch)
+        ]
+        moments = Moments.together(parts)
+        closed = 1 - moments.drawn.double().mean().item()
+        return {"bayesian_mean": Predictions.from_moments(moments, options.num_samples, closed)}
+    if network.key == "bayesian_mean":
+        drawn = predict_bayesian(
+            network.program,
+            batches,
+            options.num_samples,
+            chunk_size=chunk_size,
+            first_batch=first_batch,
+            moments="moments" in uncertainty,
+            **given,
+        )
+        found = {
+            "bayesian_mean": Predictions.from_draws(drawn.draws),
+            "bayesian_expectation": Predictions(drawn.expectation),
+        }
+        if drawn.moments is not None:
+            found["bayesian_moments"] = Predictions.from_moments(drawn.moments, options.num_samples)
+        return found
+    logits = predict_deterministic(
+        network.program, batches, options.num_samples if dropout else 0, first_batch=first_batch, **given
+    )
+    if logits.draws is None:
+        return {network.key: Predictions(logits.probabilities)}
+    return {network.key: Predictions(logits.probabilities, logits.draws, "dropout")}
+
+
+def model_key(net: nn.Module) -> ModelKey:
+    """Key of a network in records: latent attention comes first, then alignment, repulsion, disagreement."""
+    record = conversion(net)
+    if record is None:
+        return "deterministic" if getattr(net.config, "latent_alignment", None) is None else "variational"
+    return METHODS.key(record.methods) or "deterministic"
+
+
+def measured(net: nn.Module) -> set[Measured]:
+    """Measurements of the report that a network's methods ask for."""
+    record = conversion(net)
+    return set() if record is None else {item for method in record.methods for item in method.measured}
+
+
+def save_weights(net: nn.Module, folder: Path) -> None:
+    """Keeps the weights of a network that is none of transformers', in a new folder."""
+    folder.mkdir()
+    write_tensors(folder / WEIGHTS, net.state_dict())
+    write_manifest(folder)
+
+
+def load_weights(net: nn.Module, folder: Path) -> None:
+    """Fills a network with the weights that :func:`save_weights` kept.
+
+    Args:
+        net: built as the recipe says.
+        folder: of its records.
+
+    Raises:
+        RunError: the folder holds no finished run, or its weights are damaged or do not fit.
+    """
+    file = folder / MODEL / WEIGHTS
+    if not file.is_file():
+        raise RunError(
+            f"{folder}: expected a finished run with {MODEL}/{WEIGHTS}, found none; train it first"
+        )
+    try:
+        verify_folder(file.parent)
+        net.load_state_dict(load_file(file))
+    except (DamagedFolderError, OSError, SafetensorError, RuntimeError) as error:
+        raise RunError(
+            f"{file}: does not fit its recipe, or is damaged ({one_line(error)}); train it again"
+        ) from error
+
+
+def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:
+    """Gives a network methods, if there are any.
+
+    Args:
+        net: changed in place.
+        methods: what to give it.
+        recipe: for the layers and kinds of its attention, and the seed of new parameters.
+        name: the network's, for messages.
+
+    Raises:
+        RunError: the network's attention cannot be given them.
+    """
+    if not methods:
+        return
+    with seeded(recipe.training.seed):
+        try:
+            convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
+        except (TypeError, ValueError) as error:
+            raise RunError(f"network {name!r}: {one_line(error)}") from error
+
+
+def check_finished(folder: Path) -> Path:
+    """The folder of a run's trained network.
+
+    Raises:
+        RunError: there is none.
+    """
+    path = folder / MODEL
+    if not path.is_dir():
+        raise RunError(
+            f"{folder}: expected a finished run with a folder '{MODEL}', found none; train it first, or to its end "
+            "with --resume"
+        )
+    return path
+
+
+def share_weights(source: nn.Module, target: nn.Module) -> None:
+    """Gives the target the weights of the source, where both have them by the same name and of the same shape."""
+    weights, own = source.state_dict(), target.state_dict()
+    shared = {
+        name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape
+    }
+    target.load_state_dict(shared, strict=False)
+
+
+def on_device(program: Program) -> Program:
+    """A program on the device that was asked for, or else an accelerator where there is one, in evaluation mode."""
+    return program.to(current_device()).eval()
+
+
+def score_modules(net: nn.Module) -> list[nn.Module]:
+    """The modules whose parameters make attention scores and nothing else; empty where a network has none.
+
+    What an attention method brings along (an inference network's prior, a discriminator) lies in them too.
+    """
+    return [module for module in net.modules() if isinstance(module, (SelfAttentiveAttention, DotAttention))]
+
+
+def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str) -> None:
+    """Makes sure that a network's attention can learn alone, where the recipe wants that.
+
+    Raises:
+        RunError: its probe cannot be frozen, or nothing would learn.
+    """
+    if not training.frozen_probe:
+        return
+    if not score_modules(net):
+        raise RunError(
+            "training.frozen_probe: expected network.name 'self_attentive' (texts) or 'lstm' (translation), whose "
+            f"attention scores have parameters of their own, got {name!r}"
+        )
+    if net.config.uniform_attention:
+        raise RunError(
+            "training.frozen_probe: with uniform_attention nothing would learn; set one of the two to false"
+        )
+
+
+def text_set(test: Any, unit: str) -> DataSet:
+    """The test set of a task that writes texts, as the report describes it; ``test`` has a source and a licence."""
+    return DataSet(
+        key="test",
+        title="Test",
+        role="in_domain",
+        size=len(test),
+        labelled=True,
+        source=f"{test.source}; {test.licence}",
+        unit=unit,
+    )
+
+
+def search_words(search: Any) -> str:
+    """A search for texts in words; ``search`` has ``num_beams`` and ``length_penalty``."""
+    if search.num_beams == 1:
+        return "greedy search"
+    return f"beam search, {search.num_beams} beams, length penalty {search.length_penalty:g}"
+
+
+def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of ``size``, the last of which may be shorter; they are read when they are asked for.
+
+    Example:
+        >>> list(in_batches("abc", 2))
+        [['a', 'b'], ['c']]
+    """
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Keeps transformers from reporting newly initialised heads: that is what is wanted here."""
+    before = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+        if bars:
+            transformers_logging.enable_progress_bar()
