@@ -169,6 +169,13 @@ def test_shares_of_a_drawing_are_between_none_and_all():
     assert sorted(float(it.get("y")) for it in elements("text", "end-label")) == [30, 44, 230, 244]
 
 
+def test_costs_are_marked_up_to_a_hundred_passes():
+    for most, last in ((120.0, 7), (30.0, 5), (34.0, 6)):  # up to half as much again as the largest
+        _, elements = drawn(results(row("one", "point", 1.0, (0.5,)), row("one", "draws", most, (0.6,))))
+        marks = [it.text for it in elements("text", "tick") if it.get("text-anchor") == "middle"]
+        assert marks == ["1", "2", "5", "10", "20", "50", "100"][:last]
+
+
 def test_a_page_says_what_was_compared(several):
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page(several).split("</style>")[-1]))
     text = text.replace(" &nbsp; ", " ").replace("&nbsp;", " ")
