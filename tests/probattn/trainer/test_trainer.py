@@ -17,6 +17,7 @@ import probattn
 from probattn import ProbabilisticTrainer
 from probattn.files.manifest import verify_manifest
 from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
+from probattn.inference.optimizers import added_parameters
 from probattn.models import Classifier, TokenClassifier, Translator
 
 BAYESIAN = probattn.BayesianAttention()
@@ -116,7 +117,9 @@ def test_labels_are_smoothed_once_and_where_the_head_can(scene, tmp_path):
         ({"num_data": 0}, ValueError, "num_data"),
         ({"kl_schedule": 0.01}, TypeError, r"kl_schedule: expected a KLSchedule, such as .*final"),
         ({"site_learning_rate": 0.0}, ValueError, "site_learning_rate"),
+        ({"noise_learning_rate": 0.0}, ValueError, "noise_learning_rate"),
         ({"alignment_learning_rate": -1.0}, ValueError, "alignment_learning_rate"),
+        ({"num_samples": 1, "prediction": "moments"}, ValueError, "num_samples: expected an integer >= 2"),
     ],
 )
 def test_options_out_of_their_range_are_refused(scene, tmp_path, options, error, message):
@@ -169,6 +172,68 @@ def test_a_loss_of_ones_own_may_add_to_the_bound(scene, tmp_path):
         Outputs(model=scene.network(scene.bert, BAYESIAN), **options).train()
     with pytest.raises(ValueError, match="return_outputs=True is for evaluation"):
         Kept(model=scene.network(scene.bert, BAYESIAN), **options).train()
+
+
+def test_a_loss_that_names_no_number_of_labels_counts_them(scene, tmp_path):
+    class Mine(scene.Ordered):
+        def compute_loss(self, model, inputs, return_outputs=False, **_):
+            return super().compute_loss(model, inputs, return_outputs)
+
+    losses = []
+    for kind in (scene.Ordered, Mine):
+        args = scene.arguments(tmp_path, max_steps=2, per_device_train_batch_size=4)
+        trainer = kind(model=scene.network(scene.bert, BAYESIAN), args=args, train_dataset=scene.classes(8))
+        trainer.train()
+        losses.append(scene.losses(trainer))
+    assert losses[0] == losses[1] and len(losses[0]) == 2
+
+
+def test_the_loss_of_the_network_itself_is_transformers_own(scene, tmp_path):
+    """As ``Trainer`` asks for it in an evaluation, of outputs with names or in a row."""
+    net = scene.network(scene.bert, BAYESIAN).eval()
+    trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path))
+    batch = scene.collate(scene.classes(4))
+    expected = net(**batch)
+    for named in (True, False):
+        inputs = batch | {"return_dict": named}
+        loss, outputs = trainer.compute_loss(net, inputs, return_outputs=True)
+        assert isinstance(outputs, dict) is named and torch.equal(outputs[1], expected.logits)
+        assert loss == trainer.compute_loss(net, inputs) == expected.loss
+    assert trainer._get_num_items_in_batch([], "cpu") is None
+    assert trainer._get_num_items_in_batch([batch, batch], "cpu") == 8
+
+
+def test_defaults_are_those_of_fine_tuning(scene, tmp_path):
+    args = scene.arguments(tmp_path, learning_rate=5e-5)
+    net = scene.network(lambda: scene.bert(num_labels=1), BAYESIAN, probattn.AlignmentAttention("gan"))
+    rows = [{"input_ids": ids, "labels": float(ids[0]) / 9} for ids in scene.words(4)]
+    trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=rows)
+    assert (trainer.prediction, trainer.num_samples, trainer.num_data) == ("mean", 20, None)
+    assert trainer.kl_schedule == KLSchedule(final=1e-3)
+    rates = {id(p): group["lr"] for group in trainer.create_optimizer().param_groups for p in group["params"]}
+    added = added_parameters(net)
+    assert {kind: {rates[one] for one in ids} for kind, ids in added.items()} == {
+        "sites": {1e-3},
+        "noise": {1e-2},
+        "alignment": {1e-3},
+    }
+    assert {rates[id(p)] for p in net.parameters() if id(p) not in set().union(*added.values())} == {5e-5}
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5])
+def test_a_gradient_scaler_is_asked_once_for_each_step(scene, tmp_path, limit):
+    """It refuses a second time; without a limit of the norm too."""
+    args = scene.arguments(tmp_path, max_steps=3, max_grad_norm=limit, gradient_accumulation_steps=2)
+    trainer = ProbabilisticTrainer(
+        model=scene.network(scene.bert, BAYESIAN), args=args, train_dataset=scene.classes(32)
+    )
+    calls, own = [], trainer.accelerator.unscale_gradients
+    trainer.accelerator.unscale_gradients = lambda *args: (
+        calls.append(trainer.state.global_step),
+        own(*args),
+    )
+    trainer.train()
+    assert calls == [0, 1, 2]
 
 
 def test_transformers_own_trainer_names_this_one(scene, tmp_path):
