@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers as hf
+from accelerate.utils import DistributedType
 from transformers.integrations import integration_utils
 
 import probattn
@@ -19,6 +20,8 @@ from probattn.files.manifest import verify_manifest
 from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
 from probattn.inference.optimizers import added_parameters
 from probattn.models import Classifier, TokenClassifier, Translator
+from probattn.trainer import trainer as trainer_module
+from probattn.trainer.data import size_for_particles, some_labels
 
 BAYESIAN = probattn.BayesianAttention()
 PROGRAMS = Path(__file__).parent / "programs"
@@ -218,6 +221,72 @@ def test_defaults_are_those_of_fine_tuning(scene, tmp_path):
         "alignment": {1e-3},
     }
     assert {rates[id(p)] for p in net.parameters() if id(p) not in set().union(*added.values())} == {5e-5}
+
+
+@pytest.mark.parametrize("kind", [DistributedType.DEEPSPEED, DistributedType.FSDP])
+def test_engines_that_an_environment_sets_are_refused(scene, tmp_path, monkeypatch, kind):
+    """``accelerate launch`` may choose them without an argument."""
+
+    def create(trainer):
+        trainer.accelerator = SimpleNamespace(distributed_type=kind)
+
+    monkeypatch.setattr(hf.Trainer, "create_accelerator_and_postprocess", create)
+    with pytest.raises(
+        ValueError, match=f"expected one process or data-parallel ones, got {kind.value}; launch"
+    ):
+        ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path))
+
+
+def test_labels_are_counted_over_processes_that_average_over_them(scene, tmp_path, monkeypatch):
+    trainer = ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path))
+    batch = scene.collate(scene.classes(4))
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    trainer.accelerator.reduce = lambda count, how: {"sum": 3 * count}[how]
+    for average, expected in ((True, 24), (False, 8)):
+        trainer.args.average_tokens_across_devices = average
+        assert trainer._get_num_items_in_batch([batch, batch], torch.device("cpu")) == expected
+
+
+def test_a_program_without_a_head_is_refused(scene, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_module, "program_for", lambda *_, **__: torch.nn.Linear(1, 1))
+    with pytest.raises(TypeError, match="expected a program with a head, got Linear"):
+        ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_a_batch_without_a_label_counts_for_nothing_but_its_divergence(scene, tmp_path, weight):
+    """In training the divergence of its rows; in an evaluation nothing."""
+    rows = [{"input_ids": ids, "labels": torch.full_like(ids, -100)} for ids in scene.words(4)]
+    labelled = [row | {"labels": row["input_ids"] % 3} for row in rows]
+    args = scene.arguments(tmp_path, max_steps=1, per_device_train_batch_size=4, per_device_eval_batch_size=4)
+    trainer = scene.Ordered(
+        model=scene.network(lambda: scene.bert("TokenClassification", num_labels=3), BAYESIAN),
+        args=args,
+        train_dataset=rows,
+        kl_schedule=KLSchedule("constant", final=weight),
+    )
+    with_labels, both = trainer.evaluate(labelled), trainer.evaluate(labelled + rows)
+    for name in ("eval_log_likelihood", "eval_kl_nats", "eval_loss"):
+        assert with_labels[name] == both[name], name
+    assert not any(name.startswith("eval_kl") for name in trainer.evaluate(rows))
+    trainer.train()
+    (loss,), (kl,) = scene.losses(trainer), scene.losses(trainer, "kl")
+    assert scene.losses(trainer, "log_likelihood") == [0] and loss == kl and (kl > 0) is (weight > 0)
+    of_all_rows = 4 * scene.LENGTH * with_labels["eval_kl_nats"]
+    assert scene.losses(trainer, "kl_nats") == pytest.approx([of_all_rows], rel=0.05)
+
+
+def test_labels_of_the_first_row_are_those_of_any_data_set_that_has_rows(scene):
+    row = {"input_ids": [1], "label": 3}
+    assert some_labels(None, [row]) == some_labels([row], None) == 3
+    assert some_labels({"one": [row]}, [row | {"label": 4}]) == 4  # several data sets for evaluations
+    assert some_labels([row | {"labels": [1, 2]}]).tolist() == [1, 2]
+    assert some_labels([{"label_ids": 5, "x": 1}]) == 5
+    for nothing in ((), (None,), ([],), ([{"x": 1}],), ([[1, 2]],), (Stream([row]),)):
+        assert some_labels(*nothing) is None
+    with pytest.raises(ValueError, match="need the size of the training data, which has no length"):
+        size_for_particles(None)
+    assert size_for_particles([row, row]) == 2
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5])
