@@ -94,10 +94,10 @@ def test_of_three_classes_the_difference_of_the_leading_two_is_meant(by):
     pair = drawn.gather(-1, posterior_expectation(net, rows()).topk(2).indices.expand(10, 4, 2)).double()
     few = variance_removed(net, rows(), fraction=0.01, by=by, num_samples=10)
     scores = deletion._ranking(program_for(net), rows(), by, 0, _shares(net) if by == "share" else None)
-    held = _leading(scores, 0.01, 4)
+    leading = _leading(scores, 0.01, 4)
 
     def program(inputs):
-        with Holding(held):
+        with Holding(leading):
             return net(**inputs).logits
 
     rest = posterior_predict(program, rows(), 10).logits

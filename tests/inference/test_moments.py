@@ -430,8 +430,8 @@ def test_numbers_have_the_deviations_of_their_covariance():
         moments.top_two_p_value()
     assert moments.attributed() == (torch.tensor([3.0]), torch.tensor([4.0]))
     for first, second in ((0, 1), (1, 2), (0, 2)):
-        own = covariance[0].double().numpy()
-        variance = own[first, first] + own[second, second] - 2 * own[first, second]
+        matrix = covariance[0].double().numpy()
+        variance = matrix[first, first] + matrix[second, second] - 2 * matrix[first, second]
         assert moments.difference_std(first, second).item() == pytest.approx(math.sqrt(variance))
     assert moments.difference_std() == moments.difference_std(0, 1)
     below = replace(moments, covariance=-covariance)
@@ -465,8 +465,8 @@ def test_averages_are_over_forty_nodes_or_512_points():
 def moments_of_rows(**options):
     logits = torch.tensor([[0.0, 2.0, 1.0, -1.0], [3.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0], [0.0] * 4])
     classes = logits.topk(4).indices
-    known = {"logits": logits, "classes": classes, "covariance": torch.zeros(4, 4, 4)}
-    return Moments(**(known | options))
+    fields = {"logits": logits, "classes": classes, "covariance": torch.zeros(4, 4, 4)}
+    return Moments(**(fields | options))
 
 
 def test_what_is_printed_names_rows_positions_numbers_and_sites():
@@ -560,10 +560,10 @@ def test_moments_of_drawn_classes_are_those_of_numpy(dtype):
 
 def test_differences_from_the_first_tell_the_covariance_of_numbers_less_their_mean():
     factor = np.random.default_rng(0).normal(size=(4, 4))
-    own, centre = factor @ factor.T, np.eye(4) - 1 / 4
+    covariance, centre = factor @ factor.T, np.eye(4) - 1 / 4
     maps = np.concatenate([np.ones((3, 1)), -np.eye(3)], axis=1)
-    found = moments_module.centred(torch.from_numpy(maps @ own @ maps.T))
-    np.testing.assert_allclose(found, centre @ own @ centre, atol=1e-12)
+    result = moments_module.centred(torch.from_numpy(maps @ covariance @ maps.T))
+    np.testing.assert_allclose(result, centre @ covariance @ centre, atol=1e-12)
 
 
 def test_six_classes_lead_unless_others_are_named_and_small_slopes_count_as_none():

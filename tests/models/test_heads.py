@@ -529,8 +529,8 @@ def test_numbers_of_a_row_may_stand_alone(dtype):
     assert program.scale.log_scale.shape == (1,) and program.noise.scale.item() == pytest.approx(2)
     labels = torch.tensor([1.0, 3.0], dtype=dtype)
     expected = dist.Normal(prediction[:, 0], 2.0).log_prob(labels.float()).sum()
-    for given in (labels, labels[:, None]):
-        trace = poutine.trace(program).get_trace({"logits": prediction, "labels": given})
+    for numbers in (labels, labels[:, None]):
+        trace = poutine.trace(program).get_trace({"logits": prediction, "labels": numbers})
         assert torch.isclose(trace.log_prob_sum(), expected)
     for wrong in (labels[:1], labels[:, None].expand(2, 2), labels.float() / 0):
         with pytest.raises(

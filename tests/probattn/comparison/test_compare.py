@@ -204,19 +204,22 @@ def test_answers_are_those_of_a_policy_and_bins_are_ten():
         for part, size in (("validation", 60), ("test", 2000))
     }
     labels = {
-        part: torch.multinomial(each, 1, generator=generator)[:, 0] for part, each in probabilities.items()
+        part: torch.multinomial(values, 1, generator=generator)[:, 0]
+        for part, values in probabilities.items()
     }
     surest = probabilities["test"].amax(dim=1).topk(5).indices
     labels["test"][surest] = (probabilities["test"].argmax(dim=1)[surest] + 1) % 3
-    found = figures(probabilities, labels, 0.1)
-    pilot, held = (judged_probabilities(each, labels[part], "abc") for part, each in probabilities.items())
-    (limit,) = calibrate(held, pilot, TriageOptions(error=0.1)).limits
-    (other,) = calibrate(held, None, TriageOptions(error=0.1)).limits
-    assert found["answered"] == limit.answered / 2000 != other.answered / 2000
+    result = figures(probabilities, labels, 0.1)
+    pilot, test = (
+        judged_probabilities(values, labels[part], "abc") for part, values in probabilities.items()
+    )
+    (limit,) = calibrate(test, pilot, TriageOptions(error=0.1)).limits
+    (other,) = calibrate(test, None, TriageOptions(error=0.1)).limits
+    assert result["answered"] == limit.answered / 2000 != other.answered / 2000
     confidence, predicted = (item.numpy() for item in probabilities["test"].max(dim=-1))
     right, bins = predicted == labels["test"].numpy(), np.minimum((10 * confidence).astype(int), 9)
     gaps = [abs((right - confidence)[bins == number].sum()) / 2000 for number in range(10)]
-    assert found["ece"] == pytest.approx(sum(gaps)) and "auroc" not in found
+    assert result["ece"] == pytest.approx(sum(gaps)) and "auroc" not in result
     assert figures(probabilities, labels, 1e-9)["coverage"] == 0
 
 
@@ -530,7 +533,7 @@ def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monk
     """Passes of the first recipe take a second, of the other two; the first round is a hundred times as uneven."""
     now, done = [0.0], []
     monkeypatch.setattr(costs.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(costs, "load_network", lambda place: place.name)
+    monkeypatch.setattr(costs, "load_network", lambda folder: folder.name)
 
     def act(_, network, texts, way="point"):
         note("a bar of the predictions")
@@ -547,19 +550,19 @@ def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monk
         "latent": ["point", "draws", "moments"],
     }
     with shown():
-        found = costs.measured_costs(tmp_path, networks, ways, ["one", "other"])
-    assert {name: {kind: item.mean for kind, item in own.items()} for name, own in found.items()} == {
+        result = costs.measured_costs(tmp_path, networks, ways, ["one", "other"])
+    assert {name: {kind: item.mean for kind, item in kinds.items()} for name, kinds in result.items()} == {
         "plain": {"point": 1, "dropout": 10},
         "latent": {"point": 2, "draws": 40, "moments": 5},
     }
-    assert {item for own in found.values() for item in own.values()} == {
+    assert {item for kinds in result.values() for item in kinds.values()} == {
         Interval(mean=mean, low=mean, high=mean, seeds=5) for mean in (1, 2, 5, 10, 40)
     }
     assert {size for _, _, size in done} == {64} and done.count(("latent", "draws", 64)) == 6
     told = capsys.readouterr().err
     assert "plain: cost of a prediction" in told and "a bar of the predictions" not in told
     number = len(done)
-    assert costs.measured_costs(tmp_path, networks, ways, ["one", "other"]) == found and len(done) == number
+    assert costs.measured_costs(tmp_path, networks, ways, ["one", "other"]) == result and len(done) == number
     costs.measured_costs(tmp_path, networks, ways, ["other", "one"])
     assert len(done) == 2 * number
 
@@ -619,8 +622,8 @@ def test_runs_are_shared_among_processes_of_one_thread(monkeypatch, tmp_path):
         began.append(arguments)
         yield
 
-    def finish(job, error, place, *, quiet):
-        finished.append((job.name, job.seed, error, place, quiet, torch.get_num_threads()))
+    def finish(job, error, prefix, *, quiet):
+        finished.append((job.name, job.seed, error, prefix, quiet, torch.get_num_threads()))
 
     monkeypatch.setattr(running, "workers", others)
     monkeypatch.setattr(running, "_finish", finish)

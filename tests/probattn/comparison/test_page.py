@@ -32,7 +32,7 @@ def row(recipe, way, cost, coverage=None, gaps=(), **options):
 
 
 def results(*rows, **options):
-    known = {
+    fields = {
         "error": 0.05,
         "reference": ("one", "point"),
         "methods": {"one": "deterministic", "a longer one": "BABN"},
@@ -43,7 +43,7 @@ def results(*rows, **options):
         "versions": {"torch": "2.9"},
         "rows": rows,
     }
-    return ComparisonResults(**(known | options))
+    return ComparisonResults(**(fields | options))
 
 
 @pytest.fixture

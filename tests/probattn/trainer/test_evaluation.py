@@ -228,16 +228,16 @@ def test_nothing_is_predicted_where_the_loss_alone_is_needed(scene, tmp_path, pr
 
 
 @pytest.mark.parametrize(
-    ("processes", "ends", "remainder", "kept"),
+    ("processes", "ends", "remainder", "expected"),
     [
         *((2, True, 3, [2, 1]), (2, True, 1, [1, 0]), (2, True, 4, [2, 2]), (3, True, 5, [2, 2, 1])),
         *((2, True, 0, [2, 2]), (2, False, 3, [2, 2]), (1, True, 1, [2]), (2, True, -1, [2, 2])),
     ],
 )
-def test_rows_that_processes_repeat_are_left_out(processes, ends, remainder, kept):
+def test_rows_that_processes_repeat_are_left_out(processes, ends, remainder, expected):
     """Of two rows of each process; the remainder is the number of real ones of the last step."""
     batch = {"input_ids": torch.arange(8).view(2, 4), "labels": torch.arange(2), "words": ["a", "b"]}
-    for index, rows in enumerate(kept):
+    for index, rows in enumerate(expected):
         state = SimpleNamespace(end_of_dataloader=ends, remainder=remainder)
         accelerator = SimpleNamespace(num_processes=processes, process_index=index, gradient_state=state)
         real = real_rows(batch, accelerator)

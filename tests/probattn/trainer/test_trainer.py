@@ -296,10 +296,10 @@ def test_a_gradient_scaler_is_asked_once_for_each_step(scene, tmp_path, limit):
     trainer = ProbabilisticTrainer(
         model=scene.network(scene.bert, BAYESIAN), args=args, train_dataset=scene.classes(32)
     )
-    calls, own = [], trainer.accelerator.unscale_gradients
+    calls, unscale = [], trainer.accelerator.unscale_gradients
     trainer.accelerator.unscale_gradients = lambda *args: (
         calls.append(trainer.state.global_step),
-        own(*args),
+        unscale(*args),
     )
     trainer.train()
     assert calls == [0, 1, 2]

@@ -581,11 +581,11 @@ def test_defaults_of_options_and_what_a_policy_keeps_of_them():
 
 @pytest.mark.parametrize("size", [50, 200, 601])
 def test_a_curve_has_at_most_two_hundred_points_evenly_among_all(size):
-    held = judged(16, size=size)[0]
-    scores, wrong = (item.numpy() for item in two(held))
+    data = judged(16, size=size)[0]
+    scores, wrong = (item.numpy() for item in two(data))
     risk = wrong[scores.argsort()].cumsum() / np.arange(1, size + 1)
     places = np.rint(np.linspace(0, size - 1, min(size, 200))).astype(int)
-    curve = error_curve(held, "least_confidence")
+    curve = error_curve(data, "least_confidence")
     np.testing.assert_allclose(curve.coverage, (places + 1) / size)
     np.testing.assert_allclose(curve.risk, risk[places])
 
@@ -593,33 +593,33 @@ def test_a_curve_has_at_most_two_hundred_points_evenly_among_all(size):
 @pytest.mark.parametrize("cost", [None, 3.0])
 def test_costs_are_those_of_each_threshold(cost):
     """Of 5, 20 and 100 decisions of a person, or of the given cost."""
-    held = judged(17)[0]
-    policy = calibrate(held, None, TriageOptions(error=0.2, cost=cost))
-    kept, (scores, wrong) = decisions(held, policy).numpy(), (item.numpy() for item in two(held))
-    found = costs(held, torch.tensor(kept), policy)
-    assert [each.cost for each in found] == ([5, 20, 100] if cost is None else [3])
+    data = judged(17)[0]
+    policy = calibrate(data, None, TriageOptions(error=0.2, cost=cost))
+    answered, (scores, wrong) = decisions(data, policy).numpy(), (item.numpy() for item in two(data))
+    result = costs(data, torch.tensor(answered), policy)
+    assert [item.cost for item in result] == ([5, 20, 100] if cost is None else [3])
     order = scores.argsort()
-    for each in found:
-        assert each.answer_all == pytest.approx(each.cost * wrong.mean())
-        assert each.policy == pytest.approx((each.cost * (kept & wrong).sum() + (~kept).sum()) / 600)
+    for item in result:
+        assert item.answer_all == pytest.approx(item.cost * wrong.mean())
+        assert item.policy == pytest.approx((item.cost * (answered & wrong).sum() + (~answered).sum()) / 600)
         errors = np.concatenate([[0], wrong[order].cumsum()])
-        means = (each.cost * errors + 600 - np.arange(601)) / 600
-        assert each.cheapest == pytest.approx(means.min())
-        assert each.cheapest_answered in np.flatnonzero(np.isclose(means, means.min())) / 600
+        means = (item.cost * errors + 600 - np.arange(601)) / 600
+        assert item.cheapest == pytest.approx(means.min())
+        assert item.cheapest_answered in np.flatnonzero(np.isclose(means, means.min())) / 600
 
 
 def test_bounds_of_classes_are_clopper_and_pearsons_and_confusions_the_most_frequent():
-    held = judged(18)[0]
-    kept = decisions(held, calibrate(held, None, TriageOptions(error=0.2)))
-    labels, predicted = np.array(held.labels), np.array([each["label"] for each in held.answers])
-    for row in class_rows(held, kept, 0.9):
-        inside = kept.numpy() & (predicted == row.label)
+    data = judged(18)[0]
+    answered = decisions(data, calibrate(data, None, TriageOptions(error=0.2)))
+    labels, predicted = np.array(data.labels), np.array([item["label"] for item in data.answers])
+    for row in class_rows(data, answered, 0.9):
+        inside = answered.numpy() & (predicted == row.label)
         errors = int((inside & (labels != row.label)).sum())
         assert (row.answered, row.errors) == (int(inside.sum()), errors)
         assert row.bound == pytest.approx(stats.beta.ppf(0.9, errors + 1, row.answered - errors))
-        assert row.true_answered == int((kept.numpy() & (labels == row.label)).sum())
-    assert all(row.bound is None for row in class_rows(held, torch.zeros(600, dtype=torch.bool), 0.9))
-    counts = [each.count for each in confusions(held, kept)]
+        assert row.true_answered == int((answered.numpy() & (labels == row.label)).sum())
+    assert all(row.bound is None for row in class_rows(data, torch.zeros(600, dtype=torch.bool), 0.9))
+    counts = [item.count for item in confusions(data, answered)]
     assert counts == sorted(counts, reverse=True) and len(counts) == 6
     names = [str(number) for number in range(13)]
     pairs = [(a, b) for a in range(13) for b in range(13) if a != b]
@@ -642,10 +642,10 @@ def test_a_difference_is_of_five_points_and_one_in_a_thousand(value, p, told):
     """Of two comparisons each at half of that."""
     for names in (("uncertainty", "classes"), ("classes", "uncertainty")):
         one, other = names
-        found = shift.Shift(**{one: value, f"{one}_p": p, other: 0.0, f"{other}_p": 1.0})
-        assert bool(found.differences) is told
-    found = shift.Shift(uncertainty=0.5, uncertainty_p=1e-4, classes=0.5, classes_p=0.99e-4)
-    assert found.differences == (
+        result = shift.Shift(**{one: value, f"{one}_p": p, other: 0.0, f"{other}_p": 1.0})
+        assert bool(result.differences) is told
+    result = shift.Shift(uncertainty=0.5, uncertainty_p=1e-4, classes=0.5, classes_p=0.99e-4)
+    assert result.differences == (
         "uncertainty by 50 points (p = 0.0001)",
         "predicted classes by 50 points (p < 0.0001)",
     )
@@ -664,8 +664,8 @@ def test_p_values_of_classes_lie_between_one_of_twenty_thousand_tables_and_one()
 def test_a_test_of_a_hundred_inputs_is_exact():
     (scores, labels), (others, names) = seen(0, 101, 0.2), seen(1, 300)
     for size, method in ((100, "exact"), (101, "asymp")):
-        found = dataset_shift(Seen.of(scores[:size], labels[:size]), Seen.of(others, names))
-        assert found.uncertainty_p == pytest.approx(
+        result = dataset_shift(Seen.of(scores[:size], labels[:size]), Seen.of(others, names))
+        assert result.uncertainty_p == pytest.approx(
             stats.ks_2samp(scores[:size], others, method=method).pvalue
         )
 
@@ -688,43 +688,43 @@ def test_where_all_is_answered_the_threshold_is_the_largest_entropy(score):
 
 def test_judged_probabilities_are_answers_of_their_classes():
     rows = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
-    found = judged_probabilities(rows, None, NAMES, title="Reviews", role="shifted", distances=[1, 2])
-    assert (found.title, found.role, found.source, len(found), found.labels) == (
+    data = judged_probabilities(rows, None, NAMES, title="Reviews", role="shifted", distances=[1, 2])
+    assert (data.title, data.role, data.source, len(data), data.labels) == (
         "Reviews",
         "shifted",
         "Reviews",
         2,
         None,
     )
-    first, second = found.answers
+    first, second = data.answers
     assert (first["label"], second["label"]) == ("cold", "warm")  # of equal ones the first
     assert first["entropy"] == pytest.approx(math.log(2)) and first["mutual_information"] == 0
-    assert (first["distance"], second["distance"]) == (1, 2) and found.rows([1]).answers == [second]
-    known = judged_probabilities(rows, torch.tensor([0, 1]), NAMES)
+    assert (first["distance"], second["distance"]) == (1, 2) and data.rows([1]).answers == [second]
+    labelled = judged_probabilities(rows, torch.tensor([0, 1]), NAMES)
     assert (
-        known.role == "in_domain"
-        and known.rows([1]).labels == ["mild"]
-        and known.wrong.tolist() == [False, True]
+        labelled.role == "in_domain"
+        and labelled.rows([1]).labels == ["mild"]
+        and labelled.wrong.tolist() == [False, True]
     )
     policy = calibrate(judged(8)[0], None, TriageOptions(error=0.2))
-    row = outcome(found, policy)
+    row = outcome(data, policy)
     assert (row.errors, row.wrong, row.far, row.size, row.title) == (None, None, None, 2, "Reviews")
     with pytest.raises(RunError, match="Held-out inputs: expected classes of the network, got 'hot'"):
-        calibrate(replace(known, labels=["hot", "mild"]), None, TriageOptions(sets="lac"))
+        calibrate(replace(labelled, labels=["hot", "mild"]), None, TriageOptions(sets="lac"))
 
 
 def test_messages_name_a_dozen_classes():
     names = [f"class{number}" for number in range(14)]
-    held = judged_probabilities(torch.full((20, 14), 1 / 14), torch.zeros(20, dtype=int), names)
-    policy = calibrate(held, None, TriageOptions())
+    data = judged_probabilities(torch.full((20, 14), 1 / 14), torch.zeros(20, dtype=int), names)
+    policy = calibrate(data, None, TriageOptions())
     with pytest.raises(
         RunError, match=r"expected answers of the classes class0, .*, class11, got a, b; make"
     ):
         policy.decide({"label": "a", "probabilities": {"a": 0.5, "b": 0.5}})
     with pytest.raises(RunError, match=r"got class0, .*, class11$"):
-        calibrate(judged(8)[0], held, TriageOptions())
+        calibrate(judged(8)[0], data, TriageOptions())
     with pytest.raises(RunError, match=r"expected predictions of the classes class0, .*, class11, got cold"):
-        calibrate(held, judged(8)[0], TriageOptions())
+        calibrate(data, judged(8)[0], TriageOptions())
     with pytest.raises(ValidationError, match=r"classes class0, .*, class11, got"):
         Policy.model_validate(
             policy.model_dump() | {"limits": (policy.limits[0].model_copy(update={"label": "a"}),)}
