@@ -169,6 +169,18 @@ def test_shares_of_a_drawing_are_between_none_and_all():
     assert sorted(float(it.get("y")) for it in elements("text", "end-label")) == [30, 44, 230, 244]
 
 
+def test_few_shares_are_marked_and_areas_are_no_percentages():
+    rows = [row("one", "point", 1.0, (0.46,)), row("one", "draws", 20.0, (0.64,))]
+    areas = [item.model_copy(update={"values": {"auroc": item.values["coverage"]}}) for item in rows]
+    for measure, measured, labels in (
+        ("coverage", rows, ["50", "60%"]),
+        ("auroc", areas, ["0.5", "0.6"]),
+    ):
+        root = ET.fromstring(_frontier(results(*measured), measure, "title"))
+        marks = [it.text for it in root if it.get("class") == "tick" and it.get("text-anchor") == "end"]
+        assert marks == labels
+
+
 def test_costs_are_marked_up_to_a_hundred_passes():
     for most, last in ((120.0, 7), (30.0, 5), (34.0, 6)):  # up to half as much again as the largest
         _, elements = drawn(results(row("one", "point", 1.0, (0.5,)), row("one", "draws", most, (0.6,))))
