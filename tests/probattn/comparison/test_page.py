@@ -258,3 +258,11 @@ def test_records_of_a_comparison_refuse_what_is_no_error():
         with pytest.raises(ValidationError, match="error"):
             results(error=error)
     assert row("one", "draws", 1.0).closed_form is None
+
+
+def test_what_costs_more_and_reaches_as_much_is_no_corner_of_the_line():
+    _, elements = drawn(
+        results(row("one", "point", 1.0, (0.5, 0.4, 0.6)), row("one", "draws", 20.0, (0.5, 0.4, 0.6)))
+    )
+    (line,) = elements("path", "line")
+    assert line.get("d").count("L") == 1 and len(elements("path", "leader")) == 1
