@@ -130,6 +130,22 @@ def test_options_out_of_their_range_are_refused(scene, tmp_path, options, error,
         ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path), **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prediction": "draws", "num_samples": 1, "num_data": 1},
+        {"prediction": "moments", "num_samples": 2},
+        {"site_learning_rate": None, "noise_learning_rate": None, "alignment_learning_rate": None},
+    ],
+)
+def test_options_at_the_ends_of_their_range_are_taken(scene, tmp_path, options):
+    net = scene.network(scene.bert, BAYESIAN)
+    trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path, learning_rate=7e-4), **options)
+    assert {name: getattr(trainer, name) for name in options if "rate" not in name}.items() <= options.items()
+    if "site_learning_rate" in options:
+        assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {7e-4}
+
+
 def test_what_is_no_network_with_a_head_is_refused_by_name(scene, tmp_path):
     args = scene.arguments(tmp_path)
     with pytest.raises(TypeError, match=r"got the program Classifier; .*program=Classifier"):
