@@ -252,3 +252,15 @@ def test_a_checkpoint_of_a_plain_network_has_sums_too(scene, tmp_path):
     args = scene.arguments(tmp_path, max_steps=2, save_strategy="steps", save_steps=2)
     probattn.ProbabilisticTrainer(model=scene.network(), args=args, train_dataset=scene.classes(8)).train()
     assert "optimizer.pt" in verify_manifest(tmp_path / "checkpoint-2").files
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_what_a_killed_save_left_goes_when_a_run_begins(scene, tmp_path, monkeypatch, saves):
+    """Also where it saves nothing; another process, which saves for this one, may be at it."""
+    left = tmp_path / DRAFT / "checkpoint-4" / "model.safetensors"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    trainer = trainer_of(scene, tmp_path, steps=1, save_strategy="no")
+    monkeypatch.setattr(type(trainer.args), "should_save", saves)
+    trainer.train()
+    assert left.exists() is not saves
