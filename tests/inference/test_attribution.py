@@ -131,7 +131,7 @@ def test_what_cannot_be_summed_ranked_or_changed_is_refused():
     with pytest.raises(ValueError, match="expected shares, got none"):
         leading_pairs(replace(moments, slope=None))
     with pytest.raises(ValueError, match="got 'layer'"):
-        share_by(moments.share, "layer")
+        share_by(moments.share, "layer", "depth")
     with pytest.raises(ValueError, match="no maps"):
         share_by({}, "key")
     first, *_ = moments.share.values()
