@@ -9,6 +9,7 @@ import transformers as hf
 
 import probattn
 from probattn.inference import (
+    Moments,
     leading_pairs,
     posterior_expectation,
     posterior_moments,
@@ -138,7 +139,7 @@ def test_what_cannot_be_summed_ranked_or_changed_is_refused():
     with pytest.raises(ValueError, match="agree in what is kept"):
         share_by({"one": first, "other": first[..., :3]}, "key")
     with pytest.raises(ValueError, match="expected sites of this model, got 'encoder'"):
-        reweighted_expectation(net, rows(), {"encoder": torch.ones(8)})
+        reweighted_expectation(net, rows(), dict.fromkeys(("other", "encoder"), torch.ones(8)))
     for bad in (0.0, -1.0, torch.inf, torch.nan):
         factors = dict.fromkeys(moments.share, torch.ones(8)) | {
             [*moments.share][-1]: torch.tensor([1.0, bad])
@@ -150,6 +151,19 @@ def test_what_cannot_be_summed_ranked_or_changed_is_refused():
     several = replace(moments, share={name: value[:, None] for name, value in moments.share.items()})
     with pytest.raises(ValueError, match=r"expected shares \[B, H, T, S\], got \[\[3, 1, 2, 8, 8\]"):
         leading_pairs(several)
+
+
+def test_pairs_of_sites_of_other_sizes_are_told_by_their_places():
+    share = {"one": torch.tensor([[[[0.1, 0.3], [0.0, 0.05]]]]), "other": torch.zeros(1, 2, 3, 3)}
+    share["other"][0, 1, 2, 0], share["other"][0, 0, 1, 2] = 0.35, 0.2
+    slope = {name: -value for name, value in share.items()}
+    empty = torch.zeros(1, 2)
+    moments = Moments(empty, torch.tensor([[0, 1]]), torch.zeros(1, 2, 2), share=share, slope=slope)
+    (pairs,) = leading_pairs(moments, 4)
+    places = [("other", 1, 2, 0), ("one", 0, 0, 1), ("other", 0, 1, 2), ("one", 0, 0, 0)]
+    assert [pair[:4] for pair in pairs] == places
+    assert [pair.share for pair in pairs] == pytest.approx([0.35, 0.3, 0.2, 0.1])
+    assert [pair.slope for pair in pairs] == pytest.approx([-0.35, -0.3, -0.2, -0.1])
 
 
 def test_ten_pairs_lead_unless_another_number_is_named_and_all_of_fewer():

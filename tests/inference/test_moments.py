@@ -495,7 +495,9 @@ def test_rows_have_their_shares_and_numbers_of_draws():
     assert some.share["one"].flatten().tolist() == [3, 1] and some.slope["one"].flatten().tolist() == [-3, -1]
     assert some.relative_variance.tolist() == [3, 1] and torch.equal(some.logits, whole.logits[[3, 1]])
     assert (some.source, some.num_samples) == ("expansion", None)
-    assert some != some.rows(torch.arange(2)) and len({some, whole, whole}) == 2  # by identity, as tensors are
+    assert (
+        some != some.rows(torch.arange(2)) and len({some, whole, whole}) == 2
+    )  # by identity, as tensors are
     assert moments_of_rows(num_samples=7, source="draws").drawn.all() and not whole.drawn.any()
     drawn = moments_of_rows(num_samples=7).rows(torch.tensor([2]))
     assert (drawn.source, drawn.num_samples.tolist()) == ("draws", [7])
