@@ -281,17 +281,16 @@ def _without_network(folder, new):
 
 
 def test_a_deterministic_network_has_draws_and_no_mutual_information(triaged, monkeypatch, tmp_path):
-    task = run_task(triaged[0])
-    network = replace(task.network(triaged[0]), key="deterministic")
+    folder = shutil.copytree(triaged[0], tmp_path / "run")
+    task = run_task(folder)
+    network = replace(task.network(folder), key="deterministic")
     monkeypatch.setattr(type(task), "network", lambda *_: network)
     with pytest.raises(
         RunError, match=r"mutual_information: .* is deterministic, and its mutual information is 0"
     ):
-        triage_run(
-            task, triaged[0], TriageOptions(score="mutual_information"), output=tmp_path / "policy.json"
-        )
+        triage_run(task, folder, TriageOptions(score="mutual_information"), output=tmp_path / "policy.json")
     options = TriageOptions(error=0.9, num_samples=3, uncertainty="moments")
-    file, results = triage_run(task, triaged[0], options, output=tmp_path / "policy.json")
+    file, results = triage_run(task, folder, options, output=tmp_path / "policy.json")
     assert read_policy(file).uncertainty == results.policy.uncertainty == "draws"
 
 
