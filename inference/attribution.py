@@ -102,7 +102,7 @@ def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
         got = [list(item.shape) for item in share.values()]
         raise ValueError(f"leading_pairs: expected shares [B, H, T, S], got {got}; use positions=[one]")
     flat = torch.cat([item.reshape(rows, -1) for item in share.values()], dim=1)
-    order = flat.topk(min(number, flat.shape[1]), dim=1).indices
+    order = flat.topk(min(number, flat.shape[1])).indices
     found: list[list[tuple[int, Pair]]] = [[] for _ in range(rows)]
     first = 0
     for name, value in share.items():

@@ -9,12 +9,12 @@ import torch
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.checks import check_batch, check_choice, check_number
+from probattn.checks import check_batch, check_choice, check_share
 from probattn.distributions.carried import carried_log, exp_carrying_log
 from probattn.inference.expansion import Expansion, posterior_moments
 from probattn.inference.expansion_check import LogMeans
-from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch
-from probattn.inference.session import evaluating
+from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch, seed_words
+from probattn.inference.session import derived_seed, evaluating
 from probattn.sites.building import as_program
 
 OWNER = "variance_removed"
@@ -69,22 +69,20 @@ def variance_removed(
     """
     check_batch(OWNER, batch)
     check_choice(OWNER, "by", by, Ranking)
-    check_number(OWNER, "fraction", fraction, positive=True)
-    if fraction > 1:
-        raise ValueError(f"{OWNER}: expected a fraction in (0, 1], got {fraction}")
+    check_share(OWNER, "fraction", fraction, zero=False)
     program: Any = as_program(model)
     inputs, keys, rows = batched_inputs(OWNER, prepared_batch(program, batch), batch_keys, "labels")
-    scores = _ranking(program, inputs, by, seed, sorted(keys))
-    held = _leading(scores, fraction, rows)
+    moments = posterior_moments(
+        program, inputs, classes=2, method="expansion", attribution=by == "share", batch_keys=sorted(keys)
+    )
+    if moments.classes.dim() != 2 or moments.link != "softmax":
+        raise ValueError(f"{OWNER}: expected one class a row, got logits {list(moments.logits.shape)}")
+    held = _leading(_ranking(program, inputs, by, seed, moments.share), fraction, rows)
 
     def held_program(part: Mapping[str, Tensor]) -> Tensor:
         with Holding(held):
             logits: Tensor = program(part)
         return logits
-
-    moments = posterior_moments(program, inputs, classes=2, method="expansion", batch_keys=sorted(keys))
-    if moments.classes.dim() != 2 or moments.link != "softmax":
-        raise ValueError(f"{OWNER}: expected one class a row, got logits {list(moments.logits.shape)}")
 
     def variance(each: Any) -> Tensor:
         drawn = posterior_predict(
@@ -98,24 +96,23 @@ def variance_removed(
 
 
 def _ranking(
-    model: Any, inputs: Mapping[str, Tensor], by: Ranking, seed: int | Sequence[int], keys: Sequence[str]
+    model: Any,
+    inputs: Mapping[str, Tensor],
+    by: Ranking,
+    seed: int | Sequence[int],
+    share: Mapping[str, Tensor] | None,
 ) -> dict[str, Tensor]:
     """A number for each weight of each site, ``[B, H, T, S]``; -inf at forbidden pairs."""
     with evaluating(model), torch.no_grad(), Expansion() as expansion:
         model(inputs)
-    generator = torch.Generator().manual_seed(hash(tuple([seed] if isinstance(seed, int) else seed)) % 2**63)
-    share = None
-    if by == "share":
-        share = posterior_moments(
-            model, inputs, classes=2, method="expansion", attribution=True, batch_keys=keys
-        ).share
+    generator = torch.Generator().manual_seed(derived_seed(*seed_words(seed)))
     found = {}
     for name, point in expansion.points.items():
         if point.inputs.method.learns_scale:
             raise ValueError(f"{OWNER}: {name}: expected sigma 0, got {point.inputs.method.sigma}")
         weights = point.weights
         # Ties, such as all weights of a constant concentration, are broken at random.
-        chance = torch.rand(weights.shape, generator=generator).to(weights)
+        chance = torch.rand(weights.shape, generator=generator, dtype=torch.float64).to(weights.device)
         score = chance
         if share is not None:
             score = share[name] + chance * torch.finfo(torch.float32).tiny

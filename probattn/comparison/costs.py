@@ -57,7 +57,7 @@ def measured_costs(
         asked = {(name, passes_of(way)) for name, own in ways.items() for way in own}
         if known != list(digests) or asked != {(name, kind) for name, own in costs.items() for kind in own}:
             costs = _measured(networks, ways)
-            write_atomically(file, _FILE.dump_json((list(digests), costs), indent=1) + b"\n")
+            write_atomically(file, _FILE.dump_json((list(digests), costs)))
     return costs
 
 

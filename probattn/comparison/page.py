@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -24,8 +23,7 @@ COSTS = (1, 2, 5, 10, 20, 50, 100)
 WIDTH, HEIGHT = 420, 280
 
 
-@dataclass(frozen=True)
-class _Named:
+class _Named(NamedTuple):
     name: str
 
 

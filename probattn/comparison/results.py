@@ -79,5 +79,5 @@ class ComparisonResults(Record):
     def verdict(self, measure: str, gap: Comparison) -> Verdict:
         """The result of a difference by its sign; "unclear" where it is not reliable, as in the report of a run."""
         parts = ("test", "out_of_domain") if measure == "auroc" else ("test",)
-        examples = min(self.sizes.get(part, 0) for part in parts)
+        examples = min(self.sizes[part] for part in parts)
         return MEASURES[measure].verdict(gap.value) if is_reliable(gap, examples) else "unclear"

@@ -205,8 +205,8 @@ def _measure(job: _Job, task: Classification, error: float) -> None:
     content = {"error": error, "recipe": _recipe_digest(task), "figures": found.measured(error)}
     content["data"] = task.data.fingerprint
     sizes = {part: len(probability) for part, probability in found.probabilities["point"].items()}
-    file = _FIGURES.dump_json(content | {"sizes": {"train": len(task.texts.train)} | sizes}, indent=1)
-    write_atomically(job.folder / FIGURES, file + b"\n")
+    content["sizes"] = {"train": len(task.texts.train)} | sizes
+    write_atomically(job.folder / FIGURES, _FIGURES.dump_json(content))
 
 
 def _results(

@@ -9,6 +9,7 @@ import transformers as hf
 
 import probattn
 from probattn.inference import (
+    Moments,
     leading_pairs,
     posterior_expectation,
     posterior_moments,
@@ -131,13 +132,63 @@ def test_what_cannot_be_summed_ranked_or_changed_is_refused():
     with pytest.raises(ValueError, match="expected shares, got none"):
         leading_pairs(replace(moments, slope=None))
     with pytest.raises(ValueError, match="got 'layer'"):
-        share_by(moments.share, "layer")
+        share_by(moments.share, "layer", "depth")
     with pytest.raises(ValueError, match="no maps"):
         share_by({}, "key")
     first, *_ = moments.share.values()
     with pytest.raises(ValueError, match="agree in what is kept"):
         share_by({"one": first, "other": first[..., :3]}, "key")
     with pytest.raises(ValueError, match="expected sites of this model, got 'encoder'"):
-        reweighted_expectation(net, rows(), {"encoder": torch.ones(8)})
-    with pytest.raises(ValueError, match="factors above 0"):
-        reweighted_expectation(net, rows(), dict.fromkeys(moments.share, torch.zeros(8)))
+        reweighted_expectation(net, rows(), dict.fromkeys(("other", "encoder"), torch.ones(8)))
+    for bad in (0.0, -1.0, torch.inf, torch.nan):
+        factors = dict.fromkeys(moments.share, torch.ones(8)) | {
+            [*moments.share][-1]: torch.tensor([1.0, bad])
+        }
+        with pytest.raises(ValueError, match=rf"{[*moments.share][-1]}: expected factors above 0 and finite"):
+            reweighted_expectation(net, rows(), factors)
+    with pytest.raises(ValueError, match=r"leading_pairs.number: expected an integer >= 1, got 0"):
+        leading_pairs(moments, 0)
+    several = replace(moments, share={name: value[:, None] for name, value in moments.share.items()})
+    with pytest.raises(ValueError, match=r"expected shares \[B, H, T, S\], got \[\[3, 1, 2, 8, 8\]"):
+        leading_pairs(several)
+
+
+def test_pairs_of_sites_of_other_sizes_are_told_by_their_places():
+    share = {"one": torch.tensor([[[[0.1, 0.3], [0.0, 0.05]]]]), "other": torch.zeros(1, 2, 3, 3)}
+    share["other"][0, 1, 2, 0], share["other"][0, 0, 1, 2] = 0.35, 0.2
+    slope = {name: -value for name, value in share.items()}
+    empty = torch.zeros(1, 2)
+    moments = Moments(empty, torch.tensor([[0, 1]]), torch.zeros(1, 2, 2), share=share, slope=slope)
+    (pairs,) = leading_pairs(moments, 4)
+    places = [("other", 1, 2, 0), ("one", 0, 0, 1), ("other", 0, 1, 2), ("one", 0, 0, 0)]
+    assert [pair[:4] for pair in pairs] == places
+    assert [pair.share for pair in pairs] == pytest.approx([0.35, 0.3, 0.2, 0.1])
+    assert [pair.slope for pair in pairs] == pytest.approx([-0.35, -0.3, -0.2, -0.1])
+
+
+def test_ten_pairs_lead_unless_another_number_is_named_and_all_of_fewer():
+    moments = posterior_moments(network(METHODS["bam"]), rows(), attribution=True, method="expansion")
+    assert [len(pairs) for pairs in leading_pairs(moments)] == [10] * 3
+    assert leading_pairs(moments) == leading_pairs(moments, 10)
+    every = leading_pairs(moments, 1000)
+    assert [len(pairs) for pairs in every] == [2 * 2 * 8 * 8] * 3
+    for pairs in every:
+        shares = [pair.share for pair in pairs]
+        assert shares == sorted(shares, reverse=True) and len({pair[:4] for pair in pairs}) == 256
+
+
+@pytest.mark.parametrize(
+    "parts", [("site",), ("head",), ("query", "key"), ("site", "head", "query", "key"), ()]
+)
+def test_sums_of_maps_with_positions_keep_them(parts):
+    """Of two predictions a row, and with the parts in any order."""
+    maps = {
+        name: torch.rand(3, 2, 4, 5, 6, generator=torch.Generator().manual_seed(seed))
+        for seed, name in enumerate("ab")
+    }
+    whole = np.stack([value.numpy() for value in maps.values()], axis=2)  # [B, N, L, H, T, S]
+    axes = tuple(
+        index + 2 for index, part in enumerate(("site", "head", "query", "key")) if part not in parts
+    )
+    for order in (parts, parts[::-1]):
+        np.testing.assert_allclose(share_by(maps, *order), whole.sum(axis=axes), rtol=1e-5)

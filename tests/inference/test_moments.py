@@ -1,7 +1,10 @@
 """Closed-form moments of predictions: against draws, quadrature and scipy, for every family, head and posterior."""
 
 import math
+import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -11,6 +14,7 @@ from torch.utils.data import DataLoader
 import probattn
 from probattn.data.node_graph import NodeGraph
 from probattn.inference import Moments, Posterior, posterior_moments, posterior_predict
+from probattn.inference import moments as moments_module
 from probattn.metrics.functional import mutual_information
 from probattn.models import Classifier, convert, program_for
 from probattn.models.graph import GraphAttentionNetwork, NodeClassifier
@@ -284,8 +288,28 @@ def test_bad_calls_say_what_was_expected():
         posterior_moments(model, rows(), attribution=(1, 1))
     with pytest.raises(ValueError, match="expected classes >= 2, got 1"):
         posterior_moments(model, rows(), classes=1)
-    with pytest.raises(ValueError, match="expected positions among none"):
+    with pytest.raises(
+        ValueError, match="expected positions among none, for a row has a single prediction, got"
+    ):
         posterior_moments(model, rows(), positions=[0])
+    tokens = network("TokenClassification")
+    for places in ([7], [-1], [0, 7], []):
+        with pytest.raises(
+            ValueError, match=rf"expected positions among 0\.\.6, got {re.escape(str(places))}"
+        ):
+            posterior_moments(tokens, rows(), positions=places)
+    for place in (0, 6):
+        assert posterior_moments(tokens, rows(), positions=[place], method="draws").logits.shape == (6, 1, 2)
+    with pytest.raises(ValueError, match=r"a pair of different classes among 0\.\.2, got \(0, 3\)"):
+        posterior_moments(model, rows(), attribution=(0, 3))
+    labels = program_for(network(num_labels=3, problem_type="multi_label_classification"))
+    with pytest.raises(ValueError, match=r"one label or number among 0\.\.2, got 3"):
+        posterior_moments(labels, rows(), attribution=3)
+    with pytest.raises(TypeError, match=r"posterior_moments: expected a model, such as .*got 3"):
+        posterior_moments(3, rows())
+    for name in ("classes", "chunk_size"):
+        with pytest.raises(ValueError, match=f"{name}: expected an integer >= 1, got 0"):
+            posterior_moments(model, rows(), **{name: 0})
     with pytest.raises(ValueError, match="method"):
         posterior_moments(model, rows(), method="guess")
     plain = Classifier(hf.BertForSequenceClassification(hf.BertConfig(**SIZES, vocab_size=40)))
@@ -351,3 +375,206 @@ def test_parts_with_other_numbers_of_leading_classes_are_not_joined():
         Moments.together(parts)
     with pytest.raises(ValueError, match="at least one part"):
         Moments.together([])
+
+
+def test_classes_beyond_the_leading_ones_keep_their_distance_to_the_mean_of_those():
+    """Against quadrature over the difference of the two leading logits of five."""
+    logits, variance = torch.tensor([[0.4, -0.5, 1.3, -1.0, 0.1]], dtype=torch.float64), 3.0
+    covariance = torch.tensor([[[variance, -variance], [-variance, variance]]], dtype=torch.float64) / 4
+    moments = Moments(logits, torch.tensor([[2, 0]]), covariance)
+    law, centre = stats.norm(1.3 - 0.4, math.sqrt(variance)), (1.3 + 0.4) / 2
+
+    def probabilities(gap):
+        z = logits[0].numpy().copy()
+        z[[2, 0]] = centre + gap / 2, centre - gap / 2
+        return special.softmax(z)
+
+    def mean(function):
+        return integrate.quad(lambda gap: function(probabilities(gap)) * law.pdf(gap), -15, 15)[0]
+
+    expected = [mean(lambda p, one=one: p[one]) for one in range(5)]
+    squares = [mean(lambda p, one=one: p[one] ** 2) for one in range(5)]
+    np.testing.assert_allclose(moments.mean[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(moments.std[0], np.sqrt(np.subtract(squares, np.square(expected))), rtol=1e-5)
+    assert moments.entropy.item() == pytest.approx(stats.entropy(expected), rel=1e-6)
+    inner = mean(stats.entropy)
+    assert moments.mutual_information.item() == pytest.approx(stats.entropy(expected) - inner, rel=1e-5)
+
+
+def test_information_of_labels_is_that_of_quadrature():
+    logits, variances = torch.tensor([[0.4, -1.0, 2.0]], dtype=torch.float64), (0.5, 2.0)
+    covariance = torch.diag(torch.tensor(variances, dtype=torch.float64))[None]
+    moments = Moments(logits, torch.tensor([[1, 0]]), covariance, link="sigmoid")
+    for label, variance in ((1, 0.5), (0, 2.0)):
+        law = stats.norm(logits[0, label].item(), math.sqrt(variance))
+
+        def mean(function, law=law):
+            return integrate.quad(lambda z: function(special.expit(z)) * law.pdf(z), -15, 15)[0]
+
+        entropy = stats.bernoulli(mean(lambda p: p)).entropy()
+        inner = mean(lambda p: stats.bernoulli(p).entropy())
+        assert moments.entropy[0, label].item() == pytest.approx(entropy, rel=1e-5)
+        assert moments.mutual_information[0, label].item() == pytest.approx(entropy - inner, rel=1e-4)
+    assert moments.std[0, 2] < 1e-7 and moments.mean[0, 2] == pytest.approx(special.expit(2.0))  # at its mean
+    assert moments.attributed() == (logits[:, 1], covariance[:, 0, 0])
+
+
+def test_numbers_have_the_deviations_of_their_covariance():
+    covariance = torch.tensor([[[4.0, 1.0, 0.0], [1.0, 9.0, 0.5], [0.0, 0.5, -1e-9]]])
+    moments = Moments(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2, 0, 1]]), covariance, link="identity")
+    assert moments.std.tolist() == [[3.0, 0.0, 2.0]] and moments.mean.tolist() == [[1.0, 2.0, 3.0]]
+    for name in ("mean_probabilities", "entropy"):
+        with pytest.raises(ValueError, match=rf"Moments\.{name}: expected a head that predicts classes"):
+            getattr(moments, name)
+    with pytest.raises(ValueError, match=r"Moments.top_two_p_value: expected a head that predicts classes"):
+        moments.top_two_p_value()
+    assert moments.attributed() == (torch.tensor([3.0]), torch.tensor([4.0]))
+    for first, second in ((0, 1), (1, 2), (0, 2)):
+        matrix = covariance[0].double().numpy()
+        variance = matrix[first, first] + matrix[second, second] - 2 * matrix[first, second]
+        assert moments.difference_std(first, second).item() == pytest.approx(math.sqrt(variance))
+    assert moments.difference_std() == moments.difference_std(0, 1)
+    below = replace(moments, covariance=-covariance)
+    assert below.difference_std() == 0 and below.std[0, 0] == 0
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_draws_of_a_distribution_are_as_many_as_were_named(classes):
+    centre = torch.eye(classes, dtype=torch.float64) - 1 / classes
+    covariance = (centre @ torch.diag(torch.arange(1.0, classes + 1).double()) @ centre)[None]
+    moments = Moments(torch.zeros(1, classes).double(), torch.arange(classes)[None], covariance)
+    assert moments.draws().logits.shape == (100, 1, classes)
+    assert torch.equal(moments.draws().logits, moments.draws(100).logits)
+    assert torch.equal(moments.top_two_p_value(), moments.top_two_p_value(20))
+    for number in (classes, 64, 65, 127):
+        drawn = moments.draws(number).logits
+        assert drawn.shape == (number, 1, classes)
+        torch.testing.assert_close(torch.atleast_2d(drawn[:, 0].T.cov()), covariance[0])
+    with pytest.raises(ValueError, match=f"num_samples: expected an integer >= {classes}, got {classes - 1}"):
+        moments.draws(classes - 1)
+
+
+def test_averages_are_over_forty_nodes_or_512_points():
+    for size, number in ((1, 40), (2, 512), (5, 512)):
+        points, weights = moments_module._nodes(size, torch.zeros(0, dtype=torch.float64))
+        assert points.shape == (number, size) and weights.sum().item() == pytest.approx(1)
+        second = torch.einsum("m,ma,mb->ab", weights, points, points)
+        torch.testing.assert_close(second, torch.eye(size, dtype=torch.float64), rtol=0, atol=0.05)
+
+
+def moments_of_rows(**options):
+    logits = torch.tensor([[0.0, 2.0, 1.0, -1.0], [3.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0], [0.0] * 4])
+    classes = logits.topk(4).indices
+    fields = {"logits": logits, "classes": classes, "covariance": torch.zeros(4, 4, 4)}
+    return Moments(**(fields | options))
+
+
+def test_what_is_printed_names_rows_positions_numbers_and_sites():
+    moments = moments_of_rows()
+    p = special.softmax(moments.logits.numpy(), axis=1)
+    line = f"  row 0: class 1 {p[0, 1]:.3f} ± 0.000, class 2 {p[0, 2]:.3f} ± 0.000, class 0 {p[0, 0]:.3f} ± 0.000"
+    lines = str(moments).splitlines()
+    assert lines[:2] == ["Moments(4 rows, softmax over 4, expansion)", line]
+    assert len(lines) == 5 and lines[3].startswith("  row 2: class 0") and lines[4] == "  ..."
+    three = str(moments.rows(torch.arange(3))).splitlines()
+    assert three == ["Moments(3 rows, softmax over 4, expansion)", *lines[1:4]]
+    counts = torch.tensor([0, 5, 5, 0])
+    mixed = moments_of_rows(source="mixed", num_samples=counts, share={"one": torch.zeros(4, 1, 1, 1)})
+    assert str(mixed).startswith("Moments(4 rows, softmax over 4, mixed (2 of draws), shares of 1 sites)\n")
+    tokens = Moments(
+        torch.zeros(1, 7, 2), torch.tensor([[[0, 1]] * 7]), torch.zeros(1, 7, 2, 2), link="identity"
+    )
+    words = ["Moments(1 row, 2 numbers at 7 positions, expansion)"]
+    assert str(tokens).splitlines() == [*words, "  row 0: number 0 0.000 ± 0.000, number 1 0.000 ± 0.000"]
+
+
+def test_rows_have_their_shares_and_numbers_of_draws():
+    maps = {"one": torch.arange(4.0).view(4, 1, 1, 1)}
+    whole = moments_of_rows(share=maps, slope={"one": -maps["one"]}, relative_variance=torch.arange(4.0))
+    some = whole.rows(torch.tensor([3, 1]))
+    assert some.share["one"].flatten().tolist() == [3, 1] and some.slope["one"].flatten().tolist() == [-3, -1]
+    assert some.relative_variance.tolist() == [3, 1] and torch.equal(some.logits, whole.logits[[3, 1]])
+    assert (some.source, some.num_samples) == ("expansion", None)
+    assert (
+        some != some.rows(torch.arange(2)) and len({some, whole, whole}) == 2
+    )  # by identity, as tensors are
+    assert moments_of_rows(num_samples=7, source="draws").drawn.all() and not whole.drawn.any()
+    drawn = moments_of_rows(num_samples=7).rows(torch.tensor([2]))
+    assert (drawn.source, drawn.num_samples.tolist()) == ("draws", [7])
+    drawn = replace(drawn, logits=drawn.logits + 1, covariance=drawn.covariance + 2)
+    replaced = whole.replaced(torch.tensor([1]), drawn)
+    assert (replaced.source, replaced.num_samples.tolist()) == ("mixed", [0, 7, 0, 0])
+    assert torch.equal(replaced.logits[1], drawn.logits[0]) and (replaced.covariance[1] == 2).all()
+    assert (
+        torch.equal(replaced.logits[[0, 2, 3]], whole.logits[[0, 2, 3]]) and not replaced.covariance[0].any()
+    )
+    joined = Moments.together([some, whole])
+    assert joined.share["one"].flatten().tolist() == [3, 1, 0, 1, 2, 3]
+    assert joined.slope["one"].flatten().tolist() == [-3, -1, 0, -1, -2, -3]
+    assert joined.relative_variance.tolist() == [3, 1, 0, 1, 2, 3] and joined.check is None
+    assert Moments.together([some, replace(whole, relative_variance=None)]).relative_variance is None
+
+
+def test_positions_that_a_shorter_part_lacks_are_not_numbers():
+    parts = [
+        Moments(
+            torch.ones(1, length, 2),
+            torch.tensor([[[0, 1]] * length]),
+            torch.ones(1, length, 2, 2),
+            link="sigmoid",
+        )
+        for length in (2, 3)
+    ]
+    joined = Moments.together(parts)
+    assert joined.link == "sigmoid" and joined.logits.shape == (2, 3, 2)
+    assert joined.logits[0, 2].isnan().all() and not joined.logits[1].isnan().any()
+    assert not joined.classes[0, 2].any() and not joined.covariance[0, 2].any()
+    plain = Moments.together([replace(part, link="softmax") for part in parts])
+    assert plain.mean[1].isfinite().all() and plain.entropy.shape == (2, 3)
+
+
+def test_entropies_of_tokens_are_those_of_scipy():
+    logits = torch.randn(2, 3, 4, dtype=torch.float64)
+    moments = Moments(logits, logits.topk(2).indices, torch.zeros(2, 3, 2, 2, dtype=torch.float64))
+    expected = stats.entropy(special.softmax(logits.numpy(), axis=-1), axis=-1)
+    np.testing.assert_allclose(moments.entropy, expected, rtol=1e-10)
+    np.testing.assert_allclose(moments.mutual_information, 0, atol=1e-10)
+    np.testing.assert_allclose(moments.mean, special.softmax(logits.numpy(), axis=-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_moments_of_drawn_classes_are_those_of_numpy(dtype):
+    logits = torch.randn(6, 2, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    classes = torch.tensor([[4, 0, 2], [1, 3, 0]])
+    moments = moments_module.moments_of_draws(Posterior(logits), classes)
+    assert moments.covariance.dtype == (dtype if dtype == torch.float64 else torch.float32)
+    values = logits.double().numpy()
+    for row in range(2):
+        leading = values[:, row, classes[row]]
+        expected = np.cov((leading - leading.mean(axis=1, keepdims=True)).T)
+        np.testing.assert_allclose(moments.covariance[row], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(moments.logits, values.mean(axis=0), rtol=1e-4, atol=1e-6)
+    assert (moments.source, moments.num_samples.tolist(), moments.link) == ("draws", [6, 6], "softmax")
+    mean, variance = moments.attributed()
+    gap = values[:, [0, 1], classes[:, 0]] - values[:, [0, 1], classes[:, 1]]
+    np.testing.assert_allclose(mean, gap.mean(axis=0), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(variance, gap.var(axis=0, ddof=1), rtol=1e-3)
+
+
+def test_differences_from_the_first_tell_the_covariance_of_numbers_less_their_mean():
+    factor = np.random.default_rng(0).normal(size=(4, 4))
+    covariance, centre = factor @ factor.T, np.eye(4) - 1 / 4
+    maps = np.concatenate([np.ones((3, 1)), -np.eye(3)], axis=1)
+    result = moments_module.centred(torch.from_numpy(maps @ covariance @ maps.T))
+    np.testing.assert_allclose(result, centre @ covariance @ centre, atol=1e-12)
+
+
+def test_six_classes_lead_unless_others_are_named_and_small_slopes_count_as_none():
+    many = network(num_labels=8)
+    assert posterior_moments(many, rows(), method="expansion").classes.shape == (6, 6)
+    assert posterior_moments(many, rows(), classes=9, method="expansion").classes.shape == (6, 8)
+    moments = posterior_moments(network(), rows(), attribution=True, method="expansion")
+    for name, slope in moments.slope.items():
+        squares = slope.double().square().flatten(1)
+        matter = squares > 1e-3 * squares.mean(dim=1, keepdim=True)
+        assert torch.equal(moments.share[name].flatten(1) > 0, matter) and 0 < matter.double().mean() < 1

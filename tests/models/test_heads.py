@@ -1,6 +1,7 @@
 """Programs of networks with a head against the losses of transformers' own heads."""
 
 import math
+from contextlib import nullcontext
 
 import pyro.distributions as dist
 import pytest
@@ -12,15 +13,19 @@ from pyro import poutine
 import probattn
 from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver, posterior_predict
 from probattn.models import (
+    CausalLanguageModel,
     Classifier,
     GraphWriterConfig,
     GraphWriterForGeneration,
+    MaskedLanguageModel,
     McanConfig,
     McanForQuestionAnswering,
+    MultiLabelClassifier,
     MultipleChoice,
     Regressor,
     SpanExtractor,
     StoredNetworkError,
+    TokenClassifier,
     convert,
     load,
     program_for,
@@ -412,3 +417,145 @@ def test_labels_to_predict_are_those_of_real_tokens(padded):
     law = trace.nodes["label"]["fn"].base_dist
     expected = law.base_dist.log_prob(torch.zeros(2, 4)) * (mask if padded else 1)
     torch.testing.assert_close(law.log_prob(torch.zeros(2, 4)), expected)
+
+
+class Given(torch.nn.Module):
+    """A network whose logits are an input."""
+
+    def forward(self, logits):
+        return logits
+
+
+HEADS = {
+    "Classifier": (Classifier, (2, 3), r"\[2, C\], got .*; load it with AutoModelForSequenceClassification"),
+    "MultiLabelClassifier": (
+        MultiLabelClassifier,
+        (2, 3),
+        r"\[2, C\], got .*AutoModelForSequenceClassification",
+    ),
+    "MultipleChoice": (MultipleChoice, (2, 3), r"\[2, 3\], got .*; load it with AutoModelForMultipleChoice"),
+    "Regressor": (Regressor, (2, 1), r"\[2, 1\], got .*; load it with num_labels=1"),
+    "TokenClassifier": (TokenClassifier, (2, 4, 3), r"\[2, C, C\], got .*AutoModelForTokenClassification"),
+    "MaskedLanguageModel": (MaskedLanguageModel, (2, 4, 3), r"\[2, C, C\], got .*AutoModelForMaskedLM"),
+    "CausalLanguageModel": (CausalLanguageModel, (2, 4, 3), r"\[2, C, C\], got .*AutoModelForCausalLM"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_reads_logits_of_its_shape_alone(name):
+    make, shape, message = HEADS[name]
+    logits = torch.randn(shape)
+    assert torch.equal(make(Given())({"logits": logits}), logits)
+    assert make.link == "identity" if name == "Regressor" else make.link != "identity"
+    for wrong in (logits[..., None], logits.flatten()[:2])[: 1 if make is MultipleChoice else 2]:
+        with pytest.raises(ValueError, match=message):
+            make(Given())({"logits": wrong})
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match="num_data"):
+            make(Given(), num_data=bad)
+    if name != "MultipleChoice":
+        named = make(Given(), label_name="answer")
+        assert named.label_names == ("answer",) and make(Given()).label_names == ("labels",)
+
+
+def test_one_logit_is_no_class():
+    with pytest.raises(
+        ValueError, match=r"two classes or more, got logits \[2, 1\]: a single output is regression"
+    ):
+        Classifier(Given())({"logits": torch.zeros(2, 1)})
+    with pytest.raises(ValueError, match=r"expected inputs \[B, K, ...\] of K choices, got \[2\]"):
+        MultipleChoice(Given()).attention_plate(nullcontext(), {"logits": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_a_share_of_smoothing_is_below_one(smoothing):
+    with pytest.raises(
+        ValueError, match=rf"Classifier.label_smoothing: expected a number in \[0, 1\), got {smoothing}"
+    ):
+        Classifier(Given(), label_smoothing=smoothing)
+
+
+def test_labels_are_smoothed_in_training_alone():
+    logits, labels = torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0])
+    batch = {"logits": logits, "labels": labels}
+    for training, smoothing, expected in ((True, 0.2, 0.2), (False, 0.2, 0.0), (True, 0.0, 0.0)):
+        program = Classifier(Given(), label_smoothing=smoothing).train(training)
+        loss = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=expected, reduction="sum")
+        assert torch.isclose(-poutine.trace(program).get_trace(batch).log_prob_sum(), loss)
+        assert not poutine.trace(program).get_trace({"logits": logits}).nodes["label"]["is_observed"]
+    assert Classifier(Given()).label_smoothing == 0
+
+
+class Shares(MultiLabelClassifier):
+    """Labels between 0 and 1 too."""
+
+    soft = True
+
+
+@pytest.mark.parametrize("make", [MultiLabelClassifier, Shares])
+def test_shares_of_labels_are_those_of_a_program_that_says_so(make):
+    logits = torch.randn(2, 3)
+
+    def likelihood(labels):
+        return -poutine.trace(make(Given())).get_trace({"logits": logits, "labels": labels}).log_prob_sum()
+
+    for labels in (torch.tensor([[0, 1, 1], [1, 0, 0]]), torch.tensor([[0.0, 0.3, 1], [1, 0.6, 0]])):
+        if make is MultiLabelClassifier and labels.is_floating_point():
+            with pytest.raises(
+                ValueError, match=r"labels 0 or 1 \[2, 3\], got torch.float32 \[2, 3\] with other"
+            ):
+                likelihood(labels)
+            continue
+        expected = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, labels.float(), reduction="sum"
+        )
+        assert torch.isclose(likelihood(labels), expected)
+    words = "from 0 to 1" if make is Shares else "0 or 1"
+    for outside in (-0.1, 1.1, torch.nan):
+        with pytest.raises(
+            ValueError, match=rf"labels {words} \[2, 3\], got torch.float32 \[2, 3\] with other"
+        ):
+            likelihood(torch.tensor([[0, 1, 1], [1, 0, outside]]))
+    with pytest.raises(
+        ValueError, match=rf"labels {words} \[2, 3\], got torch.float32 \[2, 2\]; give one number"
+    ):
+        likelihood(torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_numbers_of_a_row_may_stand_alone(dtype):
+    """A network without a configuration gives one; its labels are rounded as its predictions are."""
+    program, prediction = Regressor(Given(), noise=ObservationNoise(scale=2.0)), torch.tensor([[0.5], [-1.0]])
+    assert program.scale.log_scale.shape == (1,) and program.noise.scale.item() == pytest.approx(2)
+    labels = torch.tensor([1.0, 3.0], dtype=dtype)
+    expected = dist.Normal(prediction[:, 0], 2.0).log_prob(labels.float()).sum()
+    for numbers in (labels, labels[:, None]):
+        trace = poutine.trace(program).get_trace({"logits": prediction, "labels": numbers})
+        assert torch.isclose(trace.log_prob_sum(), expected)
+    for wrong in (labels[:1], labels[:, None].expand(2, 2), labels.float() / 0):
+        with pytest.raises(
+            ValueError, match=r"Regressor: expected finite numbers \[2, 1\] as labels, got torch"
+        ):
+            poutine.trace(program).get_trace({"logits": prediction, "labels": wrong})
+    assert Regressor(Given()).noise.scale.item() == 1
+    again = Regressor(program.net, noise=ObservationNoise(scale=2.0))
+    assert again.scale is program.scale
+    with pytest.raises(ValueError, match=r"leave it out, or delete net\.probattn"):
+        Regressor(program.net, noise=ObservationNoise(scale=3.0))
+
+
+@pytest.mark.parametrize("make", [TokenClassifier, CausalLanguageModel])
+def test_tokens_are_in_nats_per_mean_length(make):
+    logits, labels = torch.randn(2, 4, 3), torch.tensor([[0, 1, -100, 2], [2, -100, -100, -100]])
+    batch = {"logits": logits, "labels": labels}
+    shift = int(make is CausalLanguageModel)
+    loss = torch.nn.functional.cross_entropy(
+        logits[:, : 4 - shift].flatten(0, 1), labels[:, shift:].flatten(), reduction="sum"
+    )
+    for length, divisor in ((None, 1), (2.5, 2.5)):
+        program = make(Given(), mean_length=length)
+        assert torch.isclose(-poutine.trace(program).get_trace(batch).log_prob_sum() * divisor, loss)
+        assert program.observations(batch) == 4 - 2 * shift
+    for bad in (0.0, -1.0, math.inf):
+        with pytest.raises(ValueError, match=rf"{make.__name__}.mean_length: expected a"):
+            make(Given(), mean_length=bad)

@@ -8,12 +8,14 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
@@ -21,13 +23,16 @@ from sklearn.metrics import log_loss, roc_auc_score
 from probattn.comparison import ComparisonResults, Ways, costs, figures, running
 from probattn.comparison import page as comparison_page
 from probattn.comparison import ways as comparison_ways
+from probattn.comparison import workers as comparison_workers
 from probattn.comparison.page import headline
 from probattn.comparison.results import Interval
 from probattn.comparison.running import CompareOptions, _gaps, _read
 from probattn.comparison.workers import other_gpu, workers
+from probattn.data import TextDataset
 from probattn.report import Comparison, Predictions
 from probattn.tasks.errors import RunError
-from probattn.tasks.progress import shown
+from probattn.tasks.progress import note, shown
+from probattn.triage import TriageOptions, calibrate, judged_probabilities
 
 PARTS = ("validation", "test", "out_of_domain")
 
@@ -189,6 +194,33 @@ def test_the_ensemble_is_the_mean_of_the_networks(compared):
     ways.scaled("ensemble", "scaled")
     (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble_temperature")]
     assert row.values["nll"].mean == pytest.approx(ways.measured(0.4)["scaled"]["nll"])
+
+
+def test_answers_are_those_of_a_policy_and_bins_are_ten():
+    """The validation data say where its tests begin: after the most confident inputs, which are wrong here."""
+    generator = torch.Generator().manual_seed(3)
+    probabilities = {
+        part: (4 * torch.randn(size, 3, generator=generator)).double().softmax(dim=-1)
+        for part, size in (("validation", 60), ("test", 2000))
+    }
+    labels = {
+        part: torch.multinomial(values, 1, generator=generator)[:, 0]
+        for part, values in probabilities.items()
+    }
+    surest = probabilities["test"].amax(dim=1).topk(5).indices
+    labels["test"][surest] = (probabilities["test"].argmax(dim=1)[surest] + 1) % 3
+    result = figures(probabilities, labels, 0.1)
+    pilot, test = (
+        judged_probabilities(values, labels[part], "abc") for part, values in probabilities.items()
+    )
+    (limit,) = calibrate(test, pilot, TriageOptions(error=0.1)).limits
+    (other,) = calibrate(test, None, TriageOptions(error=0.1)).limits
+    assert result["answered"] == limit.answered / 2000 != other.answered / 2000
+    confidence, predicted = (item.numpy() for item in probabilities["test"].max(dim=-1))
+    right, bins = predicted == labels["test"].numpy(), np.minimum((10 * confidence).astype(int), 9)
+    gaps = [abs((right - confidence)[bins == number].sum()) / 2000 for number in range(10)]
+    assert result["ece"] == pytest.approx(sum(gaps)) and "auroc" not in result
+    assert figures(probabilities, labels, 1e-9)["coverage"] == 0
 
 
 def test_figures_are_those_of_scikit_learn():
@@ -370,19 +402,19 @@ def test_the_axis_of_costs_begins_with_one_pass(compared):
 @pytest.mark.parametrize(
     ("given", "index", "expected"),
     [
-        (None, None, ["1", "0"]),
-        ("2,3", 0, ["3", "2"]),
-        (None, 1, ["0", "1"]),
-        ("GPU-a,GPU-b", None, ["GPU-b", "GPU-a"]),
+        (None, None, ["1", "2", "0"]),
+        ("2, 3,7", 0, ["3", "7", "2"]),
+        (None, 1, ["2", "0", "1"]),
+        ("GPU-a,GPU-b,GPU-c", None, ["GPU-b", "GPU-c", "GPU-a"]),
     ],
 )
 def test_workers_take_the_other_gpus(monkeypatch, given, index, expected):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     device = SimpleNamespace(type="cuda", index=index)
-    assert [other_gpu(device, number)["CUDA_VISIBLE_DEVICES"] for number in (1, 2)] == expected
+    assert [other_gpu(device, number)["CUDA_VISIBLE_DEVICES"] for number in (1, 2, 3)] == expected
     assert other_gpu(torch.device("cpu"), 1) == {}
 
 
@@ -495,3 +527,205 @@ def test_runs_are_trained_as_quietly_as_asked_and_counted_from_one(monkeypatch, 
     told = capsys.readouterr().err
     assert trained == [quiet, quiet]
     assert "run 1 of 2: sst2_babn, seed 0" in told and "run 2 of 2: sst2_babn, seed 1" in told
+
+
+def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monkeypatch, tmp_path, capsys):
+    """Passes of the first recipe take a second, of the other two; the first round is a hundred times as uneven."""
+    now, done = [0.0], []
+    monkeypatch.setattr(costs.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(costs, "load_network", lambda folder: folder.name)
+
+    def act(_, network, texts, way="point"):
+        note("a bar of the predictions")
+        took = {"point": 1, "dropout": 11, "draws": 21, "moments": 2.5}[way] * (1 + (network == "latent"))
+        now[0] += took if (network, way) in {item[:2] for item in done} else took * len(way) ** 2
+        done.append((network, way, len(texts)))
+
+    monkeypatch.setattr(costs, "predicted", act)
+    monkeypatch.setattr(costs, "pass_once", act)
+    task = SimpleNamespace(texts=SimpleNamespace(test=TextDataset(("a",) * 70, None, (), "given")))
+    networks = {name: (task, Path(name)) for name in ("plain", "latent")}
+    ways = {
+        "plain": ["point", "laplace", "dropout", "dropout_information"],
+        "latent": ["point", "draws", "moments"],
+    }
+    with shown():
+        result = costs.measured_costs(tmp_path, networks, ways, ["one", "other"])
+    assert {name: {kind: item.mean for kind, item in kinds.items()} for name, kinds in result.items()} == {
+        "plain": {"point": 1, "dropout": 10},
+        "latent": {"point": 2, "draws": 40, "moments": 5},
+    }
+    assert {item for kinds in result.values() for item in kinds.values()} == {
+        Interval(mean=mean, low=mean, high=mean, seeds=5) for mean in (1, 2, 5, 10, 40)
+    }
+    assert {size for _, _, size in done} == {64} and done.count(("latent", "draws", 64)) == 6
+    told = capsys.readouterr().err
+    assert "plain: cost of a prediction" in told and "a bar of the predictions" not in told
+    number = len(done)
+    assert costs.measured_costs(tmp_path, networks, ways, ["one", "other"]) == result and len(done) == number
+    costs.measured_costs(tmp_path, networks, ways, ["other", "one"])
+    assert len(done) == 2 * number
+
+
+def test_workers_have_an_environment_and_a_log_each(tmp_path, monkeypatch, capsys):
+    """Of what a failed one wrote the last five lines are shown."""
+    monkeypatch.setattr(comparison_workers, "other_gpu", lambda _, number: {"GPU": str(number)})
+    script = (
+        "import os, sys; print(*map(os.environ.get, ('OMP_NUM_THREADS', 'PROBATTN_WORKER', 'GPU')));"
+        "print(os.getpid() == os.getsid(0), *map('line {}'.format, range(7)), sep='\\n'); sys.exit(3)"
+    )
+    folder = tmp_path / "a" / "folder"
+    with shown(), workers([sys.executable, "-c", script], 2, torch.device("cpu"), folder):
+        pass
+    logs = [(folder / f"worker-{number}.log").read_text().splitlines() for number in (1, 2)]
+    assert [log[:2] for log in logs] == [["1 1 1", "True"], ["1 1 2", "True"]]
+    told = capsys.readouterr().err
+    assert told.count("line 2") == told.count("line 6") == 2 and "line 1" not in told
+    assert told.index("worker-1.log has") < told.index("line 6") < told.index("worker-2.log has")
+
+
+def test_a_worker_that_leaves_the_last_runs_to_others_is_not_told(tmp_path, capsys):
+    script = "import sys; print(sys.argv[1], 'more', sep='\\n' * int(sys.argv[2])); sys.exit(2)"
+    for line, gap, tells in ((comparison_workers.BUSY, "0", False), (comparison_workers.BUSY, "1", True)):
+        command = [sys.executable, "-c", script, line, gap]
+        with shown(), workers(command, 1, torch.device("cpu"), tmp_path):
+            pass
+        assert ("ended with status 2" in capsys.readouterr().err) is tells
+
+
+@pytest.mark.fork
+def test_a_worker_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison_workers, "SECONDS", 0.1)
+    script = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    )
+
+    def interrupted():
+        with workers([sys.executable, "-c", script], 1, torch.device("cpu"), tmp_path):
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_runs_are_shared_among_processes_of_one_thread(monkeypatch, tmp_path):
+    """The command of the others has the options of this one."""
+    began, finished = [], []
+
+    @contextmanager
+    def others(*arguments):
+        began.append(arguments)
+        yield
+
+    def finish(job, error, prefix, *, quiet):
+        finished.append((job.name, job.seed, error, prefix, quiet, torch.get_num_threads()))
+
+    monkeypatch.setattr(running, "workers", others)
+    monkeypatch.setattr(running, "_finish", finish)
+    options = CompareOptions(
+        ("one.yaml", "two"), seeds=2, set=("data.train=trec",), error=0.2, against="draws", workers=3
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        running._spread(options, tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    command = [
+        sys.executable,
+        "-m",
+        "probattn",
+        "compare",
+        "one.yaml",
+        "two",
+        "--output",
+        str(tmp_path),
+        "--quiet",
+    ]
+    command += ["--seeds=2", "--error=0.2", "--against=draws", "--set=data.train=trec", "--device=cpu"]
+    assert began == [(command, 2, torch.device("cpu"), tmp_path)]
+    assert finished == [(name, seed, 0.2, "", True, 1) for seed in (0, 1) for name in ("one", "two")]
+    (job, *_) = running._jobs(options, tmp_path)
+    assert (job.folder, job.keys) == (
+        tmp_path / "one" / "seed-0",
+        ("data.train=trec", "report.baseline=false", "training.seed=0"),
+    )
+
+
+def test_a_run_that_another_process_is_at_is_left_to_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(running, "train", None)  # refuses to be called
+    options = CompareOptions(("sst2_babn",), seeds=1)
+    (job,) = running._jobs(options, tmp_path / "out")
+    job.folder.parent.mkdir(parents=True)
+    with (
+        FileLock(job.folder.with_name(".seed-0.lock")),
+        pytest.raises(
+            RunError, match=r"seed-0: another process is at it; the same command compares when that is"
+        ),
+    ):
+        running.compare(options, tmp_path / "out")
+
+
+def test_locks_have_a_folder_also_where_filelock_makes_none(monkeypatch, tmp_path):
+    """As releases before 3.13."""
+
+    class Lock(FileLock):
+        def acquire(self, *args, **options):
+            assert Path(self.lock_file).parent.is_dir()
+            return super().acquire(*args, **options)
+
+    trained = []
+    monkeypatch.setattr(running, "FileLock", Lock)
+    monkeypatch.setattr(running, "train", lambda _, folder, **options: trained.append((folder.name, options)))
+    monkeypatch.setattr(running, "_measure", lambda *_: None)
+    options = CompareOptions(("sst2_babn",), seeds=2)
+    with pytest.raises(RunError, match="seed-0: another process is at it"):
+        running.compare(options, tmp_path / "out")
+    again = tmp_path / "out" / "sst2_babn" / "seed-1"
+    again.mkdir()
+    (again / "recipe.yaml").write_text("{}")  # of a training that was interrupted
+    with pytest.raises(RunError, match="seed-0: another process is at it"):
+        running.compare(options, tmp_path / "out")
+    fresh = {"resume": False, "quiet": False}
+    assert trained == [
+        ("seed-0", fresh),
+        ("seed-1", fresh),
+        ("seed-0", fresh),
+        ("seed-1", fresh | {"resume": True}),
+    ]
+
+
+def test_defaults_of_a_comparison():
+    named = {"seeds": 3, "set": (), "error": 0.05, "against": "point", "workers": 1}
+    assert CompareOptions(("sst2_babn",)) == CompareOptions(("sst2_babn",), **named)
+
+
+def test_one_seed_has_no_ensemble_and_no_gaps(compared):
+    """Of the runs of two seeds; the records say what was compared, and its parts are counted."""
+    folder, given, _ = compared
+    records = folder / "out" / "comparison.json"
+    before = records.read_bytes()
+    both = ComparisonResults.model_validate_json(before)
+    assert before.startswith(b'{\n "kind": "comparison",\n') and before.endswith(b"}\n")
+    labels = load_file(folder / "out" / "plain" / "seed-0" / "compared.safetensors")
+    parts = {part: len(labels[f"labels.{part}"]) for part in PARTS[:2]}
+    train = 120 - sum(parts.values())  # of as many reviews
+    assert both.sizes == {"train": train, **parts, "out_of_domain": 120} and both.set == ()
+    assert {"torch", "probattn"} <= both.versions.keys() and [*both.methods] == ["plain", "latent"]
+    file, one = running.compare(
+        CompareOptions(tuple(map(str, given[:2])), seeds=1, error=0.4), folder / "out"
+    )
+    assert file == folder / "out" / "comparison.html"
+    assert ComparisonResults.model_validate_json(records.read_bytes()) == one
+    records.write_bytes(before)
+    assert [row.way for row in one.rows] == [
+        row.way for row in both.rows if not row.way.startswith("ensemble")
+    ]
+    assert not any(row.gaps for row in one.rows) and one.seeds == (0,)
+    assert all(item.low is None and item.seeds == 1 for row in one.rows for item in row.values.values())

@@ -1,6 +1,7 @@
 """Evaluation and prediction: means, draws, exact means over labels, measures of uncertainty."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ import probattn
 from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_moments, posterior_predict
 from probattn.inference.predictive import Posterior
 from probattn.models import TokenClassifier, program_for, revert
+from probattn.models.hosts.card import evaluations_in, notes
 from probattn.trainer import compute_uncertainty
 from probattn.trainer import evaluation as module
+from probattn.trainer.evaluation import add_to_card, prediction_words, real_rows
 
 BAYESIAN = probattn.BayesianAttention()
 
@@ -222,3 +225,35 @@ def test_nothing_is_predicted_where_the_loss_alone_is_needed(scene, tmp_path, pr
     trainer = trainer_of(scene, tmp_path, net, data, prediction=prediction)
     loss, scores, labels = trainer.prediction_step(trainer.model, scene.collate(data), True)
     assert math.isfinite(loss) and scores is None and labels is None
+
+
+@pytest.mark.parametrize(
+    ("processes", "ends", "remainder", "expected"),
+    [
+        *((2, True, 3, [2, 1]), (2, True, 1, [1, 0]), (2, True, 4, [2, 2]), (3, True, 5, [2, 2, 1])),
+        *((2, True, 0, [2, 2]), (2, False, 3, [2, 2]), (1, True, 1, [2]), (2, True, -1, [2, 2])),
+    ],
+)
+def test_rows_that_processes_repeat_are_left_out(processes, ends, remainder, expected):
+    """Of two rows of each process; the remainder is the number of real ones of the last step."""
+    batch = {"input_ids": torch.arange(8).view(2, 4), "labels": torch.arange(2), "words": ["a", "b"]}
+    for index, rows in enumerate(expected):
+        state = SimpleNamespace(end_of_dataloader=ends, remainder=remainder)
+        accelerator = SimpleNamespace(num_processes=processes, process_index=index, gradient_state=state)
+        real = real_rows(batch, accelerator)
+        assert {name: len(real[name]) for name in batch} == {"input_ids": rows, "labels": rows, "words": 2}
+        assert torch.equal(real["labels"], torch.arange(rows))
+
+
+def test_words_and_figures_of_a_card(scene):
+    words = [prediction_words(kind, 7) for kind in ("mean", "draws", "moments")]
+    assert words == ["posterior expectation", "mean of 7 draws", "closed-form mean of the posterior"]
+    net = scene.network(scene.bert, probattn.BayesianAttention())
+    metrics = {"eval_loss": 0.5, "eval_jit_compilation_time": 1.0, "eval_model_preparation_time": 2.0}
+    metrics |= {"eval_kl": math.inf, "eval_name": "words", "other": 3}
+    add_to_card(net, "eval", metrics, None, None, "draws")
+    add_to_card(net, "test", {"test_loss": 1}, 5, None, "draws")
+    assert evaluations_in(notes(net)) == {
+        "eval": {"figures": {"loss": 0.5, "kl": "inf", "other": 3}, "on": "rows, draws"},
+        "test": {"figures": {"loss": 1}, "on": "5 rows, draws"},
+    }

@@ -154,6 +154,10 @@ def test_every_file_of_a_checkpoint_is_compared_with_its_sum(scene, run, name):
             file.write_bytes(damaged)
         with pytest.raises(CorruptCheckpointError, match=rf"checkpoint-4: .*{re.escape(problem)}"):
             verify_checkpoint(file.parent)
+        # The last checkpoint is told by the sizes alone, which are quick to compare.
+        if name != "trainer_state.json":
+            of_its_size = damaged is not None and len(damaged) == len(content)
+            assert (last_checkpoint(folder) == file.parent) is of_its_size
     with pytest.raises(CorruptCheckpointError, match=rf"{re.escape(name)} is missing"):
         finished(scene, folder, resume=str(file.parent))
     assert same(finished(scene, folder, resume=True), whole)  # a missing file is left out with its checkpoint
@@ -248,3 +252,15 @@ def test_a_checkpoint_of_a_plain_network_has_sums_too(scene, tmp_path):
     args = scene.arguments(tmp_path, max_steps=2, save_strategy="steps", save_steps=2)
     probattn.ProbabilisticTrainer(model=scene.network(), args=args, train_dataset=scene.classes(8)).train()
     assert "optimizer.pt" in verify_manifest(tmp_path / "checkpoint-2").files
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_what_a_killed_save_left_goes_when_a_run_begins(scene, tmp_path, monkeypatch, saves):
+    """Also where it saves nothing; another process, which saves for this one, may be at it."""
+    left = tmp_path / DRAFT / "checkpoint-4" / "model.safetensors"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    trainer = trainer_of(scene, tmp_path, steps=1, save_strategy="no")
+    monkeypatch.setattr(type(trainer.args), "should_save", saves)
+    trainer.train()
+    assert left.exists() is not saves

@@ -11,13 +11,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers as hf
+from accelerate.utils import DistributedType
 from transformers.integrations import integration_utils
 
 import probattn
 from probattn import ProbabilisticTrainer
 from probattn.files.manifest import verify_manifest
 from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
+from probattn.inference.optimizers import added_parameters
 from probattn.models import Classifier, TokenClassifier, Translator
+from probattn.trainer import trainer as trainer_module
+from probattn.trainer.data import size_for_particles, some_labels
 
 BAYESIAN = probattn.BayesianAttention()
 PROGRAMS = Path(__file__).parent / "programs"
@@ -116,12 +120,30 @@ def test_labels_are_smoothed_once_and_where_the_head_can(scene, tmp_path):
         ({"num_data": 0}, ValueError, "num_data"),
         ({"kl_schedule": 0.01}, TypeError, r"kl_schedule: expected a KLSchedule, such as .*final"),
         ({"site_learning_rate": 0.0}, ValueError, "site_learning_rate"),
+        ({"noise_learning_rate": 0.0}, ValueError, "noise_learning_rate"),
         ({"alignment_learning_rate": -1.0}, ValueError, "alignment_learning_rate"),
+        ({"num_samples": 1, "prediction": "moments"}, ValueError, "num_samples: expected an integer >= 2"),
     ],
 )
 def test_options_out_of_their_range_are_refused(scene, tmp_path, options, error, message):
     with pytest.raises(error, match=f"ProbabilisticTrainer.*{message}"):
         ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prediction": "draws", "num_samples": 1, "num_data": 1},
+        {"prediction": "moments", "num_samples": 2},
+        {"site_learning_rate": None, "noise_learning_rate": None, "alignment_learning_rate": None},
+    ],
+)
+def test_options_at_the_ends_of_their_range_are_taken(scene, tmp_path, options):
+    net = scene.network(scene.bert, BAYESIAN)
+    trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path, learning_rate=7e-4), **options)
+    assert {name: getattr(trainer, name) for name in options if "rate" not in name}.items() <= options.items()
+    if "site_learning_rate" in options:
+        assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {7e-4}
 
 
 def test_what_is_no_network_with_a_head_is_refused_by_name(scene, tmp_path):
@@ -169,6 +191,134 @@ def test_a_loss_of_ones_own_may_add_to_the_bound(scene, tmp_path):
         Outputs(model=scene.network(scene.bert, BAYESIAN), **options).train()
     with pytest.raises(ValueError, match="return_outputs=True is for evaluation"):
         Kept(model=scene.network(scene.bert, BAYESIAN), **options).train()
+
+
+def test_a_loss_that_names_no_number_of_labels_counts_them(scene, tmp_path):
+    class Mine(scene.Ordered):
+        def compute_loss(self, model, inputs, return_outputs=False, **_):
+            return super().compute_loss(model, inputs, return_outputs)
+
+    losses = []
+    for kind in (scene.Ordered, Mine):
+        args = scene.arguments(tmp_path, max_steps=2, per_device_train_batch_size=4)
+        trainer = kind(model=scene.network(scene.bert, BAYESIAN), args=args, train_dataset=scene.classes(8))
+        trainer.train()
+        losses.append(scene.losses(trainer))
+    assert losses[0] == losses[1] and len(losses[0]) == 2
+
+
+def test_the_loss_of_the_network_itself_is_transformers_own(scene, tmp_path):
+    """As ``Trainer`` asks for it in an evaluation, of outputs with names or in a row."""
+    net = scene.network(scene.bert, BAYESIAN).eval()
+    trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path))
+    batch = scene.collate(scene.classes(4))
+    expected = net(**batch)
+    for named in (True, False):
+        inputs = batch | {"return_dict": named}
+        loss, outputs = trainer.compute_loss(net, inputs, return_outputs=True)
+        assert isinstance(outputs, dict) is named and torch.equal(outputs[1], expected.logits)
+        assert loss == trainer.compute_loss(net, inputs) == expected.loss
+    assert trainer._get_num_items_in_batch([], "cpu") is None
+    assert trainer._get_num_items_in_batch([batch, batch], "cpu") == 8
+
+
+def test_defaults_are_those_of_fine_tuning(scene, tmp_path):
+    args = scene.arguments(tmp_path, learning_rate=5e-5)
+    net = scene.network(lambda: scene.bert(num_labels=1), BAYESIAN, probattn.AlignmentAttention("gan"))
+    rows = [{"input_ids": ids, "labels": float(ids[0]) / 9} for ids in scene.words(4)]
+    trainer = ProbabilisticTrainer(model=net, args=args, train_dataset=rows)
+    assert (trainer.prediction, trainer.num_samples, trainer.num_data) == ("mean", 20, None)
+    assert trainer.kl_schedule == KLSchedule(final=1e-3)
+    rates = {id(p): group["lr"] for group in trainer.create_optimizer().param_groups for p in group["params"]}
+    added = added_parameters(net)
+    assert {kind: {rates[one] for one in ids} for kind, ids in added.items()} == {
+        "sites": {1e-3},
+        "noise": {1e-2},
+        "alignment": {1e-3},
+    }
+    assert {rates[id(p)] for p in net.parameters() if id(p) not in set().union(*added.values())} == {5e-5}
+
+
+@pytest.mark.parametrize("kind", [DistributedType.DEEPSPEED, DistributedType.FSDP])
+def test_engines_that_an_environment_sets_are_refused(scene, tmp_path, monkeypatch, kind):
+    """``accelerate launch`` may choose them without an argument."""
+
+    def create(trainer):
+        trainer.accelerator = SimpleNamespace(distributed_type=kind)
+
+    monkeypatch.setattr(hf.Trainer, "create_accelerator_and_postprocess", create)
+    with pytest.raises(
+        ValueError, match=f"expected one process or data-parallel ones, got {kind.value}; launch"
+    ):
+        ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path))
+
+
+def test_labels_are_counted_over_processes_that_average_over_them(scene, tmp_path, monkeypatch):
+    trainer = ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path))
+    batch = scene.collate(scene.classes(4))
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    trainer.accelerator.reduce = lambda count, how: {"sum": 3 * count}[how]
+    for average, expected in ((True, 24), (False, 8)):
+        trainer.args.average_tokens_across_devices = average
+        assert trainer._get_num_items_in_batch([batch, batch], torch.device("cpu")) == expected
+
+
+def test_a_program_without_a_head_is_refused(scene, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_module, "program_for", lambda *_, **__: torch.nn.Linear(1, 1))
+    with pytest.raises(TypeError, match="expected a program with a head, got Linear"):
+        ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_a_batch_without_a_label_counts_for_nothing_but_its_divergence(scene, tmp_path, weight):
+    """In training the divergence of its rows; in an evaluation nothing."""
+    rows = [{"input_ids": ids, "labels": torch.full_like(ids, -100)} for ids in scene.words(4)]
+    labelled = [row | {"labels": row["input_ids"] % 3} for row in rows]
+    args = scene.arguments(tmp_path, max_steps=1, per_device_train_batch_size=4, per_device_eval_batch_size=4)
+    trainer = scene.Ordered(
+        model=scene.network(lambda: scene.bert("TokenClassification", num_labels=3), BAYESIAN),
+        args=args,
+        train_dataset=rows,
+        kl_schedule=KLSchedule("constant", final=weight),
+    )
+    with_labels, both = trainer.evaluate(labelled), trainer.evaluate(labelled + rows)
+    for name in ("eval_log_likelihood", "eval_kl_nats", "eval_loss"):
+        assert with_labels[name] == both[name], name
+    assert not any(name.startswith("eval_kl") for name in trainer.evaluate(rows))
+    trainer.train()
+    (loss,), (kl,) = scene.losses(trainer), scene.losses(trainer, "kl")
+    assert scene.losses(trainer, "log_likelihood") == [0] and loss == kl and (kl > 0) is (weight > 0)
+    of_all_rows = 4 * scene.LENGTH * with_labels["eval_kl_nats"]
+    assert scene.losses(trainer, "kl_nats") == pytest.approx([of_all_rows], rel=0.05)
+
+
+def test_labels_of_the_first_row_are_those_of_any_data_set_that_has_rows(scene):
+    row = {"input_ids": [1], "label": 3}
+    assert some_labels(None, [row]) == some_labels([row], None) == 3
+    assert some_labels({"one": [row]}, [row | {"label": 4}]) == 4  # several data sets for evaluations
+    assert some_labels([row | {"labels": [1, 2]}]).tolist() == [1, 2]
+    assert some_labels([{"label_ids": 5, "x": 1}]) == 5
+    for nothing in ((), (None,), ([],), ([{"x": 1}],), ([[1, 2]],), (Stream([row]),)):
+        assert some_labels(*nothing) is None
+    with pytest.raises(ValueError, match="need the size of the training data, which has no length"):
+        size_for_particles(None)
+    assert size_for_particles([row, row]) == 2
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5])
+def test_a_gradient_scaler_is_asked_once_for_each_step(scene, tmp_path, limit):
+    """It refuses a second time; without a limit of the norm too."""
+    args = scene.arguments(tmp_path, max_steps=3, max_grad_norm=limit, gradient_accumulation_steps=2)
+    trainer = ProbabilisticTrainer(
+        model=scene.network(scene.bert, BAYESIAN), args=args, train_dataset=scene.classes(32)
+    )
+    calls, unscale = [], trainer.accelerator.unscale_gradients
+    trainer.accelerator.unscale_gradients = lambda *args: (
+        calls.append(trainer.state.global_step),
+        unscale(*args),
+    )
+    trainer.train()
+    assert calls == [0, 1, 2]
 
 
 def test_transformers_own_trainer_names_this_one(scene, tmp_path):

@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from probattn.data import TextDataset
 from probattn.inference import FeatureDistance
-from probattn.tasks import devices, run_task
+from probattn.tasks import RunError, devices, run_task
 from probattn.tasks.classification.task import Classification
-from probattn.triage import TriageResults, read_policy, write_policy
+from probattn.triage import Seen, TriageOptions, TriageResults, dataset_shift, read_policy, write_policy
 from probattn.triage.calibration import error_curve
-from probattn.triage.running import judge
+from probattn.triage.policy import score_of
+from probattn.triage.running import judge, triage_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -43,6 +45,11 @@ def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
     assert (first.role, shifted.role, other.role) == ("in_domain", "shifted", "out_of_domain")
     assert first.answered == policy.limits[0].answered > 0 and first.size == policy.size
     assert other.errors is None and other.wrong is None
+    assert (folder / "triage.json").read_bytes().startswith(b'{\n "kind": "triage",\n')
+    lines = (folder / "held_out" / "validation.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    validation = [json.loads(line) for line in lines]
+    scores = [score_of(answer, policy.score) for answer in validation]
+    assert results.pilot == dataset_shift(Seen.of(scores, [it["label"] for it in validation]), policy.held)
     page = (folder / "triage.html").read_text(encoding="utf-8")
     for words in (
         "What can be answered",
@@ -271,6 +278,20 @@ def test_a_network_without_a_manifest_is_known_by_its_files(triaged, command, tm
 
 def _without_network(folder, new):
     return write_policy(read_policy(folder).model_copy(update={"network": None}), new / "none.json")
+
+
+def test_a_deterministic_network_has_draws_and_no_mutual_information(triaged, monkeypatch, tmp_path):
+    folder = shutil.copytree(triaged[0], tmp_path / "run")
+    task = run_task(folder)
+    network = replace(task.network(folder), key="deterministic")
+    monkeypatch.setattr(type(task), "network", lambda *_: network)
+    with pytest.raises(
+        RunError, match=r"mutual_information: .* is deterministic, and its mutual information is 0"
+    ):
+        triage_run(task, folder, TriageOptions(score="mutual_information"), output=tmp_path / "policy.json")
+    options = TriageOptions(error=0.9, num_samples=3, uncertainty="moments")
+    file, results = triage_run(task, folder, options, output=tmp_path / "policy.json")
+    assert read_policy(file).uncertainty == results.policy.uncertainty == "draws"
 
 
 DEFAULTS = ("--error", "0.9", "--sets", "lac", "--num-samples", "3")

@@ -7,8 +7,10 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from scipy import stats
 
 from probattn.metrics.functional import controlled_threshold, sequence_start, uncertainty
@@ -29,12 +31,13 @@ from probattn.triage.calibration import (
     confusions,
     costs,
     decisions,
+    error_curve,
     outcome,
     promises,
     set_sizes,
     shift_of,
 )
-from probattn.triage.policy import score_of
+from probattn.triage.policy import Policy, score_of
 from probattn.triage.tables import headline, opening, promise_words
 
 NAMES = ("cold", "mild", "warm")
@@ -533,3 +536,200 @@ def test_policies_of_before_compare_nothing(tmp_path):
     old = read_policy(tmp_path)
     assert old.held is None and shift_of(held, old) is None
     assert decisions(held, old).tolist() == decisions(held, policy).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"error": 0.0}, "error.*greater than 0"),
+        ({"error": 1.0}, "error.*less than 1"),
+        ({"confidence": 0.0}, "confidence.*greater than 0"),
+        ({"confidence": 1.0}, "confidence.*less than 1"),
+        ({"cost": 0.0}, "cost.*greater than 0"),
+        ({"num_samples": 0}, "num_samples.*greater than or equal to 1"),
+        ({"seed": -1}, "seed.*greater than or equal to 0"),
+        ({"size": -1}, "size.*greater than or equal to 0"),
+        ({"limits": ()}, "limits.*at least 1 item"),
+        ({"novelty": {"share": 0.1, "threshold": 0.0}}, "threshold.*greater than 0"),
+        ({"novelty": {"share": 1.0, "threshold": 1.0}}, "share.*less than 1"),
+        ({"sets": {"score": "lac", "error": 1.0, "threshold": 0.5}}, "error.*less than 1"),
+        ({"score": "margin"}, "score.*least_confidence"),
+        ({"kind": "triage"}, "kind.*policy"),
+    ],
+)
+def test_a_policy_has_numbers_in_their_range(change, words, tmp_path):
+    policy = calibrate(judged(8)[0], None, TriageOptions())
+    text = write_policy(policy, tmp_path / "policy.json").read_text(encoding="utf-8")
+    assert text.startswith('{\n "kind": "policy",\n') and text.endswith("}\n")
+    with pytest.raises(ValidationError, match=f"(?s){words}"):
+        Policy.model_validate(policy.model_dump() | change)
+    for name in ("num_samples", "size"):
+        with pytest.raises(ValidationError, match="100000000"):
+            Policy.model_validate(policy.model_dump() | {name: 10**8 + 1})
+
+
+def test_defaults_of_options_and_what_a_policy_keeps_of_them():
+    named = {"error": 0.05, "confidence": 0.95, "cost": None, "by_class": False, "score": "least_confidence"}
+    named |= {"sets": None, "novelty": None, "uncertainty": "draws", "num_samples": 20, "seed": 0}
+    assert TriageOptions() == TriageOptions(**named)
+    options = TriageOptions(confidence=0.9, cost=2.0, num_samples=7, seed=3, uncertainty="moments")
+    policy = calibrate(judged(8)[0], None, options)
+    assert (policy.confidence, policy.cost, policy.size, policy.data) == (0.9, 2.0, 600, "Held-out inputs")
+    assert policy.drawing == options.drawn_as() == {"num_samples": 7, "seed": 3, "uncertainty": "moments"}
+    assert not policy.by_class and calibrate(judged(8)[0], None, TriageOptions(by_class=True)).by_class
+
+
+@pytest.mark.parametrize("size", [50, 200, 601])
+def test_a_curve_has_at_most_two_hundred_points_evenly_among_all(size):
+    data = judged(16, size=size)[0]
+    scores, wrong = (item.numpy() for item in two(data))
+    risk = wrong[scores.argsort()].cumsum() / np.arange(1, size + 1)
+    places = np.rint(np.linspace(0, size - 1, min(size, 200))).astype(int)
+    curve = error_curve(data, "least_confidence")
+    np.testing.assert_allclose(curve.coverage, (places + 1) / size)
+    np.testing.assert_allclose(curve.risk, risk[places])
+
+
+@pytest.mark.parametrize("cost", [None, 3.0])
+def test_costs_are_those_of_each_threshold(cost):
+    """Of 5, 20 and 100 decisions of a person, or of the given cost."""
+    data = judged(17)[0]
+    policy = calibrate(data, None, TriageOptions(error=0.2, cost=cost))
+    answered, (scores, wrong) = decisions(data, policy).numpy(), (item.numpy() for item in two(data))
+    result = costs(data, torch.tensor(answered), policy)
+    assert [item.cost for item in result] == ([5, 20, 100] if cost is None else [3])
+    order = scores.argsort()
+    for item in result:
+        assert item.answer_all == pytest.approx(item.cost * wrong.mean())
+        assert item.policy == pytest.approx((item.cost * (answered & wrong).sum() + (~answered).sum()) / 600)
+        errors = np.concatenate([[0], wrong[order].cumsum()])
+        means = (item.cost * errors + 600 - np.arange(601)) / 600
+        assert item.cheapest == pytest.approx(means.min())
+        assert item.cheapest_answered in np.flatnonzero(np.isclose(means, means.min())) / 600
+
+
+def test_bounds_of_classes_are_clopper_and_pearsons_and_confusions_the_most_frequent():
+    data = judged(18)[0]
+    answered = decisions(data, calibrate(data, None, TriageOptions(error=0.2)))
+    labels, predicted = np.array(data.labels), np.array([item["label"] for item in data.answers])
+    for row in class_rows(data, answered, 0.9):
+        inside = answered.numpy() & (predicted == row.label)
+        errors = int((inside & (labels != row.label)).sum())
+        assert (row.answered, row.errors) == (int(inside.sum()), errors)
+        assert row.bound == pytest.approx(stats.beta.ppf(0.9, errors + 1, row.answered - errors))
+        assert row.true_answered == int((answered.numpy() & (labels == row.label)).sum())
+    assert all(row.bound is None for row in class_rows(data, torch.zeros(600, dtype=torch.bool), 0.9))
+    counts = [item.count for item in confusions(data, answered)]
+    assert counts == sorted(counts, reverse=True) and len(counts) == 6
+    names = [str(number) for number in range(13)]
+    pairs = [(a, b) for a in range(13) for b in range(13) if a != b]
+    sure = torch.nn.functional.one_hot(torch.tensor([b for _, b in pairs]), 13).double()
+    many = judged_probabilities(sure, torch.tensor([a for a, _ in pairs]), names)
+    assert len(pairs) == 156 and len(confusions(many, torch.ones(156, dtype=torch.bool))) == 132
+
+
+def test_quantiles_are_a_thousand_values_from_the_smallest_to_the_largest():
+    places = np.rint(np.linspace(0, 2000, 1000))
+    assert Seen.of(torch.arange(2001).flip(0), ["a"] * 2001).scores == tuple(places)
+    assert Seen.of(range(1000), ["a"] * 1000, range(1000)).distances == tuple(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("value", "p", "told"),
+    [(0.05, 4.9e-4, True), (0.05, 5e-4, False), (0.0499, 1e-9, False), (0.2, 4.9e-4, True)],
+)
+def test_a_difference_is_of_five_points_and_one_in_a_thousand(value, p, told):
+    """Of two comparisons each at half of that."""
+    for names in (("uncertainty", "classes"), ("classes", "uncertainty")):
+        one, other = names
+        result = shift.Shift(**{one: value, f"{one}_p": p, other: 0.0, f"{other}_p": 1.0})
+        assert bool(result.differences) is told
+    result = shift.Shift(uncertainty=0.5, uncertainty_p=1e-4, classes=0.5, classes_p=0.99e-4)
+    assert result.differences == (
+        "uncertainty by 50 points (p = 0.0001)",
+        "predicted classes by 50 points (p < 0.0001)",
+    )
+
+
+def test_p_values_of_classes_lie_between_one_of_twenty_thousand_tables_and_one():
+    same = Seen.of([0.5] * 10, "ab" * 5)
+    assert dataset_shift(same, same).classes_p == 1
+    apart = dataset_shift(Seen.of([0.5] * 500, "a" * 500), Seen.of([0.5] * 500, "b" * 500))
+    assert apart.classes_p == 1 / 20_001 and apart.classes == 1
+    assert (apart.distance, apart.distance_p) == (None, None)
+    assert dataset_shift(same, Seen.of([0.5] * 10, "ab" * 5, range(10))).distance is None
+    assert dataset_shift(same, Seen.of([], [])) is None
+
+
+def test_a_test_of_a_hundred_inputs_is_exact():
+    (scores, labels), (others, names) = seen(0, 101, 0.2), seen(1, 300)
+    for size, method in ((100, "exact"), (101, "asymp")):
+        result = dataset_shift(Seen.of(scores[:size], labels[:size]), Seen.of(others, names))
+        assert result.uncertainty_p == pytest.approx(
+            stats.ks_2samp(scores[:size], others, method=method).pvalue
+        )
+
+
+@pytest.mark.parametrize(("novelty", "least"), [(0.05, 19), (0.1, 9), (0.3, 3), (0.01, 99)])
+def test_as_few_inputs_as_tell_the_distance_are_enough(novelty, least):
+    calibrate(far(judged(19, size=least)[0], 0), None, TriageOptions(novelty=novelty))
+    with pytest.raises(RunError, match=rf"novelty {novelty}: expected {least} held-out inputs or more, got"):
+        calibrate(far(judged(19, size=least - 1)[0], 0), None, TriageOptions(novelty=novelty))
+
+
+@pytest.mark.parametrize("score", ["predictive_entropy", "expected_entropy"])
+def test_where_all_is_answered_the_threshold_is_the_largest_entropy(score):
+    sure = judged_probabilities(torch.tensor([[0.9, 0.05, 0.05]] * 100), torch.zeros(100, dtype=int), NAMES)
+    policy = calibrate(sure, None, TriageOptions(error=0.05, score=score))
+    assert policy.limits[0].threshold == pytest.approx(math.log(3) + 1e-6, abs=1e-9)
+    even = judged_probabilities(torch.full((1, 3), 1 / 3), None, NAMES).answers[0]
+    assert policy.decide(even).answered
+
+
+def test_judged_probabilities_are_answers_of_their_classes():
+    rows = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
+    data = judged_probabilities(rows, None, NAMES, title="Reviews", role="shifted", distances=[1, 2])
+    assert (data.title, data.role, data.source, len(data), data.labels) == (
+        "Reviews",
+        "shifted",
+        "Reviews",
+        2,
+        None,
+    )
+    first, second = data.answers
+    assert (first["label"], second["label"]) == ("cold", "warm")  # of equal ones the first
+    assert first["entropy"] == pytest.approx(math.log(2)) and first["mutual_information"] == 0
+    assert (first["distance"], second["distance"]) == (1, 2) and data.rows([1]).answers == [second]
+    labelled = judged_probabilities(rows, torch.tensor([0, 1]), NAMES)
+    assert (
+        labelled.role == "in_domain"
+        and labelled.rows([1]).labels == ["mild"]
+        and labelled.wrong.tolist() == [False, True]
+    )
+    policy = calibrate(judged(8)[0], None, TriageOptions(error=0.2))
+    row = outcome(data, policy)
+    assert (row.errors, row.wrong, row.far, row.size, row.title) == (None, None, None, 2, "Reviews")
+    with pytest.raises(RunError, match="Held-out inputs: expected classes of the network, got 'hot'"):
+        calibrate(replace(labelled, labels=["hot", "mild"]), None, TriageOptions(sets="lac"))
+
+
+def test_messages_name_a_dozen_classes():
+    names = [f"class{number}" for number in range(14)]
+    data = judged_probabilities(torch.full((20, 14), 1 / 14), torch.zeros(20, dtype=int), names)
+    policy = calibrate(data, None, TriageOptions())
+    with pytest.raises(
+        RunError, match=r"expected answers of the classes class0, .*, class11, got a, b; make"
+    ):
+        policy.decide({"label": "a", "probabilities": {"a": 0.5, "b": 0.5}})
+    with pytest.raises(RunError, match=r"got class0, .*, class11$"):
+        calibrate(judged(8)[0], data, TriageOptions())
+    with pytest.raises(RunError, match=r"expected predictions of the classes class0, .*, class11, got cold"):
+        calibrate(data, judged(8)[0], TriageOptions())
+    with pytest.raises(ValidationError, match=r"classes class0, .*, class11, got"):
+        Policy.model_validate(
+            policy.model_dump() | {"limits": (policy.limits[0].model_copy(update={"label": "a"}),)}
+        )
+    with pytest.raises(ValueError, match=r"got \['a', .*'l'\]$"):
+        judged_probabilities(torch.full((1, 14), 1 / 14), None, [*"abcdefghijklm", "a"])
+    with pytest.raises(ValueError, match=r"got \[1(\.0, 1){5}\.0\] in row 1"):
+        judged_probabilities(torch.stack([torch.full((14,), 1 / 14), torch.ones(14)]), None, names)
