@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_batch, check_integer
-from probattn.inference.expansion import Expansion
+from probattn.inference.derivatives import Expansion
 from probattn.inference.moments import Moments
 from probattn.inference.predictive import Model, batched_inputs, prepared_batch
 from probattn.inference.session import evaluating

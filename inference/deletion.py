@@ -11,7 +11,8 @@ from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_share
 from probattn.distributions.carried import carried_log, exp_carrying_log
-from probattn.inference.expansion import Expansion, posterior_moments
+from probattn.inference.derivatives import Expansion
+from probattn.inference.expansion import posterior_moments
 from probattn.inference.expansion_check import LogMeans
 from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch, seed_words
 from probattn.inference.session import derived_seed, evaluating

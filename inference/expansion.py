@@ -7,17 +7,15 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import combinations_with_replacement
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_choice, check_integer
-from probattn.inference.contract import check_output, link_of, naming_contract, refuse_latent
+from probattn.distributions.log_space import computing_dtype
+from probattn.inference.contract import check_output, link_of, naming_contract
+from probattn.inference.derivatives import Expansion, differentiate
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.expansion_check import (
     DOUBT,
@@ -41,24 +39,18 @@ from probattn.inference.predictive import (
     device_of,
     posterior_expectation,
     posterior_predict,
-    predict_label,
     prepared_batch,
     rows_per_pass,
     seed_words,
 )
 from probattn.inference.session import evaluating
 from probattn.sites.building import as_program
-from probattn.sites.posterior import MeanPoint, SitePosterior
 from probattn.sites.scores import without_cudnn
-from probattn.sites.site import INFER_KEY
-from probattn.sites.upward import LinkedPaths
 
 OWNER = "posterior_moments"
 Method = Literal["auto", "expansion", "draws"]
 LEADING = 6
 """Leading classes whose covariance is computed, unless asked otherwise."""
-NEGLIGIBLE = 1e-3
-"""Pairs whose squared slopes are below this part of their mean over a call count as 0: together less than that part."""
 COST_OF_A_DRAW = 1.5
 """In passes; a derivative costs one."""
 
@@ -164,12 +156,12 @@ def posterior_moments(
     for name, number in (("classes", classes), ("chunk_size", chunk_size)):
         if number is not None:
             check_integer(OWNER, name, number, least=1)
-    asked = _Asked(attribution, classes, positions, method, num_samples, chunk_size)
+    request = _Request(attribution, classes, positions, method, num_samples, chunk_size)
     words = seed_words(seed)
 
     def of_batch(part: Mapping[str, Tensor], seed: tuple[int, ...]) -> Moments:
         return _Batch(
-            model, *batched_inputs(OWNER, prepared_batch(model, part), batch_keys, "labels"), seed, asked
+            model, *batched_inputs(OWNER, prepared_batch(model, part), batch_keys, "labels"), seed, request
         ).moments()
 
     if isinstance(batch, Mapping | Tensor):
@@ -187,7 +179,7 @@ def posterior_moments(
     return result
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """Arguments of :func:`posterior_moments`."""
 
     attribution: bool | int | tuple[int, int]
@@ -196,20 +188,6 @@ class _Asked(NamedTuple):
     method: Method
     num_samples: int
     chunk_size: int | None
-
-    @property
-    def first(self) -> tuple[int, ...]:
-        """The classes that are attributed, if they are named."""
-        if isinstance(self.attribution, bool):
-            return ()
-        return self.attribution if isinstance(self.attribution, tuple) else (self.attribution,)
-
-
-class _Expanded(NamedTuple):
-    """The expansion of some rows and, where it is to be checked, its derivatives by site."""
-
-    moments: Moments
-    sites: dict[str, SiteSlopes]
 
 
 @dataclass(frozen=True)
@@ -221,69 +199,88 @@ class _Batch:
     keys: set[str]
     rows: int
     seed: tuple[int, ...]
-    asked: _Asked
+    request: _Request
 
-    def some(self, places: Any) -> dict[str, Tensor]:
+    def some(self, indices: Any) -> dict[str, Tensor]:
         """Inputs of some rows."""
-        return {name: value[places] if name in self.keys else value for name, value in self.inputs.items()}
+        return {name: value[indices] if name in self.keys else value for name, value in self.inputs.items()}
 
-    def drawn(
-        self, model: Any, inputs: Mapping[str, Tensor], number: int, seed: tuple[int, ...], apart: bool = True
+    def draws(
+        self, model: Any, inputs: Mapping[str, Tensor], number: int, seed: Sequence[int], apart: bool = True
     ) -> Posterior:
         """Draws of the requested positions; where rows depend on one another, those of two draws must not meet."""
         size = None if apart else 1
-        posterior = posterior_predict(
-            model, inputs, number, seed=seed, chunk_size=size, batch_keys=sorted(self.keys)
-        )
-        return replace(posterior, logits=at_positions(posterior.logits, 1, self.asked.positions))
+        keys = sorted(self.keys)
+        posterior = posterior_predict(model, inputs, number, seed=seed, chunk_size=size, batch_keys=keys)
+        return replace(posterior, logits=at_positions(posterior.logits, 1, self.request.positions))
+
+    def of_draws(self) -> Moments:
+        """The moments of draws of all rows."""
+        posterior = self.draws(self.model, self.inputs, self.request.num_samples, self.seed)
+        classes = _leading(posterior.logits.float().mean(dim=0), self.request, posterior.link)
+        return moments_of_draws(posterior, classes)
 
     def moments(self) -> Moments:
         """As requested."""
-        asked = self.asked
-        size = asked.chunk_size or rows_per_pass(device_of(self.inputs))
-        part = None if asked.method == "draws" else _expanded(self.model, self.some(slice(0, size)), asked)
-        if part is None:
-            posterior = self.drawn(self.model, self.inputs, asked.num_samples, self.seed)
-            classes = _chosen(posterior.logits.float().mean(dim=0), asked, posterior.link)
-            return moments_of_draws(posterior, classes)
-        apart = self.rows == 1 or _is_apart(self.model, self.some(slice(0, 1)), part.moments, asked)
-        parts = []
-        for start in range(0, self.rows, size) if apart else [0]:
-            stop = min(start + size, self.rows) if apart else self.rows
-            indices = torch.arange(start, stop, device=device_of(self.inputs))
-            if start or not apart:
-                part = _expanded(self.model, self.some(indices), asked, dependent=not apart)
-            if part is None:  # the same for all parts
-                return replace(self, asked=asked._replace(method="draws")).moments()
-            seed = (*self.seed, start) if start else self.seed
-            parts.append(self.checked(part, indices, seed, apart) if asked.method == "auto" else part.moments)
-        return Moments.together(parts)
+        request = self.request
+        if request.method == "draws":
+            return self.of_draws()
+        size = request.chunk_size or rows_per_pass(device_of(self.inputs))
+        expanded = _expanded(self.model, self.some(slice(0, size)), request)
+        apart = expanded is None or self._is_apart(expanded[0].logits[:1])
+        results = []
+        indices = torch.arange(self.rows, device=device_of(self.inputs))
+        for number, rows in enumerate(indices.split(size if apart else self.rows)):
+            if number or not apart:
+                expanded = _expanded(self.model, self.some(rows), request, dependent=not apart)
+            if expanded is None:  # the same for all rows
+                return self.of_draws()
+            seed = (*self.seed, number * size) if number else self.seed
+            moments = expanded[0]
+            results.append(
+                self.checked(*expanded, rows, seed, apart) if request.method == "auto" else moments
+            )
+        return Moments.together(results)
 
-    def checked(self, part: _Expanded, places: Tensor, seed: tuple[int, ...], apart: bool) -> Moments:
+    def _is_apart(self, first: Tensor) -> bool:
+        """Whether the first row has this prediction without the others too, up to rounding."""
+        if self.rows == 1:
+            return True
+        alone = posterior_expectation(self.model, self.some(slice(0, 1)))
+        alone = at_positions(alone, 0, self.request.positions)
+        tolerance = torch.finfo(first.dtype).eps ** 0.5 * float(first.abs().max())
+        return alone.shape == first.shape and float((alone - first).abs().max()) <= tolerance
+
+    def checked(
+        self,
+        moments: Moments,
+        slopes: Mapping[str, SiteSlopes],
+        indices: Tensor,
+        seed: Sequence[int],
+        apart: bool,
+    ) -> Moments:
         """The expansion of some rows, with the moments of draws where it does not hold."""
-        moments, samples = part.moments, self.asked.num_samples
+        samples = self.request.num_samples
+        shared = any(len(site.weights) < len(indices) for site in slopes.values())
 
-        def compared(rows: Tensor, number: int, seed: tuple[int, ...]) -> tuple[Posterior, Residuals]:
-            """Draws of some rows, of which those that depend on others are drawn with all."""
-            sites = {
-                name: (site.slopes[:, rows], site.weights[rows]) if apart else (site.slopes, site.weights)
-                for name, site in part.sites.items()
-            }
+        def compared(rows: Tensor, number: int, seed: Sequence[int]) -> tuple[Posterior, Residuals]:
+            """Draws of some rows; rows that share sites are drawn with all others."""
+            before, after = (slice(None), rows) if shared else (rows, slice(None))
+            sites = {name: (one.slopes[:, before], one.weights[before]) for name, one in slopes.items()}
             model = PredictedModel(self.model, sites)
-            posterior = self.drawn(model, self.some(places[rows] if apart else places), number, seed, apart)
-            logits = posterior.logits if apart else posterior.logits[:, rows]
-            predicted = torch.cat(model.predicted).reshape(posterior.logits.shape[:-1])
-            predicted = predicted if apart else predicted[:, rows]
-            return replace(posterior, logits=logits), Residuals.of(moments.rows(rows), logits, predicted)
+            posterior = self.draws(model, self.some(indices[before]), number, seed, apart)
+            predicted = torch.cat(model.predicted).reshape(posterior.logits.shape[:-1])[:, after]
+            posterior = replace(posterior, logits=posterior.logits[:, after])
+            return posterior, Residuals.of(moments.rows(rows), posterior.logits, predicted)
 
         def predict(factors: Mapping[str, Tensor]) -> Tensor:
             with evaluating(self.model), Expansion(factors):
-                return at_positions(self.model(self.some(places)), 0, self.asked.positions)
+                return at_positions(self.model(self.some(indices)), 0, self.request.positions)
 
         assert moments.relative_variance is not None
-        relative = moments.relative_variance.reshape(len(places), -1).amax(dim=1)
-        wide = ~(relative <= WIDE)
-        rows = (wide | (deviations(moments, part.sites, predict) > DOUBT)).nonzero().squeeze(1)
+        wide = ~(moments.relative_variance.reshape(len(indices), -1).amax(dim=1) <= WIDE)
+        doubtful = deviations(moments, slopes, predict) > DOUBT
+        rows = (wide | doubtful).nonzero().squeeze(1)
         if not len(rows):
             return moments
         posterior, residuals = compared(rows, samples, seed)
@@ -295,19 +292,11 @@ class _Batch:
         return replace(moments.replaced(rows[failed], drawn), check=residuals.check(samples))
 
 
-def _is_apart(model: Any, row: Mapping[str, Tensor], found: Moments, asked: _Asked) -> bool:
-    """Whether the first row has the same prediction without the others, up to rounding."""
-    alone = at_positions(posterior_expectation(model, row), 0, asked.positions)
-    own = found.logits[:1]
-    tolerance = torch.finfo(own.dtype).eps ** 0.5 * float(own.abs().max())
-    return alone.shape == own.shape and float((alone - own).abs().max()) <= tolerance
-
-
 def _expanded(
-    model: Any, inputs: Mapping[str, Tensor], asked: _Asked, dependent: bool = False
-) -> _Expanded | None:
-    """The expansion of some rows, which may depend on one another; None where draws cost less and may be taken."""
-    # Tensors made in inference mode cannot be saved for a backward pass.
+    model: Any, inputs: Mapping[str, Tensor], request: _Request, dependent: bool = False
+) -> tuple[Moments, dict[str, SiteSlopes]] | None:
+    """The expansion of rows, which may depend on one another, and slopes by site; None where draws are to be taken."""
+    attribute = request.attribution is not False
     parts = model.modules() if isinstance(model, nn.Module) else ()
     recurrent = without_cudnn() if any(isinstance(part, nn.RNNBase) for part in parts) else nullcontext()
     with (
@@ -317,12 +306,12 @@ def _expanded(
         torch.enable_grad(),
         Expansion() as expansion,
     ):
-        own = {name: value.clone() if value.is_inference() else value for name, value in inputs.items()}
-        with naming_contract(OWNER, model, own):
-            output = model(own)
+        # Tensors made in inference mode cannot be saved for a backward pass.
+        inputs = {name: value.clone() if value.is_inference() else value for name, value in inputs.items()}
+        with naming_contract(OWNER, model, inputs):
+            output = model(inputs)
         check_output(OWNER, output)
-        logits = at_positions(output, 0, asked.positions)
-        points = expansion.points.values()
+        logits, points = at_positions(output, 0, request.positions), expansion.points
         if not points:
             raise ValueError(f"{OWNER}: the model has no attention site; convert the network first")
         if not logits.requires_grad:
@@ -331,64 +320,36 @@ def _expanded(
                 "torch.no_grad or detaches it; use method='draws'"
             )
         link = link_of(OWNER, model)
-        classes = _chosen(logits.detach(), asked, link)
-        leading = logits.gather(-1, classes)
-        leading = leading if leading.dtype == torch.float64 else leading.float()
-        numbers = leading[..., :1] - leading[..., 1:] if link == "softmax" else leading
-        rows, inner = len(logits), logits.shape[1:-1]
+        classes = _leading(logits.detach(), request, link)
+        numbers = logits.gather(-1, classes).to(computing_dtype(logits))
+        numbers = numbers[..., :1] - numbers[..., 1:] if link == "softmax" else numbers
+        shape = logits.shape[:-1]
         # Rows that share their sites, as the nodes of a graph do, are positions of one row.
-        shared = dependent or any(len(point.log_mean) % rows for point in points)
-        numbers = numbers.reshape(1 if shared else rows, -1, numbers.shape[-1])
-        _, positions, size = numbers.shape
-        if asked.method == "auto" and not _pays(positions * size, asked.num_samples):
+        shared = dependent or any(len(point.log_mean) % len(logits) for point in points.values())
+        numbers = numbers.reshape(1 if shared else len(logits), -1, numbers.shape[-1])
+        if request.method == "auto" and numbers[0].numel() > COST_OF_A_DRAW * request.num_samples:
             return None
-        each = [
-            differentiate(
-                numbers[:, index],
-                expansion,
-                attribution=asked.attribution is not False,
-                slopes=asked.attribution is not False or asked.method == "auto",
-                keep=index + 1 < positions,
-            )
-            for index in range(positions)
-        ]
-    together = partial(_stacked, shape=(rows, *inner))
-    covariance = together([one.covariance for one in each])
-    sites = {
-        name: SiteSlopes(
-            torch.stack([one.slope[name].reshape(len(numbers), -1) for one in each]).to(covariance.dtype),
-            point.weights.reshape(len(numbers), -1).to(covariance.dtype),
-            torch.stack([one.steepest[name].view(point.weights.shape) for one in each]).to(point.weights),
-        )
-        for name, point in expansion.points.items()
-        if asked.method == "auto"
-    }
+        derivatives = differentiate(numbers, points, slopes=attribute or request.method == "auto")
+    covariance = derivatives.covariance.reshape(*shape, *derivatives.covariance.shape[2:])
+    share, slope = derivatives.maps(shape) if attribute else (None, None)
     moments = Moments(
         logits.detach(),
         classes,
         centred(covariance) if link == "softmax" else covariance,
         link,
         getattr(model, "noise", None) if link == "identity" else None,
-        share={name: together([one.share[name] for one in each]) for name in each[0].share} or None,
-        slope={name: together([one.slope[name] for one in each]) for name in each[0].share} or None,
-        relative_variance=together([one.relative_variance for one in each]),
+        share=share,
+        slope=slope,
+        relative_variance=derivatives.relative_variance.reshape(shape),
     )
-    return _Expanded(moments, sites)
-
-
-def _pays(derivatives: int, num_samples: int) -> bool:
-    return derivatives <= COST_OF_A_DRAW * num_samples
+    return moments, derivatives.sites
 
 
 def expansion_pays(logits: Tensor, num_samples: int, link: Link) -> bool:
     """Whether the expansion of predictions like draws ``[P, B, ..., C]`` costs less than ``num_samples`` draws."""
     numbers = logits.shape[-1] if link == "identity" else min(logits.shape[-1], LEADING)
-    return _pays(math.prod(logits.shape[2:-1]) * (numbers - (link == "softmax")), num_samples)
-
-
-def _stacked(parts: list[Tensor], shape: Sequence[int]) -> Tensor:
-    """What is known of each position, ``[R, ...]``, as that of each row and position."""
-    return torch.stack(parts, dim=1).reshape(*shape, *parts[0].shape[1:])
+    derivatives = math.prod(logits.shape[2:-1]) * (numbers - (link == "softmax"))
+    return derivatives <= COST_OF_A_DRAW * num_samples
 
 
 def at_positions(logits: Tensor, rows: int, positions: Sequence[int] | None) -> Tensor:
@@ -403,19 +364,20 @@ def at_positions(logits: Tensor, rows: int, positions: Sequence[int] | None) -> 
     return flat.index_select(rows + 1, torch.tensor(list(positions), device=logits.device))
 
 
-def _chosen(logits: Tensor, asked: _Asked, link: Link) -> Tensor:
+def _leading(logits: Tensor, request: _Request, link: Link) -> Tensor:
     """The leading classes of each prediction, those that are attributed first: int64 ``[B, ..., K]``."""
     known = logits.shape[-1]
-    first = asked.first
+    named = () if isinstance(request.attribution, bool) else request.attribution
+    first = named if isinstance(named, tuple) else (named,)
     expected = 2 if link == "softmax" else 1
     if first and (len(set(first)) != expected or not all(0 <= item < known for item in first)):
         what = "a pair of different classes" if expected == 2 else "one label or number"
         raise ValueError(
-            f"{OWNER}: expected attribution of {what} among 0..{known - 1}, got {asked.attribution!r}"
+            f"{OWNER}: expected attribution of {what} among 0..{known - 1}, got {request.attribution!r}"
         )
-    if asked.classes is not None and asked.classes < expected:
-        raise ValueError(f"{OWNER}: expected classes >= {expected}, got {asked.classes}")
-    number = known if link == "identity" else min(known, asked.classes or LEADING)
+    if request.classes is not None and request.classes < expected:
+        raise ValueError(f"{OWNER}: expected classes >= {expected}, got {request.classes}")
+    number = known if link == "identity" else min(known, request.classes or LEADING)
     if number < expected:
         raise ValueError(f"{OWNER}: expected two classes or more, got logits of shape {list(logits.shape)}")
     score = {"softmax": logits, "sigmoid": -logits.abs(), "identity": torch.arange(known, 0, -1).to(logits)}[
@@ -430,106 +392,3 @@ def _chosen(logits: Tensor, asked: _Asked, link: Link) -> Tensor:
         missing = (chosen != best).all(dim=-1)
         chosen[..., -1] = torch.where(missing, best[..., 0], chosen[..., -1])
     return chosen
-
-
-class Expansion(Messenger):
-    """Pyro handler that gives every attention site E[S] and keeps what derivatives at it need, by site.
-
-    Args:
-        log_factors: logarithms of factors of E[S], by site, broadcastable to ``[B, H, T, S]``.
-    """
-
-    def __init__(self, log_factors: Mapping[str, Tensor] | None = None) -> None:
-        super().__init__()
-        self._log_factors = log_factors or {}
-        self.points: dict[str, MeanPoint] = {}
-        self._paths = LinkedPaths()
-
-    def _pyro_sample(self, msg: Message) -> None:
-        infer: Mapping[str, Any] = msg["infer"] or {}
-        posterior = infer.get(INFER_KEY)
-        if not isinstance(posterior, SitePosterior) or msg["value"] is not None:
-            predict_label(msg)
-            refuse_latent(OWNER, msg)
-            return
-        name = str(msg["name"])
-        if name in self.points:
-            raise RuntimeError(
-                f"posterior_moments: two attention calls of one pass are named {name!r}; give each a name of its own "
-                "(probattn.link(network) does)"
-            )
-        self._paths.add(name, posterior.call)
-        self.points[name] = posterior.at_mean(self._log_factors.get(name))
-        msg["value"] = self.points[name].value
-
-
-class _Derivatives(NamedTuple):
-    """Derivatives of D numbers, scaled by standard deviations: their inner products are covariances.
-
-    ``covariance`` ``[R, D, D]``; of the first number ``relative_variance`` ``[R]`` and by site, where they are asked
-    for, ``share``, ``slope`` and ``steepest``.
-    """
-
-    covariance: Tensor
-    share: dict[str, Tensor]
-    slope: dict[str, Tensor]
-    steepest: dict[str, Tensor]
-    relative_variance: Tensor
-
-
-def differentiate(
-    numbers: Tensor, expansion: Expansion, *, attribution: bool, slopes: bool, keep: bool
-) -> _Derivatives:
-    """Differentiates numbers ``[R, D]``, each row of which depends on its own part of every site's first dimension.
-
-    ``attribution`` asks for shares, ``slopes`` for the rest by site; ``keep`` leaves the graph for another call.
-    """
-    rows, size = numbers.shape
-    points = [point.log_mean for point in expansion.points.values()]
-    gradients = [
-        torch.autograd.grad(
-            numbers[:, item].sum(), points, retain_graph=keep or item + 1 < size, materialize_grads=True
-        )
-        for item in range(size)
-    ]
-    dtype = torch.float64 if numbers.dtype == torch.float64 else torch.float32
-    covariance = numbers.new_zeros(rows, size, size, dtype=dtype)
-    relative = numbers.new_zeros(rows, dtype=dtype)
-    slope, steepest = {}, {}
-    for (name, point), found in zip(expansion.points.items(), zip(*gradients, strict=True), strict=True):
-        flat = (
-            torch.stack([item.reshape(rows, -1) for item in found])
-            if size > 1
-            else found[0].view(1, rows, -1)
-        )
-        squares = flat[0].square() if size == 1 else flat.square().sum(dim=0)
-        matter = squares > NEGLIGIBLE * squares.mean(dim=1, keepdim=True)
-        indices, counts = matter.view(-1).nonzero().squeeze(1), matter.sum(dim=1)
-        first, effect = point.variances(indices)
-        scaled = flat.flatten(1)[:, indices].to(dtype) * effect.sqrt()
-
-        def by_row(values: Tensor, counts: Tensor = counts) -> Tensor:
-            return torch.segment_reduce(values, "sum", lengths=counts, unsafe=True, initial=0)
-
-        for one, other in combinations_with_replacement(range(size), 2):
-            part = by_row(scaled[one] * scaled[other])
-            covariance[:, one, other] += part
-            if one != other:
-                covariance[:, other, one] += part
-        relative += by_row(scaled[0].square() * first)
-        if slopes:
-            rest = (
-                found[0].shape[1:] if len(found[0]) == rows else (len(found[0]) // rows, *found[0].shape[1:])
-            )
-            slope[name] = found[0].view(rows, *rest)
-            changes = torch.zeros_like(squares, dtype=dtype).view(-1)
-            steepest[name] = changes.index_put_((indices,), scaled[0] * effect.sqrt()).view(rows, *rest)
-    total = torch.where(covariance[:, 0, 0] > 0, covariance[:, 0, 0], 1.0)
-    unit = total.sqrt()
-
-    def by_unit(values: Tensor) -> Tensor:
-        return values / unit.view(-1, *[1] * (values.dim() - 1))
-
-    steepest = {name: by_unit(changes) for name, changes in steepest.items()}
-    share = {name: by_unit(changes * slope[name]) for name, changes in steepest.items() if attribution}
-    return _Derivatives(covariance, share, slope, steepest, relative / total)

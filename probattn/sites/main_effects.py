@@ -33,6 +33,10 @@ CONCENTRATIONS = (0.05, 1000.0)
 """Its concentrations where they are learned, evenly spaced in log k, likewise; else the one of the site."""
 GRID = (192, 256)
 """Concentrations and weights; interpolation adds 1% to the error of Var[f] at most."""
+LARGEST = 340.0
+"""Log x above which f is 1/W; x squared is in the range of float64."""
+LEAST = 1e-28
+"""Least Var[f], which tells laws so wide that f hardly ever varies from constants in float32."""
 TRUNCATION = (0.1, 0.9)
 """Range of the uniform noise in Zhang et al. 2021, section 3.3."""
 
@@ -54,12 +58,16 @@ def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
     table = torch.from_numpy(_table(noise, None if spread.dim() else float(spread))).to(weights)
     places = _places(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS), _places(inside.log(), SPREAD_ENDS)
     grid = torch.stack(torch.broadcast_tensors(*places), dim=-1)
-    ratio, first = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)[
+    log_ratio, log_first = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)[
         0, :, 0
-    ].exp()
+    ]
     if noise == "truncated":  # which does not have the variance of the Weibull distribution
-        return Variance(first, ratio * first)
-    return Variance(_first(noise, spread), ratio * _first(noise, inside))
+        first = log_first.exp()
+    else:
+        first = _law(noise, spread).squared_cv
+        log_first = _law(noise, inside).log_squared_cv if spread.dim() else log_first
+    # Var[x] may be beyond the type's range where Var[f] is not.
+    return Variance(first, (log_ratio + log_first).exp().clamp_min(LEAST))
 
 
 def _places(values: Tensor, ends: tuple[float, float]) -> Tensor:
@@ -67,11 +75,11 @@ def _places(values: Tensor, ends: tuple[float, float]) -> Tensor:
     return (values - ends[0]) * (2 / (ends[1] - ends[0])) - 1
 
 
-def _first(noise: Noise, spread: Tensor) -> Tensor:
-    """Var[x]."""
+def _law(noise: Noise, spread: Tensor) -> LogNormal | Weibull:
+    """Of x."""
     if noise == "normal":
-        return LogNormal(torch.zeros_like(spread), spread, validate_args=False).squared_cv
-    return Weibull(log_mean=torch.zeros_like(spread), concentration=spread, validate_args=False).squared_cv
+        return LogNormal(torch.zeros_like(spread), spread, validate_args=False)
+    return Weibull(log_mean=torch.zeros_like(spread), concentration=spread, validate_args=False)
 
 
 @lru_cache(maxsize=32)
@@ -107,4 +115,4 @@ def _excess(noise: Noise, spread: float) -> tuple[np.ndarray, np.ndarray]:
         points = np.arange(-40, np.log1p(2 / spread) + 3, 0.15)
         log_density, logs = points - np.exp(points), points / spread - gammaln(1 + 1 / spread)
     density = np.exp(log_density)
-    return np.expm1(logs), density / density.sum()
+    return np.expm1(np.minimum(logs, LARGEST)), density / density.sum()

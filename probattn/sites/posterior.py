@@ -233,8 +233,9 @@ class SitePosterior:
         u = inputs.distribution().log_mean if self.method.learns_scale else inputs.raw
         u = u if u.requires_grad else u.detach().requires_grad_()
         weights = self.layout.weights(u if log_factor is None else u + log_factor)
-        with torch.no_grad():
-            _ = inputs.concentration  # while the pass that holds the upward path's states lasts
+        if log_factor is None:  # else only the prediction is used
+            with torch.no_grad():
+                _ = inputs.concentration  # while the pass that holds the upward path's states lasts
         return MeanPoint(
             carry_weights(weights.view_as(weights), weights, self.mask), u, weights.detach(), inputs
         )

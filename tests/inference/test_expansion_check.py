@@ -10,7 +10,8 @@ from scipy import stats
 
 import probattn
 from probattn.inference import Moments, posterior_moments, posterior_predict
-from probattn.inference.expansion import Expansion, expansion_pays
+from probattn.inference.derivatives import Expansion
+from probattn.inference.expansion import expansion_pays
 from probattn.inference.expansion_check import (
     DOUBT,
     FAR,
@@ -28,6 +29,7 @@ from probattn.inference.expansion_check import (
 from probattn.inference.moments import MomentCheck, moments_of_draws
 from probattn.inference.posterior import Posterior
 from probattn.models import convert, program_for
+from probattn.sites.upward import UpwardCall
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 LOGNORMAL = probattn.BayesianAttention(posterior="lognormal")
@@ -81,8 +83,18 @@ def test_rows_whose_standard_deviation_is_wrong_are_replaced_and_others_kept():
     assert ((drawn > 0.4) & (drawn < 2)).all()
 
 
-def test_very_wide_weights_are_refused():
-    net = network(probattn.BayesianAttention.bam(0.3), std=0.02)  # all but linear, yet c^2 is 29
+@pytest.mark.parametrize(
+    "method",
+    [
+        probattn.BayesianAttention.bam(0.3),  # all but linear, yet c^2 is 29
+        probattn.BayesianAttention.bam(0.01),  # whose c^2 is beyond float32
+        probattn.BayesianAttention(posterior="lognormal", scale=14.0),  # and Var[f] 1e-10
+        probattn.BayesianAttention(posterior="lognormal", scale=30.0),  # whose Var[f] is too
+    ],
+    ids=["bam 0.3", "bam 0.01", "lognormal 14", "lognormal 30"],
+)
+def test_very_wide_weights_are_refused(method):
+    net = network(method, std=0.02)
     with pytest.warns(UserWarning, match="does not hold for 5 of 5 rows"):
         moments = posterior_moments(net, rows())
     assert moments.source == "draws" and moments.relative_variance.min() > 10
@@ -267,3 +279,14 @@ def test_a_prediction_without_variance_has_no_share_of_it():
     for share in moments.share.values():
         assert torch.equal(share, torch.zeros_like(share))
     assert torch.equal(moments.relative_variance, torch.zeros(5))
+
+
+def test_points_at_two_standard_deviations_need_no_concentrations(monkeypatch):
+    outputs, calls = UpwardCall.outputs, []
+    monkeypatch.setattr(UpwardCall, "outputs", lambda *args: calls.append(1) or outputs(*args))
+    net = network(probattn.BayesianAttention(), std=0.1)
+    posterior_moments(net, rows(1), method="expansion")
+    number = len(calls)
+    assert number == 2  # of two layers
+    assert posterior_moments(net, rows(1)).check is None
+    assert len(calls) == 2 * number

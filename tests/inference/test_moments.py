@@ -100,6 +100,27 @@ def test_variances_of_one_weight_against_scipy(noise, spread, law, weight):
         assert effect.item() == pytest.approx(truth, rel=0.005)
 
 
+@pytest.mark.parametrize("weight", [1e-6, 0.01, 0.5])
+@pytest.mark.parametrize("scale", [10.0, 14.0])
+def test_variances_of_laws_whose_own_variance_float32_cannot_hold(scale, weight):
+    def effect_at(normal):
+        y = math.expm1(scale * normal - scale**2 / 2)
+        return y / (1 + weight * y)
+
+    def expected(function):
+        return sum(
+            integrate.quad(lambda z: function(effect_at(z)) * stats.norm.pdf(z), low, low + 1)[0]
+            for low in range(-10, 40)
+        )
+
+    limit = effect_at(-10.0)  # which f seldom leaves: deviations from it do not cancel
+    center = expected(lambda f: f - limit)
+    truth = expected(lambda f: (f - limit) ** 2) - center**2
+    first, effect = variances("normal", torch.tensor(scale), torch.tensor([weight]))
+    assert first.item() > 1e38
+    assert effect.item() == pytest.approx(truth, rel=0.01)
+
+
 def test_variances_of_truncated_noise_against_scipy():
     def x(level, k=2.0):
         return (-math.log(level)) ** (1 / k)
@@ -317,16 +338,30 @@ def test_bad_calls_say_what_was_expected():
         posterior_moments(plain, rows())
 
 
-def test_nodes_of_a_graph_and_both_ends_of_a_span():
+def node_classifier(method):
     torch.manual_seed(0)
     nodes = torch.arange(30)
     index = torch.cat([torch.randint(0, 30, (2, 120)), nodes.repeat(2, 1)], dim=1)
     masks = {"train_mask": nodes < 15, "validation_mask": nodes >= 15, "test_mask": nodes < 0}
     names = {"label_names": ("a", "b", "c"), "source": "random edges"}
     graph = NodeGraph(features=torch.randn(30, 12), labels=nodes % 3, edge_index=index, **masks, **names)
-    model = NodeClassifier(GraphAttentionNetwork(12, 3, attention=NARROW), graph).eval()
-    found = posterior_moments(model, {"nodes": nodes[:6]}, classes=2, method="expansion")
-    drawn = difference(posterior_predict(model, {"nodes": nodes[:6]}, 400), found)
+    return NodeClassifier(GraphAttentionNetwork(12, 3, attention=method), graph).eval()
+
+
+def test_nodes_of_a_graph_that_draws_check():
+    model, inputs = node_classifier(probattn.BayesianAttention.bam(0.3)), {"nodes": torch.arange(4, 10)}
+    with pytest.warns(UserWarning, match="does not hold for 6 of 6 rows"):
+        moments = posterior_moments(model, inputs, classes=2)
+    draws = posterior_predict(model, inputs, 20)  # the same
+    torch.testing.assert_close(moments.logits, draws.logits.mean(dim=0))
+    drawn = difference(draws, moments)
+    torch.testing.assert_close(moments.difference_std(), drawn.std(dim=0))
+
+
+def test_nodes_of_a_graph_and_both_ends_of_a_span():
+    model, inputs = node_classifier(NARROW), {"nodes": torch.arange(6)}
+    found = posterior_moments(model, inputs, classes=2, method="expansion")
+    drawn = difference(posterior_predict(model, inputs, 400), found)
     assert (found.difference_std() / drawn.std(dim=0)).log().abs().max() < 0.15
     spans = network("QuestionAnswering")
     found = posterior_moments(spans, rows(), classes=2, method="expansion")
