@@ -170,10 +170,9 @@ def log_weibull_sample(log_scale: Tensor, concentration: Tensor, log_exponential
     return sample
 
 
-def negative_expected_log(log_scale: Tensor, inverse: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """-E[log S] = g / k - log lambda of a Weibull variable, from 1 / k; differentiable where ``out`` is None."""
-    scaled = torch.mul(inverse, EULER_MASCHERONI, out=out)
-    return torch.sub(scaled, log_scale, out=out) if out is not None else _in_place("sub", scaled, log_scale)
+def negative_expected_log(log_scale: Tensor, inverse: Tensor, *, overwrite: bool = False) -> Tensor:
+    """-E[log S] = g / k - log lambda of a Weibull variable, from 1 / k; in its place with ``overwrite``."""
+    return _in_place("sub", (inverse.mul_ if overwrite else inverse.mul)(EULER_MASCHERONI), log_scale)
 
 
 def gamma_terms(log_alpha: Tensor, alpha: Tensor, log_gamma: Tensor, log_rate: Tensor | float) -> Tensor:
@@ -185,20 +184,22 @@ def gamma_terms(log_alpha: Tensor, alpha: Tensor, log_gamma: Tensor, log_rate: T
 
 
 def cross_terms(
-    mean: Tensor, log_scale: Tensor, k: Tensor, alpha: Tensor, rate: Tensor, prior: Tensor | None = None
+    scaled_mean: Tensor, log_scale: Tensor, k: Tensor, alpha: Tensor, prior: Tensor | None = None
 ) -> Tensor:
     """The other terms, alpha (g / k - log lambda) + log k + beta E[S], plus those of the prior if they are given.
 
-    Differentiable, in as few buffers as that allows.
+    ``scaled_mean`` is beta E[S]. Differentiable, in as few buffers as that allows.
     """
-    result = _in_place("mul", negative_expected_log(log_scale, k.reciprocal()), alpha)
+    surprise = negative_expected_log(log_scale, k.reciprocal(), overwrite=not torch.is_grad_enabled())
+    result = _in_place("mul", surprise, alpha)
     result = result if prior is None else _in_place("add", result, prior)
-    return _in_place("add", _in_place("add", result, k.log()), mean * rate)
+    return _in_place("add", _in_place("add", result, k.log()), scaled_mean)
 
 
 def _in_place(operation: str, buffer: Tensor, other: Tensor) -> Tensor:
     """buffer.operation(other), in place unless broadcasting makes the buffer grow."""
-    fits = torch.broadcast_shapes(buffer.shape, other.shape) == buffer.shape
+    sizes = zip(reversed(other.shape), reversed(buffer.shape), strict=False)
+    fits = other.dim() <= buffer.dim() and all(size in (1, wide) for size, wide in sizes)
     result: Tensor = getattr(buffer, f"{operation}_" if fits else operation)(other)
     return result
 
@@ -212,7 +213,7 @@ class _WeibullGammaKL(torch.autograd.Function):
     ) -> Tensor:
         alpha = log_alpha.exp()
         prior = gamma_terms(log_alpha, alpha, log_gamma_1p(alpha), rate.log())
-        return cross_terms(log_mean.exp(), log_scale, concentration, alpha, rate, prior)
+        return cross_terms(_in_place("mul", log_mean.exp(), rate), log_scale, concentration, alpha, prior)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
@@ -239,7 +240,7 @@ class _WeibullGammaKL(torch.autograd.Function):
             slope = _in_place("mul", slope.add_(reciprocal), grad)
             gradients[2] = slope.sum_to_size(concentration.shape)
         if needs[3]:
-            rate_term = negative_expected_log(log_scale, concentration.reciprocal())
+            rate_term = negative_expected_log(log_scale, concentration.reciprocal(), overwrite=True)
             rate_term = _in_place("mul", _in_place("sub", rate_term, rate.log()), grad).sum_to_size(
                 log_alpha.shape
             )
@@ -256,7 +257,7 @@ def _differentiable_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
     log_mean, log_scale, concentration, log_alpha, rate = arguments
     alpha = log_alpha.exp()
     prior = gamma_terms(log_alpha, alpha, torch.lgamma(1 + alpha), rate.log())
-    divergence = cross_terms(log_mean.exp(), log_scale, concentration, alpha, rate, prior)
+    divergence = cross_terms(log_mean.exp() * rate, log_scale, concentration, alpha, prior)
     gradients = iter(torch.autograd.grad(divergence, inputs, grad, create_graph=True))
     return tuple(next(gradients) if requires_grad else None for requires_grad in needs)
 

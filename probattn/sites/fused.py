@@ -217,8 +217,8 @@ def draw_weights(
 def _draw_scaled(
     scores: Tensor, base: Tensor, uniform: Tensor, options: WeibullConstants, bound: float
 ) -> None:
-    torch.softmax(scores, dim=-1, out=scores)
-    site_kernel(scaled_draw)(scores, base, uniform, options, bound)
+    mean = torch.softmax(scores, dim=-1, out=scores if sites_compile() else None)
+    site_kernel(scaled_draw)(mean, base, uniform, options, bound)
     torch.mul(uniform, uniform.sum(dim=-1, keepdim=True).reciprocal_(), out=scores)
 
 

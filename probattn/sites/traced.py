@@ -215,7 +215,7 @@ def _weibull(
     log_exponential = standard_exponential(noise.clone()).log_()
 
     def kl(log_alpha: Tensor, log_rate: Tensor, weight: Tensor | None) -> Tensor:
-        terms = cross_terms(finite_exp(log_mean), log_scale, k, log_alpha.exp(), log_rate.exp())
+        terms = cross_terms(log_rate.exp() * finite_exp(log_mean), log_scale, k, log_alpha.exp())
         return _total(terms, weight) + prior_terms(log_alpha, log_rate, weight, phi.shape)
 
     return log_scale + log_exponential / k, kl

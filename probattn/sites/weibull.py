@@ -156,7 +156,9 @@ def draw_terms(
     torch.addcmul(log_scale, noise, inverse, out=uniform if value is None else value)
     if not with_kl:
         return None
-    return negative_expected_log(log_scale, inverse, out=inverse), k.log_().add_(mean, alpha=constants.rate)
+    return negative_expected_log(log_scale, inverse, overwrite=True), k.log_().add_(
+        mean, alpha=constants.rate
+    )
 
 
 def draw_gradients(
@@ -168,8 +170,8 @@ def draw_gradients(
 ) -> None:
     r"""Writes the gradients of ``log_mean`` and ``rise`` of a draw and its KL.
 
-    ``pulls`` are the gradient of log S, or that of W times W, whose sum over keys is ``centre``; the gradient of the KL
-    times its 0/1 factors, w; and alpha. With :math:`\ell, \epsilon` the gradients by log lambda and by 1/k,
+    ``pulls`` are the gradient of log S, or that of W times W, overwritten, whose sum over keys is ``centre``; the
+    gradient of the KL times its 0/1 factors, w; and alpha. With :math:`\ell, \epsilon` the gradients by log lambda and by 1/k,
 
     .. math::
         \ell = \partial \log S - w \alpha, \qquad
@@ -192,7 +194,7 @@ def draw_gradients(
         to_scale, to_inverse = pull.clone(), pull * drawn.value
     else:
         weights = drawn.value
-        to_scale = torch.addcmul(pull, weights, centre, value=-1)
+        to_scale = pull.addcmul_(weights, centre, value=-1)
         noise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().add_(drawn.log_sum)
         noise.sub_(drawn.log_mean).add_(log_gamma).mul_(k).clamp_(*NOISE_RANGE)
         to_inverse = noise.mul_(to_scale)

@@ -96,7 +96,7 @@ def test_a_draw_and_the_terms_of_its_divergence(dtype: torch.dtype) -> None:
     check(whole, lambda mu, rise, _, a: divergence(mu, concentration(mu, rise), a), scale=16)
     k = RHO * rise + mu.exp() + FLOOR
     location = mu - torch.lgamma(1 + 1 / k)
-    both = cross_terms(mu.exp(), location, k, alpha, torch.tensor(RATE, dtype=dtype))
+    both = cross_terms(RATE * mu.exp(), location, k, alpha)
     torch.testing.assert_close(both, alpha * terms[0] + terms[1])
 
 
@@ -114,7 +114,8 @@ def test_gradients_of_a_draw_and_of_its_divergence(dtype: torch.dtype, normalise
     drawn = Drawn(mu, rise, noise if weights is None else weights, log_sum)
     centre = torch.zeros_like(mu[..., :1]) if normalised else None  # as if the gradient by W summed to 0
     grads = torch.empty_like(mu), torch.empty_like(mu)
-    draw_gradients(drawn, (pull, share, log_alpha.exp()), centre, grads, WeibullConstants(RHO, FLOOR, RATE))
+    pulls = pull.clone(), share, log_alpha.exp()
+    draw_gradients(drawn, pulls, centre, grads, WeibullConstants(RHO, FLOOR, RATE))
 
     def total(mu: mp.mpf, rise: mp.mpf, u: mp.mpf, log_alpha: mp.mpf, pull: mp.mpf) -> mp.mpf:
         k, alpha = concentration(mu, rise), mp.exp(log_alpha)
