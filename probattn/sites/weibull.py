@@ -156,9 +156,8 @@ def draw_terms(
     torch.addcmul(log_scale, noise, inverse, out=uniform if value is None else value)
     if not with_kl:
         return None
-    return negative_expected_log(log_scale, inverse, overwrite=True), k.log_().add_(
-        mean, alpha=constants.rate
-    )
+    surprise = negative_expected_log(log_scale, inverse, overwrite=True)
+    return surprise, k.log_().add_(mean, alpha=constants.rate)
 
 
 def draw_gradients(
@@ -171,7 +170,8 @@ def draw_gradients(
     r"""Writes the gradients of ``log_mean`` and ``rise`` of a draw and its KL.
 
     ``pulls`` are the gradient of log S, or that of W times W, overwritten, whose sum over keys is ``centre``; the
-    gradient of the KL times its 0/1 factors, w; and alpha. With :math:`\ell, \epsilon` the gradients by log lambda and by 1/k,
+    gradient of the KL times its 0/1 factors, w; and alpha. With :math:`\ell, \epsilon` the gradients by log lambda and
+    by 1/k,
 
     .. math::
         \ell = \partial \log S - w \alpha, \qquad
