@@ -14,7 +14,7 @@ from torch.distributions import Weibull as TorchWeibull
 from torch.distributions import register_kl
 
 from probattn.distributions.gamma import Gamma
-from probattn.distributions.log_normal import LogNormal
+from probattn.distributions.log_normal import LogNormal, log_normal_kl
 from probattn.distributions.log_space import log_gamma_1p_reciprocal, weibull_gamma_kl
 from probattn.distributions.weibull import Weibull
 
@@ -68,7 +68,5 @@ def kl_lognormal_lognormal(p: TorchLogNormal, q: TorchLogNormal) -> Tensor:
     """
     p_loc, p_scale = (p.unexpanded.loc, p.unexpanded.scale) if isinstance(p, LogNormal) else (p.loc, p.scale)
     q_loc, q_scale = (q.unexpanded.loc, q.unexpanded.scale) if isinstance(q, LogNormal) else (q.loc, q.scale)
-    ratio = p_scale / q_scale
-    constant = (ratio.square() - 1) / 2 - ratio.log()
-    divergence = ((p_loc - q_loc) / q_scale).square() / 2 + constant
+    divergence = log_normal_kl(p_loc - q_loc, p_scale, q_scale)
     return divergence.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))

@@ -1,5 +1,6 @@
 """The log-normal distribution with the log-space interface of this package."""
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -11,6 +12,21 @@ from torch.distributions import ExpTransform, TransformedDistribution, constrain
 
 from probattn.distributions.log_space import computing_dtype
 from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters
+
+
+def log_normal_loc(log_mean: Tensor, scale: float) -> Tensor:
+    """E[log S] of a log-normal variable of a given log E[S]."""
+    return log_mean - scale**2 / 2
+
+
+def log_normal_kl(distance: Tensor, scale: Tensor | float, prior_scale: Tensor | float) -> Tensor:
+    """KL(LogNormal(m, s) || LogNormal(m0, s0)) in nats, from m - m0, s and s0.
+
+    log(s0 / s) + (s^2 + (m - m0)^2) / (2 s0^2) - 1/2, the divergence of the normals.
+    """
+    ratio = scale / prior_scale
+    logarithm = ratio.log() if isinstance(ratio, Tensor) else math.log(ratio)
+    return (distance / prior_scale).square().div_(2) + ((ratio**2 - 1) / 2 - logarithm)
 
 
 class LogNormalParameters(NamedTuple):

@@ -6,7 +6,8 @@ gradient can be differentiated again.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -17,18 +18,7 @@ from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gam
 
 def computing_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype elementwise work is done in: the promoted dtype of the tensors, at least float32."""
-    dtype = torch.float32
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
-
-
-def promoted_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype that torch's type promotion gives to the tensors together."""
-    dtype = tensors[0].dtype
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
 def finite_exp(log_value: Tensor) -> Tensor:
@@ -80,7 +70,12 @@ def log_standard_exponential(
     """
     dtype = torch.promote_types(dtype, torch.float32)
     uniform = torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
-    return uniform.clamp_(min=torch.finfo(dtype).eps).log_().neg_().log_()
+    return standard_exponential(uniform).log_()
+
+
+def standard_exponential(uniform: Tensor) -> Tensor:
+    """Writes E = -log u in place of uniform numbers u, which are clamped from below by the machine epsilon."""
+    return uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_()
 
 
 class _LogGamma1pReciprocal(torch.autograd.Function):
@@ -175,25 +170,38 @@ def log_weibull_sample(log_scale: Tensor, concentration: Tensor, log_exponential
     return sample
 
 
-def _in_place(operation: Callable[..., Tensor], buffer: Tensor, other: Tensor) -> Tensor:
-    """operation(buffer, other), written into the buffer unless broadcasting makes it grow."""
-    fits = torch.broadcast_shapes(buffer.shape, other.shape) == buffer.shape
-    return operation(buffer, other, out=buffer if fits else None)
+def negative_expected_log(log_scale: Tensor, inverse: Tensor, *, overwrite: bool = False) -> Tensor:
+    """-E[log S] = g / k - log lambda of a Weibull variable, from 1 / k; in its place with ``overwrite``."""
+    return _in_place("sub", (inverse.mul_ if overwrite else inverse.mul)(EULER_MASCHERONI), log_scale)
 
 
-def _plain_weibull_gamma_kl(
-    log_mean: Tensor, log_scale: Tensor, concentration: Tensor, log_alpha: Tensor, rate: Tensor
+def gamma_terms(log_alpha: Tensor, alpha: Tensor, log_gamma: Tensor, log_rate: Tensor | float) -> Tensor:
+    """A gamma prior's own terms of the KL of a Weibull: log Gamma(alpha) - alpha log beta - g - 1.
+
+    ``log_gamma`` is log Gamma(1 + alpha), so that alpha may underflow.
+    """
+    return log_gamma - log_alpha - alpha * log_rate - (EULER_MASCHERONI + 1)
+
+
+def cross_terms(
+    scaled_mean: Tensor, log_scale: Tensor, k: Tensor, alpha: Tensor, prior: Tensor | None = None
 ) -> Tensor:
-    """The divergence in differentiable steps: what gradients of gradients go through."""
-    alpha = log_alpha.exp()
-    prior = torch.lgamma(1 + alpha) - log_alpha - alpha * rate.log()
-    cross = alpha * (EULER_MASCHERONI / concentration - log_scale) + rate * log_mean.exp()
-    return cross + concentration.log() + prior - EULER_MASCHERONI - 1
+    """The other terms, alpha (g / k - log lambda) + log k + beta E[S], plus those of the prior if they are given.
+
+    ``scaled_mean`` is beta E[S]. Differentiable, in as few buffers as that allows.
+    """
+    surprise = negative_expected_log(log_scale, k.reciprocal(), overwrite=not torch.is_grad_enabled())
+    result = _in_place("mul", surprise, alpha)
+    result = result if prior is None else _in_place("add", result, prior)
+    return _in_place("add", _in_place("add", result, k.log()), scaled_mean)
 
 
-def _negative_expected_log(log_scale: Tensor, concentration: Tensor) -> Tensor:
-    """-E[log S] = g / k - log lambda, in a new buffer."""
-    return _in_place(torch.sub, concentration.reciprocal().mul_(EULER_MASCHERONI), log_scale)
+def _in_place(operation: str, buffer: Tensor, other: Tensor) -> Tensor:
+    """buffer.operation(other), in place unless broadcasting makes the buffer grow."""
+    sizes = zip(reversed(other.shape), reversed(buffer.shape), strict=False)
+    fits = other.dim() <= buffer.dim() and all(size in (1, wide) for size, wide in sizes)
+    result: Tensor = getattr(buffer, f"{operation}_" if fits else operation)(other)
+    return result
 
 
 class _WeibullGammaKL(torch.autograd.Function):
@@ -204,13 +212,8 @@ class _WeibullGammaKL(torch.autograd.Function):
         log_mean: Tensor, log_scale: Tensor, concentration: Tensor, log_alpha: Tensor, rate: Tensor
     ) -> Tensor:
         alpha = log_alpha.exp()
-        prior = log_gamma_1p(alpha) - log_alpha - alpha * rate.log() - (EULER_MASCHERONI + 1)
-        result = _in_place(torch.mul, _negative_expected_log(log_scale, concentration), alpha)
-        result = _in_place(torch.add, result, prior)
-        scratch = concentration.log()
-        result = _in_place(torch.add, result, scratch)
-        scratch = torch.exp(log_mean, out=scratch if scratch.shape == log_mean.shape else None)
-        return _in_place(torch.add, result, _in_place(torch.mul, scratch, rate))
+        prior = gamma_terms(log_alpha, alpha, log_gamma_1p(alpha), rate.log())
+        return cross_terms(_in_place("mul", log_mean.exp(), rate), log_scale, concentration, alpha, prior)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
@@ -225,20 +228,22 @@ class _WeibullGammaKL(torch.autograd.Function):
         gradients: list[Tensor | None] = [None] * 5
         alpha = log_alpha.exp()
         if needs[0] or needs[4]:
-            mean_grad = _in_place(torch.mul, log_mean.exp(), grad)  # E[S] dKL
+            mean_grad = _in_place("mul", log_mean.exp(), grad)  # E[S] dKL
             if needs[4]:
                 gradients[4] = (mean_grad - grad * (alpha / rate)).sum_to_size(rate.shape)
-            gradients[0] = _in_place(torch.mul, mean_grad, rate).sum_to_size(log_mean.shape)
+            gradients[0] = _in_place("mul", mean_grad, rate).sum_to_size(log_mean.shape)
         if needs[1]:
             gradients[1] = (grad * -alpha).sum_to_size(log_scale.shape)
         if needs[2]:
             reciprocal = concentration.reciprocal()
-            slope = _in_place(torch.mul, reciprocal * (alpha * -EULER_MASCHERONI), reciprocal)
-            slope = _in_place(torch.mul, slope.add_(reciprocal), grad)
+            slope = _in_place("mul", reciprocal * (alpha * -EULER_MASCHERONI), reciprocal)
+            slope = _in_place("mul", slope.add_(reciprocal), grad)
             gradients[2] = slope.sum_to_size(concentration.shape)
         if needs[3]:
-            rate_term = _in_place(torch.sub, _negative_expected_log(log_scale, concentration), rate.log())
-            rate_term = _in_place(torch.mul, rate_term, grad).sum_to_size(log_alpha.shape)
+            rate_term = negative_expected_log(log_scale, concentration.reciprocal(), overwrite=True)
+            rate_term = _in_place("mul", _in_place("sub", rate_term, rate.log()), grad).sum_to_size(
+                log_alpha.shape
+            )
             prior_slope = digamma_1p(alpha).mul_(alpha).sub_(1)
             gradients[3] = rate_term * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
         return tuple(gradients)
@@ -247,15 +252,14 @@ class _WeibullGammaKL(torch.autograd.Function):
 def _differentiable_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     # Views, since one argument may depend on another: its gradient here is the one at fixed others.
     arguments = [argument.view_as(argument) for argument in ctx.saved_tensors]
-    inputs = [
-        argument
-        for argument, requires_grad in zip(arguments, ctx.needs_input_grad, strict=True)
-        if requires_grad
-    ]
-    gradients = iter(
-        torch.autograd.grad(_plain_weibull_gamma_kl(*arguments), inputs, grad, create_graph=True)
-    )
-    return tuple(next(gradients) if requires_grad else None for requires_grad in ctx.needs_input_grad)
+    needs = ctx.needs_input_grad
+    inputs = [argument for argument, requires_grad in zip(arguments, needs, strict=True) if requires_grad]
+    log_mean, log_scale, concentration, log_alpha, rate = arguments
+    alpha = log_alpha.exp()
+    prior = gamma_terms(log_alpha, alpha, torch.lgamma(1 + alpha), rate.log())
+    divergence = cross_terms(log_mean.exp() * rate, log_scale, concentration, alpha, prior)
+    gradients = iter(torch.autograd.grad(divergence, inputs, grad, create_graph=True))
+    return tuple(next(gradients) if requires_grad else None for requires_grad in needs)
 
 
 def weibull_gamma_kl(
@@ -291,4 +295,4 @@ def weibull_gamma_kl(
     arguments = (log_mean, log_scale, concentration, log_alpha, beta)
     dtype = computing_dtype(*arguments)
     divergence: Tensor = _WeibullGammaKL.apply(*(argument.to(dtype) for argument in arguments))
-    return divergence.to(promoted_dtype(*arguments))
+    return divergence.to(reduce(torch.promote_types, (argument.dtype for argument in arguments)))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from scipy.special import zeta
 from torch import Tensor
 
 EULER_MASCHERONI = 0.57721566490153286061
@@ -59,33 +60,10 @@ _RECIPROCAL_GAMMA_COEFFICIENTS = (
         ),
     ),
 )
+RECIPROCAL_GAMMA_BOUNDS = tuple(bound for bound, _ in _RECIPROCAL_GAMMA_COEFFICIENTS)
+"""Up to where :func:`reciprocal_gamma_1p` has a polynomial."""
 # Taylor coefficients of lgamma(1 + 2x) - 2 lgamma(1 + x) from x^2 on: (-1)^n zeta(n) (2^n - 2) / n.
-_DOUBLING_COEFFICIENTS = (
-    1.6449340668482264,
-    -2.4041138063191885,
-    3.7881313179889835,
-    -6.2215665308602199,
-    10.51254497383931,
-    -18.150286992874612,
-    31.879456059284735,
-    -56.780475593477988,
-    102.30164557806299,
-    -186.09191908036621,
-    341.25062319577029,
-    -630.07730940897443,
-    1170.2145262106094,
-    -2184.4668169433889,
-    4095.9375942242555,
-    -7710.0588827937881,
-    14563.500037382839,
-    -27594.052655221698,
-    52428.75001498928,
-    -99864.333342857775,
-    190650.13636970092,
-    -364722.04348212981,
-    699050.62500247266,
-    -1342177.2400015828,
-)
+_DOUBLING_COEFFICIENTS = tuple((-1) ** n * float(zeta(n)) * (2**n - 2) / n for n in range(2, 26))
 _DOUBLING_RADIUS = 0.125
 # Chebyshev interpolants of the same for float32, coefficients from the constant upwards:
 #   x <= 1/2: x^2 p(x)                                                   relative error 1.2e-8
@@ -125,10 +103,15 @@ def _polynomial(variable: Tensor, coefficients: tuple[float, ...], out: Tensor) 
     return out
 
 
-def _log_gamma_series(x: Tensor, out: Tensor) -> None:
+def _log_gamma_series(x: Tensor, out: Tensor, digamma: Tensor | None = None) -> None:
+    """Writes the derivative into ``digamma`` if it is given; the two share a logarithm."""
     shrunk = x.add(1).reciprocal_()
     _polynomial(shrunk, _LGAMMA_COEFFICIENTS, out).mul_(x).mul_(shrunk)  # (1 - w) = x w
+    if digamma is not None:
+        _polynomial(shrunk, _DIGAMMA_COEFFICIENTS, digamma).mul_(shrunk)
     logarithm = torch.log1p(x, out=shrunk)
+    if digamma is not None:
+        torch.sub(logarithm, digamma, out=digamma)
     out.add_(logarithm, alpha=0.5).addcmul_(logarithm.sub_(1), x)
 
 
@@ -147,17 +130,17 @@ def _doubling_series(x: Tensor, out: Tensor) -> None:
     torch.where(x <= 0.5, out, far, out=out)
 
 
-def _by_pieces(series: Callable[[Tensor, Tensor], None], x: Tensor) -> Tensor:
-    """Applies a series piece by piece: a dozen passes over what stays in a core's cache, one buffer in all."""
+def _by_pieces(series: Callable[..., None], x: Tensor, results: int = 1) -> tuple[Tensor, ...]:
+    """Applies a series piece by piece: a dozen passes over what stays in a core's cache, one buffer for each result."""
     if torch.compiler.is_compiling():  # into one kernel
-        whole = torch.empty_like(x)
-        series(x, whole)
+        whole = tuple(torch.empty_like(x) for _ in range(results))
+        series(x, *whole)
         return whole
     flat = x.reshape(-1)
-    result = torch.empty_like(flat)
-    for source, target in zip(flat.split(_PIECE), result.split(_PIECE), strict=True):
-        series(source, target)
-    return result.view(x.shape)
+    made = tuple(torch.empty_like(flat) for _ in range(results))
+    for pieces in zip(*(item.split(_PIECE) for item in (flat, *made)), strict=True):
+        series(*pieces)
+    return tuple(item.view(x.shape) for item in made)
 
 
 def _has_series(x: Tensor) -> bool:
@@ -173,7 +156,7 @@ def log_gamma_1p(x: Tensor) -> Tensor:
     """
     if not _has_series(x):
         return x.add(1).lgamma_()
-    return _by_pieces(_log_gamma_series, x)
+    return _by_pieces(_log_gamma_series, x)[0]
 
 
 def digamma_1p(x: Tensor) -> Tensor:
@@ -183,23 +166,15 @@ def digamma_1p(x: Tensor) -> Tensor:
     """
     if not _has_series(x):
         return x.add(1).digamma_()
-    return _by_pieces(_digamma_series, x)
+    return _by_pieces(_digamma_series, x)[0]
 
 
 def log_gamma_and_digamma_1p(x: Tensor) -> tuple[Tensor, Tensor]:
     """:func:`log_gamma_1p` and :func:`digamma_1p` together, which share a logarithm."""
     if not _has_series(x):
         return log_gamma_1p(x), digamma_1p(x)
-    flat = x.reshape(-1)
-    results = torch.empty_like(flat), torch.empty_like(flat)
-    for source, log_gamma, digamma in zip(*(item.split(_PIECE) for item in (flat, *results)), strict=True):
-        shrunk = source.add(1).reciprocal_()
-        _polynomial(shrunk, _LGAMMA_COEFFICIENTS, log_gamma).mul_(source).mul_(shrunk)
-        _polynomial(shrunk, _DIGAMMA_COEFFICIENTS, digamma).mul_(shrunk)
-        logarithm = torch.log1p(source, out=shrunk)
-        torch.sub(logarithm, digamma, out=digamma)
-        log_gamma.add_(logarithm, alpha=0.5).addcmul_(logarithm.sub_(1), source)
-    return results[0].view(x.shape), results[1].view(x.shape)
+    log_gamma, digamma = _by_pieces(_log_gamma_series, x, 2)
+    return log_gamma, digamma
 
 
 def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
@@ -207,7 +182,7 @@ def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
 
     The relative error is 1e-6 in float32 at most. Not differentiable by autograd.
     """
-    if x.device.type != "cpu" and largest <= _RECIPROCAL_GAMMA_COEFFICIENTS[-1][0]:
+    if x.device.type != "cpu" and largest <= RECIPROCAL_GAMMA_BOUNDS[-1]:
         return log_gamma_1p(x).neg_().exp_()
     for bound, coefficients in _RECIPROCAL_GAMMA_COEFFICIENTS:
         if largest <= bound:
@@ -219,7 +194,7 @@ def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
 def log_gamma_doubling_excess(x: Tensor) -> Tensor:
     """lgamma(1 + 2x) - 2 lgamma(1 + x), for x >= 0, without the cancellation at a small x."""
     if _has_series(x) and not (x.requires_grad and torch.is_grad_enabled()):
-        return _by_pieces(_doubling_series, x)
+        return _by_pieces(_doubling_series, x)[0]
     small = x < _DOUBLING_RADIUS
     bounded = x.clamp(max=_DOUBLING_RADIUS)
     series = torch.zeros_like(bounded)

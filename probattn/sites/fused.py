@@ -15,31 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from probattn.distributions.log_space import finite_exp
-from probattn.distributions.special import (
-    EULER_MASCHERONI,
-    digamma_1p,
-    log_gamma_1p,
-    log_gamma_and_digamma_1p,
-    reciprocal_gamma_1p,
-)
 from probattn.first_order import edges_to, first_order
-from probattn.sites.compiled import (
-    NOISE_RANGE,
-    Drawn,
-    WeibullConstants,
-    compiled_draw,
-    compiled_gradients,
-    compiled_terms,
-    sites_compile,
-)
+from probattn.sites.compiled import site_kernel, sites_compile
 from probattn.sites.layout import Places, cut, part_of
+from probattn.sites.weibull import Drawn, WeibullConstants, draw_gradients, draw_terms, scaled_draw
 
 ADVICE = (
     "draws of a learned concentration have none; those of sigma > 0, and of BayesianAttention.bam() with the map "
@@ -48,9 +34,6 @@ ADVICE = (
 """What to use for a second derivative."""
 CPU_PIECE = 2**18
 """Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
-
-LARGEST_INVERSE = 2.0
-"""The largest 1 / k that :func:`draw_weights` computes without logarithms."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +117,10 @@ class _WeibullDraw(torch.autograd.Function):
             alpha = four_dimensional(alpha)
             slope = log_mean.new_zeros(len(kl), *alpha.shape[1:])
         weight = None if weight is None else four_dimensional(weight)
-        terms = compiled_terms if sites_compile() else _terms
+        terms = site_kernel(draw_terms)
         for piece in pieces(log_mean):
             part, noise = None if rise is None else rise[piece], uniform[piece]
-            target = noise if normalise else value[piece]
+            target = None if normalise else value[piece]
             found = terms(log_mean[piece], part, noise, target, options, alpha is not None)
             if log_sum is not None:
                 log_sum[piece] = _normalise(value[piece])
@@ -176,46 +159,25 @@ class _WeibullDraw(torch.autograd.Function):
             by_datum = slope * grad_kl.view(-1, 1, 1, 1)
             grad_alpha = by_datum.sum_to_size(alpha.shape).view(ctx.alpha_shape)
         grad_mean, grad_rise = torch.empty_like(log_mean), None if rise is None else torch.empty_like(rise)
-        gradients = compiled_gradients if sites_compile() else _gradients
+        gradients = site_kernel(draw_gradients)
         for piece in pieces(log_mean):
             share: Tensor | None = None
             if grad_kl is not None:
                 share = grad_kl[piece[0]].view(-1, 1, 1, 1)
                 share = share if weight is None else share * part_of(weight, piece)
-            own = None if grad_value is None else grad_value[piece]
-            pulls = own, share, None if alpha is None else part_of(alpha, piece)
-            parts: list[Any] = [None if item is None else item[piece] for item in maps]
+            items: list[Any] = [None if item is None else item[piece] for item in maps]
+            drawn = Drawn(*items)
+            pull, centre = None if grad_value is None else grad_value[piece], None
+            if pull is not None and drawn.log_sum is not None:
+                pull = pull * drawn.value
+                centre = pull.sum(dim=-1, keepdim=True)
+            pulls = pull, share, None if alpha is None else part_of(alpha, piece)
             grads = grad_mean[piece], None if grad_rise is None else grad_rise[piece]
-            gradients(Drawn(*parts), pulls, grads, ctx.options)
-            if maps[3] is not None:  # from the log-softmax back
+            gradients(drawn, pulls, centre, grads, ctx.options)
+            if drawn.log_sum is not None:  # from the log-softmax back
                 log_softmax = torch.ops.aten._log_softmax_backward_data
-                log_softmax.out(grads[0], parts[0], -1, grads[0].dtype, out=grads[0])
+                log_softmax.out(grads[0], drawn.log_mean, -1, grads[0].dtype, out=grads[0])
         return grad_mean, grad_rise, None, grad_alpha, None, None, None
-
-
-def _terms(
-    log_mean: Tensor,
-    rise: Tensor | None,
-    uniform: Tensor,
-    value: Tensor,
-    options: WeibullConstants,
-    with_kl: bool,
-) -> tuple[Tensor, Tensor] | None:
-    """Writes log S into ``value`` and, unless that is u, log(-log u) in place of u.
-
-    Returns -E[log S], and log k + rate E[S], for the KL.
-    """
-    mean = finite_exp(log_mean)
-    k = torch.add(mean, options.floor)
-    if rise is not None:
-        k.add_(rise, alpha=options.rho)
-    inverse = k.reciprocal()
-    scale = log_gamma_1p(inverse).neg_().add_(log_mean)
-    noise = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
-    torch.addcmul(scale, noise, inverse, out=value)
-    if not with_kl:
-        return None
-    return inverse.mul_(EULER_MASCHERONI).sub_(scale), k.log_().add_(mean, alpha=options.rate)
 
 
 def _normalise(logs: Tensor) -> Tensor:
@@ -223,50 +185,6 @@ def _normalise(logs: Tensor) -> Tensor:
     largest = logs.amax(dim=-1, keepdim=True)
     torch.softmax(logs, dim=-1, out=logs)
     return largest.sub_(logs.amax(dim=-1, keepdim=True).log_())
-
-
-def _gradients(
-    drawn: Drawn,
-    pulls: tuple[Tensor | None, Tensor | None, Tensor | None],
-    grads: tuple[Tensor, Tensor | None],
-    options: WeibullConstants,
-) -> None:
-    """Writes the gradients of ``log_mean`` and ``rise``, given those of the value and of the KL's terms, and alpha."""
-    (grad_value, share, alpha), (grad_mean, grad_rise) = pulls, grads
-    mean = finite_exp(drawn.log_mean)
-    k = torch.add(mean, options.floor)
-    if drawn.rise is not None:
-        k.add_(drawn.rise, alpha=options.rho)
-    inverse = k.reciprocal()
-    if drawn.log_sum is None:
-        log_gamma, digamma = inverse, digamma_1p(inverse)
-    else:
-        log_gamma, digamma = log_gamma_and_digamma_1p(inverse)
-    if grad_value is None:
-        to_scale, to_inverse = torch.zeros_like(k), torch.zeros_like(k)
-    elif drawn.log_sum is None:
-        to_scale, to_inverse = grad_value.clone(), grad_value * drawn.value
-    else:
-        weights = drawn.value
-        to_scale = grad_value * weights
-        to_scale.addcmul_(weights, to_scale.sum(dim=-1, keepdim=True), value=-1)
-        noise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().add_(drawn.log_sum)
-        noise.sub_(drawn.log_mean).add_(log_gamma).mul_(k).clamp_(*NOISE_RANGE)
-        to_inverse = noise.mul_(to_scale)
-    if share is not None and alpha is not None:
-        pull = share * alpha
-        to_scale.sub_(pull)
-        to_inverse.add_(pull, alpha=EULER_MASCHERONI)
-    # From 1/k, and through log lambda = mu - lgamma(1 + 1/k), back to k.
-    to_inverse.addcmul_(to_scale, digamma, value=-1.0)
-    to_k = to_inverse.mul_(inverse).mul_(inverse).neg_()
-    if share is not None:
-        to_k.addcmul_(inverse, share)
-    if grad_rise is not None:
-        torch.mul(to_k, options.rho, out=grad_rise)
-    if share is not None:
-        to_k.add_(share, alpha=options.rate)
-    torch.addcmul(to_scale, to_k, mean, out=grad_mean)
 
 
 def draw_weights(
@@ -281,29 +199,33 @@ def draw_weights(
     S >= 0 overwrites u, and W the masked scores ``[P * B, H, T, S]``, float32: a further map allocated at every call
     costs as much as the softmax. ``positive`` is softplus(z), ``[B, H, T, S]``, the same for all P draws.
     """
-    least = options.rho * min(positive.smallest, default=0.0) + options.floor
-    if sites_compile() and least * LARGEST_INVERSE >= 1:
-        compiled_draw(scores, positive.values, uniform, options, least)
+    base, batch = positive.values, len(positive.values)
+    bound = options.inverse_bound(min(positive.smallest, default=0.0))
+    if sites_compile() and bound is not None:
+        maps, noise = (item.view(-1, *base.shape) for item in (scores, uniform))
+        _draw_scaled(maps, base, noise, options, bound)
         return uniform, scores
-    batch = len(positive.values)
-    for rows, *inside in pieces(positive.values):
-        base = positive.values[rows, *inside]
-        least = options.rho * min(positive.smallest[rows]) + options.floor
+    for rows, *inside in pieces(base):
+        bound = options.inverse_bound(min(positive.smallest[rows]))
         for first in range(0, len(scores), max(1, batch)):
             piece = slice(first + rows.start, first + rows.stop), *inside
-            mean = torch.softmax(scores[piece], dim=-1)
-            inverse = torch.add(mean, base, alpha=options.rho)
-            inverse = (inverse.add_(options.floor) if options.floor else inverse).reciprocal_()
-            noise = uniform[piece].clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_()
-            if least * LARGEST_INVERSE >= 1:
-                noise.log2_().mul_(inverse).exp2_().mul_(mean).mul_(reciprocal_gamma_1p(inverse, 1 / least))
-                torch.mul(noise, noise.sum(dim=-1, keepdim=True).reciprocal_(), out=scores[piece])
-            else:
-                phi = torch.log_softmax(scores[piece], dim=-1)
-                logs = noise.log_().mul_(inverse).add_(phi.sub_(log_gamma_1p(inverse)))
-                torch.softmax(logs, dim=-1, out=scores[piece])
-                noise.copy_(finite_exp(logs))
+            draw = _draw_in_logs if bound is None else partial(_draw_scaled, bound=bound)
+            draw(scores[piece], base[rows, *inside], uniform[piece], options)
     return uniform, scores
+
+
+def _draw_scaled(
+    scores: Tensor, base: Tensor, uniform: Tensor, options: WeibullConstants, bound: float
+) -> None:
+    mean = torch.softmax(scores, dim=-1, out=scores if sites_compile() else None)
+    site_kernel(scaled_draw)(mean, base, uniform, options, bound)
+    torch.mul(uniform, uniform.sum(dim=-1, keepdim=True).reciprocal_(), out=scores)
+
+
+def _draw_in_logs(scores: Tensor, base: Tensor, uniform: Tensor, options: WeibullConstants) -> None:
+    draw_terms(torch.log_softmax(scores, dim=-1), base, uniform, None, options, False)
+    torch.softmax(uniform, dim=-1, out=scores)
+    uniform.copy_(finite_exp(uniform))
 
 
 def four_dimensional(tensor: Tensor) -> Tensor:

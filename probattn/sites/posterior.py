@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,10 +14,9 @@ from torch.distributions import kl_divergence
 
 from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_reciprocal, log_weibull_sample
 from probattn.distributions.carried import carry_weights, exp_carrying_log
-from probattn.distributions.log_space import computing_dtype
-from probattn.distributions.special import EULER_MASCHERONI
+from probattn.distributions.log_normal import log_normal_loc
+from probattn.distributions.log_space import computing_dtype, standard_exponential
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.compiled import WeibullConstants
 from probattn.sites.fused import WeibullDraw, draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.main_effects import TRUNCATION, Variance, variances
@@ -26,6 +24,7 @@ from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Noise, Origin
 from probattn.sites.shared import SharedUpward
 from probattn.sites.upward import UpwardCall, UpwardOutputs, with_rows
+from probattn.sites.weibull import WeibullConstants, prior_terms, raised_log_scale, site_concentration
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,32 +93,12 @@ class PosteriorInputs:
         method, phi = self.method, self.layout.zero_forbidden(self.scores)
         if method.posterior == "lognormal":
             spread = phi.new_full((), method.scale)
-            return LogNormal(phi - method.scale**2 / 2, spread, validate_args=False)
-        if isinstance(method.concentration, str):
-            k = self.learned_concentration(phi.exp(), self.concentration)
-        else:
-            k = phi.new_full((), method.concentration)
+            return LogNormal(log_normal_loc(phi, method.scale), spread, validate_args=False)
+        k = site_concentration(method, phi.exp(), self.concentration)
         if self.scale is None:
             return Weibull(log_mean=phi, concentration=k, validate_args=False)
-        extra = self.scale.clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
-        log_scale = torch.logaddexp(phi - log_gamma_1p_reciprocal(k), extra)
+        log_scale = raised_log_scale(phi - log_gamma_1p_reciprocal(k), self.scale, method.sigma)
         return Weibull(log_scale=log_scale, concentration=k, validate_args=False)
-
-    def learned_concentration(self, means: Tensor, rise: Tensor | None) -> Tensor:
-        """k of some entries, given exp(Phi) and softplus(f_k(h)) there."""
-        k = means + least_concentration(self.method, means.dtype)
-        return k if rise is None else k + self.method.rho * rise
-
-
-def least_concentration(method: BayesianAttention, dtype: torch.dtype) -> float:
-    """The floor of k; without one, a number above which the gradient of log Gamma(1 + 1/k) is in the type's range."""
-    return method.floor or torch.finfo(dtype).tiny ** 0.25
-
-
-def weibull_options(method: BayesianAttention, dtype: torch.dtype) -> WeibullConstants:
-    """The numbers of a learned Weibull posterior and its prior; a rate of 0 where that is learned."""
-    rate = 0.0 if method.learns_strength else method.prior_rate
-    return WeibullConstants(method.rho, least_concentration(method, dtype), rate)
 
 
 class MeanPoint(NamedTuple):
@@ -147,13 +126,10 @@ class MeanPoint(NamedTuple):
         weights = there(self.weights)
         if method.posterior == "lognormal":
             return variances("normal", weights.new_tensor(method.scale), weights)
-        if isinstance(method.concentration, str):
-            # k is a function of exp(Phi), which the weights of E[S] are where nothing is added to it.
-            means = there(inputs.scores).exp() if method.scores == "raw" or method.learns_scale else weights
-            rise = inputs.concentration
-            k = inputs.learned_concentration(means, None if rise is None else there(rise))
-        else:
-            k = weights.new_tensor(method.concentration)
+        # k is a function of exp(Phi), which the weights of E[S] are where nothing is added to it.
+        means = there(inputs.scores).exp() if method.scores == "raw" or method.learns_scale else weights
+        rise = inputs.concentration
+        k = site_concentration(method, means, None if rise is None else there(rise))
         return variances(method.noise, k, weights)
 
 
@@ -265,7 +241,7 @@ class SitePosterior:
             here = sums_to_1 or not method.learns_strength  # elsewhere :meth:`kl` does it
             return self._fused_draw(uniform, with_kl and here).value
         weibull = cast(Weibull, self.distribution)
-        log_exponential = uniform.clamp_(min=torch.finfo(uniform.dtype).eps).log_().neg_().log_()
+        log_exponential = standard_exponential(uniform).log_()
         return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
 
     def kl(self) -> Tensor:
@@ -280,7 +256,7 @@ class SitePosterior:
         scores = inputs.raw if normalise else inputs.scores
         log_alpha, rate = cast(Gamma, self.prior).unexpanded
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(scores.dtype)
-        alpha, options = log_alpha.exp() if with_kl else None, weibull_options(method, scores.dtype)
+        alpha, options = log_alpha.exp() if with_kl else None, WeibullConstants.of(method, scores.dtype)
         drawn = draw_weibull(
             scores, inputs.concentration, uniform, alpha, weight, options, normalise=normalise
         )
@@ -320,21 +296,13 @@ def _queries(weight: Tensor | None, scores: Tensor) -> Tensor:
     return ones.expand(scores.shape[:-1]).sum(dim=(1, 2))
 
 
-def prior_terms(log_alpha: Tensor, log_rate: Tensor, weight: Tensor | None, shape: torch.Size) -> Tensor:
-    r"""The KL's terms of the prior alone, ``[B]``: sum of :math:`\log\Gamma(\alpha) - \alpha\log\beta - g - 1`.
-
-    ``weight`` holds 0/1 factors that broadcast to ``shape``; ``log_alpha`` stays unexpanded.
-    """
-    alpha = log_alpha.exp()
-    terms = torch.lgamma(1 + alpha) - log_alpha - alpha * log_rate - (EULER_MASCHERONI + 1)
-    ones = log_alpha.new_ones(()) if weight is None else weight
-    ones = ones.expand(shape) if log_alpha.shape[2] > 1 else ones.expand(shape).sum(dim=2, keepdim=True)
-    return (terms * ones).sum(dim=(1, 2, 3))
-
-
 def site_uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tensor:
     """Uniform numbers of a draw, from the range that the options give."""
-    uniform = noise.uniform(like)
+    return truncated(method, noise.uniform(like))
+
+
+def truncated(method: BayesianAttention, uniform: Tensor) -> Tensor:
+    """Brings uniform numbers into the range that the options give, in place."""
     if method.noise == "truncated":
         low, high = TRUNCATION
         uniform.mul_(high - low).add_(low)
@@ -358,5 +326,5 @@ def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Te
     if positive is None or inputs.upward.scale is not None:
         return None
     uniform = site_uniform(method, noise, raw)
-    value, weights = draw_weights(raw, positive, uniform, weibull_options(method, uniform.dtype))
+    value, weights = draw_weights(raw, positive, uniform, WeibullConstants.of(method, uniform.dtype))
     return value, inputs.layout.zero_empty(weights)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probattn.distributions.log_space import finite_exp
-from probattn.distributions.special import EULER_MASCHERONI, digamma_1p, log_gamma_1p
+from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.layout import Layout
 from probattn.sites.masks import AttentionMask
+from probattn.sites.weibull import constant_slope, constant_terms
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,15 @@ class TileKL:
         log_alpha = self._log_alpha(scores, logits, layout)
         if method.posterior == "lognormal":
             distance = self._distance(scores, log_alpha, weight)
-            constant = math.log(method.prior_scale / method.scale) - 0.5
-            constant += method.scale**2 / (2 * method.prior_scale**2)
-            terms = distance.square().mul_(0.5 / method.prior_scale**2)
+            terms = log_normal_kl(distance, method.scale, method.prior_scale)
             slope = distance.mul_(-1 / method.prior_scale**2)
-            constants = scores.new_full((1, 1, 1, 1), constant)
         else:
-            alpha, mean = log_alpha.exp(), self._log_mean(scores)
-            pull = self._shift() - mean
-            slope = (pull + digamma_1p(alpha)).mul_(alpha).sub_(1)
-            terms = pull.mul_(alpha).add_(finite_exp(mean), alpha=method.prior_rate)
-            k = float(method.concentration)
-            constants = log_gamma_1p(alpha) - log_alpha + (math.log(k) - EULER_MASCHERONI - 1)
-            if weight is not None:
-                terms, slope = terms.mul_(weight), slope.mul_(weight)
-        constants = constants if weight is None else constants * weight
-        kl = terms.sum(dim=(1, 2, 3)) + constants.expand_as(scores).sum(dim=(1, 2, 3))
+            terms, slope = constant_terms(
+                self._log_mean(scores), log_alpha, float(method.concentration), method.prior_rate
+            )
+        if weight is not None:
+            terms, slope = terms.mul_(weight), slope.mul_(weight)
+        kl = terms.sum(dim=(1, 2, 3))
         if logits is None:
             return kl, None
         if log_alpha.shape[2] == 1:
@@ -69,12 +62,12 @@ class TileKL:
         log_alpha = self._log_alpha(scores, logits, layout)
         if method.posterior == "lognormal":
             slope = self._distance(scores, log_alpha, weight).mul_(1 / method.prior_scale**2)
-        else:
+        elif method.scores == "raw":
+            slope = constant_slope(scores, log_alpha.exp(), method.prior_rate)
+        else:  # E[S] of a query sums to 1, whatever its scores
             slope = log_alpha.exp().neg_().expand_as(scores)
-            if method.scores == "raw":
-                slope = finite_exp(scores).mul_(method.prior_rate).add_(slope)
-            slope = slope.clone() if weight is None else slope * weight
-        slope = slope.mul_(share.view(-1, 1, 1, 1))
+        slope = slope if weight is None else slope * weight
+        slope = slope * share.view(-1, 1, 1, 1)
         if method.scores == "normalised":
             slope = slope.addcmul_(torch.softmax(scores, dim=-1), slope.sum(dim=-1, keepdim=True), value=-1)
         return slope
@@ -91,11 +84,5 @@ class TileKL:
 
     def _distance(self, scores: Tensor, log_alpha: Tensor, weight: Tensor | None) -> Tensor:
         """E[log S] less that of the prior; 0 at pairs that take no part."""
-        distance = self._log_mean(scores) - log_alpha
-        distance = distance.sub_(self.method.scale**2 / 2)
+        distance = log_normal_loc(self._log_mean(scores) - log_alpha, self.method.scale)
         return distance if weight is None else distance.mul_(weight)
-
-    def _shift(self) -> float:
-        """What a Weibull posterior's g / k - log lambda and the prior's log beta add to -mu."""
-        k = float(self.method.concentration)
-        return EULER_MASCHERONI / k + math.lgamma(1 + 1 / k) - math.log(self.method.prior_rate)

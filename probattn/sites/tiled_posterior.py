@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from probattn.distributions import Gamma, LogNormal, Weibull
-from probattn.distributions.special import EULER_MASCHERONI
+from probattn.distributions.log_space import standard_exponential
 from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import takes_answers
 from probattn.sites.layout import PAIRS, Layout, by_head
-from probattn.sites.main_effects import TRUNCATION
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Kind, Noise, Rows
-from probattn.sites.posterior import PosteriorInputs, prior_terms
+from probattn.sites.posterior import PosteriorInputs, truncated
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.shared import SharedUpward
 from probattn.sites.tile_kl import TileKL
 from probattn.sites.tiles import TiledCall, tiled_attention
+from probattn.sites.weibull import constant_surprise, prior_terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +235,9 @@ class TiledPosterior(AnsweringPosterior):
         alpha = (log_alpha.exp() * valid).expand(shape)
         total = alpha.sum(dim=-1, keepdim=True)  # [B, H, 1, 1]
         pooled_query = (query * real).sum(dim=2, keepdim=True) * self.attending.factor
-        shift = EULER_MASCHERONI / k + math.lgamma(1 + 1 / k)
-        cross = queries * total * shift - (pooled_query * (alpha @ key)).sum(dim=-1, keepdim=True)
+        cross = queries * total * constant_surprise(k) - (pooled_query * (alpha @ key)).sum(
+            dim=-1, keepdim=True
+        )
         log_sum = log_sum.unsqueeze(-1)
         if normalised:
             cross = cross + total * (log_sum * real).sum(dim=2, keepdim=True)
@@ -268,8 +269,4 @@ def _perturbation(method: BayesianAttention, noise: Tensor) -> Tensor:
     """What a draw adds to the scores, up to a constant, in place of the noise."""
     if method.posterior == "lognormal":
         return noise.mul_(method.scale)
-    if method.noise == "truncated":
-        low, high = TRUNCATION
-        noise.mul_(high - low).add_(low)
-    exponential = noise.clamp_(min=torch.finfo(noise.dtype).eps).log_().neg_()
-    return exponential.log_().div_(float(method.concentration))
+    return standard_exponential(truncated(method, noise)).log_().div_(float(method.concentration))

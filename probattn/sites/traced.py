@@ -7,7 +7,6 @@ differentiate; the KL reaches the posterior when the graph has ended. No step de
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple, cast
 
@@ -15,15 +14,15 @@ import torch
 from torch import Tensor
 
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
-from probattn.distributions.log_space import finite_exp
-from probattn.distributions.special import EULER_MASCHERONI
+from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
+from probattn.distributions.log_space import cross_terms, finite_exp, standard_exponential
 from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
 from probattn.sites.handlers import value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import MASKED_SCORE, AttentionMask
 from probattn.sites.noise import Kind, Noise
-from probattn.sites.posterior import PosteriorInputs, least_concentration, prior_terms, site_uniform
+from probattn.sites.posterior import PosteriorInputs, site_uniform
 from probattn.sites.prior import prior_parameters
 from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.shared import SharedUpward
@@ -31,6 +30,7 @@ from probattn.sites.site import AttentionSite, answer
 from probattn.sites.tiled_posterior import Attending
 from probattn.sites.unreached import refuse_none, refuse_unreached
 from probattn.sites.upward import UpwardChain, UpwardOutputs, UpwardPass
+from probattn.sites.weibull import prior_terms, raised_log_scale, site_concentration
 
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 """Tag of what must not be recorded once and replayed; older releases of torch have none."""
@@ -206,23 +206,16 @@ def _weibull(
     method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs, noise: Tensor
 ) -> tuple[Tensor, Entries]:
     """log S, and its KL."""
-    if isinstance(method.concentration, str):
-        k = finite_exp(phi) + least_concentration(method, phi.dtype)
-        if outputs.concentration is not None:
-            k = k + method.rho * outputs.concentration
-    else:
-        k = phi.new_full((), method.concentration)
+    k = site_concentration(method, finite_exp(phi), outputs.concentration)
     log_gamma = log_gamma_1p_reciprocal(k)
     log_scale, log_mean = phi - log_gamma, phi
     if outputs.scale is not None:
-        extra = outputs.scale.clamp_min(torch.finfo(phi.dtype).tiny).log() + math.log(method.sigma)
-        log_scale = torch.logaddexp(log_scale, extra)
+        log_scale = raised_log_scale(log_scale, outputs.scale, method.sigma)
         log_mean = log_scale + log_gamma
-    log_exponential = noise.clamp(min=torch.finfo(noise.dtype).eps).log().neg().log()
+    log_exponential = standard_exponential(noise.clone()).log_()
 
     def kl(log_alpha: Tensor, log_rate: Tensor, weight: Tensor | None) -> Tensor:
-        terms = log_alpha.exp() * (EULER_MASCHERONI / k - log_scale) + k.log()
-        terms = terms + log_rate.exp() * finite_exp(log_mean)
+        terms = cross_terms(log_rate.exp() * finite_exp(log_mean), log_scale, k, log_alpha.exp())
         return _total(terms, weight) + prior_terms(log_alpha, log_rate, weight, phi.shape)
 
     return log_scale + log_exponential / k, kl
@@ -232,11 +225,10 @@ def _log_normal(
     method: BayesianAttention, phi: Tensor, _: UpwardOutputs, noise: Tensor
 ) -> tuple[Tensor, Entries]:
     """log S, and its KL."""
-    loc, ratio = phi - method.scale**2 / 2, method.scale / method.prior_scale
+    loc = log_normal_loc(phi, method.scale)
 
     def kl(log_alpha: Tensor, _: Tensor, weight: Tensor | None) -> Tensor:
-        terms = ((loc - log_alpha) / method.prior_scale).square() / 2
-        return _total(terms + ((ratio**2 - 1) / 2 - math.log(ratio)), weight)
+        return _total(log_normal_kl(loc - log_alpha, method.scale, method.prior_scale), weight)
 
     return loc + method.scale * noise, kl
 

@@ -12,8 +12,9 @@ import probattn
 from probattn.inference import SVIDriver, posterior_predict
 from probattn.models import Classifier, convert
 from probattn.sites import compiled
-from probattn.sites.compiled import WeibullConstants, compile_sites, sites_compile
+from probattn.sites.compiled import compile_sites, sites_compile
 from probattn.sites.fused import Positive, draw_weibull, draw_weights
+from probattn.sites.weibull import WeibullConstants
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
 needs_compiler = pytest.mark.skipif(

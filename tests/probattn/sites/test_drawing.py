@@ -9,13 +9,13 @@ from scipy import special
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide
 from probattn.sites import AttentionMask, SeededNoise, SiteSpec, posterior
-from probattn.sites.compiled import WeibullConstants
 from probattn.sites.fused import CPU_PIECE, Positive, draw_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.mixes import UpwardMaps
 from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite
 from probattn.sites.upward import UpwardChain
+from probattn.sites.weibull import WeibullConstants
 
 SHAPE = (4, 2, 5, 7)
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
