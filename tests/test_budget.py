@@ -86,15 +86,16 @@ def test_every_class_of_options_checks_them() -> None:
 
 def test_no_one_asks_which_task_it_has() -> None:
     """Other packages ask a task what it can, not which it is."""
-    tasks = {task.__name__ for task in TASKS} | {"Task", "ProgramTask", "MeasuredTask", "HeadTask"}
+    tasks = {task.__name__ for task in TASKS} | {"Task", "ProgramTask", "HeadTask"}
     asking = [
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for files in trees().values()
         for file, tree in files.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
+        if "tasks/" not in str(file.relative_to(ROOT))
+        and isinstance(node, ast.Call)
         and getattr(node.func, "id", "") == "isinstance"
         and len(node.args) == 2
         and getattr(node.args[1], "id", "") in tasks
     ]
-    assert len(asking) <= BUDGET["task"]["asked"], asking
+    assert not asking
