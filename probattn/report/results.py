@@ -104,7 +104,8 @@ class Results(Record):
         for score in self.scores:
             for name, text in self.measures.items():
                 value = score.values.get(name)
-                if text.unit == "share" and value is not None and not 0 <= value <= 1:
+                share = text.unit == "share" and CLASS_MEASURES.get(name) == text  # others may be differences
+                if share and value is not None and not 0 <= value <= 1:
                     raise ValueError(
                         f"scores of {score.model} on {score.data}, {name}: expected a share in [0, 1], got {value:g}"
                     )

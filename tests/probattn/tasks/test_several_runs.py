@@ -43,7 +43,10 @@ def test_a_report_of_several_runs_is_one_over_their_seeds(seeds, command):
     found = read_results(seeds[0] / "seeds.json")
     assert found.seeds == (0, 1, 2) and [run.folder for run in found.runs] == [".", "../1", "../2"]
     page = (seeds[0] / "seeds.html").read_text(encoding="utf-8")
-    assert "<h1>No reliable difference (3 seeds, " in page and 'href="../2/report.html"' in page
+    assert (
+        "<h1>No reliable difference between Bayesian and deterministic attention (3 seeds, " in page
+        and 'href="../2/report.html"' in page
+    )
     single = [read_results(folder / "metrics.json") for folder in seeds]
     for item in found.differences:
         values = [each.difference(item.measure, item.model, item.data).value for each in single]
@@ -55,7 +58,7 @@ def test_evaluate_prints_a_table_or_json_and_nothing_else(seeds, command):
     shown = command("evaluate", *seeds[1:])
     assert shown.exit_code == 0, shown.output
     assert (
-        "No reliable difference (2 seeds, " in shown.stdout
+        "No reliable difference between Bayesian and deterministic attention (2 seeds, " in shown.stdout
         and f"results: {seeds[1] / 'seeds.json'}" in shown.stdout
     )
     one = command("evaluate", seeds[1], "--json")
@@ -67,7 +70,10 @@ def test_evaluate_prints_a_table_or_json_and_nothing_else(seeds, command):
 def test_report_for_programs(seeds, command):
     one = json.loads(command("report", seeds[1], "--json").stdout)
     assert one["report"] == str(seeds[1] / "report.html") and one["results"] == str(seeds[1] / "metrics.json")
-    assert one["headline"].startswith("No reliable difference (1 seed, ") and one["seeds"] == [1]
+    assert one["headline"].startswith(
+        "No reliable difference between Bayesian and deterministic attention (1 "
+    )
+    assert one["seeds"] == [1]
     found = read_results(seeds[1] / "metrics.json")
     expected = [
         (item.data, item.measure, item.p) for item in found.differences if item.model == "bayesian_mean"
