@@ -92,7 +92,7 @@ def _gaps(keys: Sequence[tuple[str, ModelKey]], figures: FiguresOf, rows: Rows) 
     points: dict[Key, float] = {}
     for data in dict.fromkeys(data for data, _ in keys):
         models = [model for model in MODELS if (data, model) in keys]
-        if models[0] != "deterministic" or len(models) == 1:
+        if models[:1] != ["deterministic"] or len(models) == 1:
             continue
         base = figures(data, "deterministic", rows)
         for model in models[1:]:

@@ -154,7 +154,7 @@ class Finding:
 
     @property
     def leads(self) -> bool:
-        """Whether it stands in the headline: of the task itself, or of the detection of other inputs."""
+        """Whether it stands in the headline: of the task itself, or of OOD detection."""
         return self.text.leads and (
             self.data.role == "in_domain"
             or (self.difference.measure in DETECTION and self.data.role == "out_of_domain")

@@ -64,7 +64,7 @@ def traced(run: Callable[[], object]) -> Called:
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Called]:
-    """A step and a prediction of a converted network, and a step of a layer in a model of one's own."""
+    """A step and a prediction of a converted network, and a step of a layer in a user's model."""
     config = hf.BertConfig(
         vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )

@@ -275,9 +275,9 @@ class ImagesDeciding(ClassesDeciding):
                         f"{run}: expected training images of the {len(names)} classes that its network learned, got "
                         "others; they have changed since: train again"
                     )
-                own = task.examples["train"]
-                chosen = torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:FITTED]
-                examples = [own[place] for place in chosen.sort().values.tolist()]
+                training = task.examples["train"]
+                rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]
+                examples = [training[row] for row in rows.sort().values.tolist()]
             else:
                 examples = inputs.examples or [task.given(path, None) for path in inputs.texts]
                 examples = [{key: example[key] for key in example if key != "label"} for example in examples]

@@ -167,3 +167,9 @@ def test_measures_of_numbers(noise_family: Any) -> None:
     assert figures["miss_80"] == pytest.approx(abs(inside - 0.8), abs=1e-6)
     for level in (0.8, 0.95):  # on the numbers that they were stretched by, they cover by construction
         assert level <= figures[f"stretched_coverage_{100 * level:.0f}"] <= level + 2 / 300 + 1e-6
+
+
+@pytest.mark.parametrize("model", ["aligned", "unregistered"])
+def test_without_a_baseline_nothing_is_compared(model: str) -> None:
+    table = {("test", model): {"score": torch.ones(3)}}
+    assert compare(table, lambda columns: {"score": columns["score"].mean().item()}) == ()
