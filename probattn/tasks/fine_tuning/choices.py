@@ -19,10 +19,13 @@ from probattn.data.corpora import Corpus
 from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split, order, split_of
 from probattn.inference.posterior import Posterior
+from probattn.report.bootstrap import Columns
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.classes import ClassesTask
+from probattn.tasks.fine_tuning.classes import ClassesDeciding, class_evaluation, class_figures, class_record
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.programs import ProgramTask
 
 SEPARATOR = "|"
 """Between the endings of a text, where they stand in one string."""
@@ -140,6 +143,18 @@ class ChoicesSection(ExamplesSection):
             "label": int(label),
         }
 
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Text, and the endings in one column."""
+        return self.text, self.endings[0]
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """A text with its endings."""
+        endings = _endings(pair)
+        if len(endings) < 2:
+            raise RunError(f"expected endings with {SEPARATOR!r} between them, got {shown(pair)}")
+        return {"text": text, "endings": endings}
+
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text."""
         return str(example["text"])
@@ -151,7 +166,7 @@ class ChoicesRecipe(HeadRecipe):
     choices: ChoicesSection = Field(description="The texts and their endings.")
 
 
-class Choices(ClassesTask):
+class Choices(HeadTask):
     """The right one of several endings, by a network for multiple choice."""
 
     section = "choices"
@@ -168,11 +183,20 @@ class Choices(ClassesTask):
         "mutual_information": "Mutual information",
     }
 
+    validation_metrics = ProgramTask.validation_metrics
+    evaluation = class_evaluation
+    figures = class_figures
+
     @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """Text, and the endings in one column."""
-        section = self.section_of_examples
-        return section.text, section.endings[0]
+    def deciding(self) -> ClassesDeciding:
+        """Decisions by the validation texts and those that are measured."""
+        return ClassesDeciding(self)
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Columns of the endings."""
+        return class_record(posterior, batch)
+
+    record_unlabelled = record
 
     def collate(self, codec: Any) -> Any:
         """Rows of K endings to a batch ``[B, K, T]``."""
@@ -223,13 +247,6 @@ class Choices(ClassesTask):
     def truth(self, example: Mapping[str, Any]) -> str:
         """The right ending."""
         return str(example["endings"][example["label"]])
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """A text with its endings."""
-        endings = _endings(pair)
-        if len(endings) < 2:
-            raise RunError(f"expected endings with {SEPARATOR!r} between them, got {shown(pair)}")
-        return {"text": text, "endings": endings}
 
 
 def padded_choices(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -30,11 +30,10 @@ from probattn.tasks.classification.attribution import Word, words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.predictor import TrainedHead
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.fine_tuning.texts import text_of
 
 CANDIDATES = 5
 """Candidates for a masked token in an answer."""
@@ -89,6 +88,15 @@ class LanguageSection(ExamplesSection):
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """The text."""
         return {"text": text_of(fields.get(self.text), self.text, where)}
+
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """The column of the texts."""
+        return self.text, None
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The text."""
+        return {"text": text}
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text."""
@@ -335,10 +343,6 @@ class Language(HeadTask):
         if not self.masked:
             return None
         return "; ".join(self._token(label) for label in example["labels"] if label != IGNORED)
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """The text."""
-        return {"text": text}
 
     @classmethod
     def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:

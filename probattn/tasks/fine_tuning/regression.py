@@ -25,7 +25,8 @@ from probattn.report.bootstrap import Columns
 from probattn.sites.observation import ObservationNoise
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
+from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.measures import number, share
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -80,12 +81,13 @@ class RegressionRecipe(HeadRecipe):
     regression: RegressionSection = Field(description="The texts and their numbers.")
 
 
-class Regression(TextsTask):
+class Regression(HeadTask):
     """A number for each text, with intervals, by a network with a head of one output."""
 
     section = "regression"
     recipe_class = RegressionRecipe
     unit = "texts"
+    inputs = TEXTS
     auto = AutoModelForSequenceClassification
     calibrates = True
     measures: ClassVar[Any] = {
@@ -160,7 +162,7 @@ class Regression(TextsTask):
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
         """Texts with their standardised numbers."""
         encoded = []
-        for example, inputs in zip(examples, self.tokens(codec, examples), strict=True):
+        for example, inputs in zip(examples, self.section_of_examples.tokens(codec, examples), strict=True):
             if "target" in example:
                 mean, deviation = self._standard
                 inputs["labels"] = (example["target"] - mean) / deviation
@@ -244,7 +246,7 @@ class Regression(TextsTask):
         )
         return [
             {
-                **self.asked(example),
+                **texts_of(example),
                 "prediction": mean,
                 "lower_80": low,
                 "upper_80": high,

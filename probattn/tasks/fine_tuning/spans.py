@@ -39,12 +39,10 @@ from probattn.tasks.fine_tuning.answers import (
     word_f1,
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.networks import TrainedHead
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
-from probattn.tasks.measured import posterior_of
 from probattn.tasks.measures import AURC, ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.networks import Network
 
@@ -216,6 +214,18 @@ class SpansSection(ExamplesSection):
                 )
         return example | {"answers": tuple(found)}
 
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Contexts, and questions as second texts."""
+        return self.context, self.question
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """A context and a question about it."""
+        for role, words in (("context", text), ("question", pair)):
+            if not (words or "").strip():
+                raise RunError(f"expected a {role} with words, got {shown(words)}")
+        return {"context": text, "question": pair}
+
     def identity(self, example: Mapping[str, Any]) -> str:
         """The context."""
         text: str = example["context"]
@@ -296,12 +306,6 @@ class Spans(HeadTask):
     def head_options(self) -> Mapping[str, Any]:
         """Two outputs a token."""
         return {"num_labels": 2}
-
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """Contexts, and questions as second texts."""
-        section = self.section_of_examples
-        return section.context, section.question
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Share of windows with both ends right."""
@@ -464,8 +468,9 @@ class Spans(HeadTask):
 
     def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
         """Of the window of the most probable span, the leading outcomes, no answer among them."""
-        (batch,) = self.batches(own, self.encode(own.codec, [example]), [example])
-        posterior = posterior_of(own, *self.read(own, batch.tensors), 0)
+        predictor = Predictor(self, own)
+        (batch,) = predictor.batches([example])
+        posterior = predictor.drawn(batch, 0)
         ((candidates, joint),) = self.outcomes(posterior, batch)
         probabilities = joint.mean_probabilities[0]
         span, _ = best_span(probabilities)
@@ -508,13 +513,6 @@ class Spans(HeadTask):
     def sheet(cls, answers: Sequence[Answer]) -> Sheet:
         """Answers as a table, which says where there is none."""
         return super().sheet([answer | {"answer": answer["answer"] or NOTHING} for answer in answers])
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """A context and a question about it."""
-        for role, words in (("context", text), ("question", pair)):
-            if not (words or "").strip():
-                raise RunError(f"expected a {role} with words, got {shown(words)}")
-        return {"context": text, "question": pair}
 
 
 def _cut(codec: Any, questions: list[str], most: int) -> list[str]:

@@ -103,6 +103,24 @@ class TokensSection(ExamplesSection):
             )
         return {"words": words, "tags": tags}
 
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Column of texts that a user names."""
+        return "text", None
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The words of a text."""
+        words = WORD.findall(text)
+        if not words:
+            raise RunError(f"expected a text with words, got {shown(text)}")
+        return {"words": words}
+
+    def unlabelled_row(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """The words of a row; of one with a text alone those of the text."""
+        if self.tokens not in fields:
+            return super().unlabelled_row(fields, where)
+        return {"words": _list(fields[self.tokens], self.tokens, where)}
+
     def identity(self, example: Mapping[str, Any]) -> str:
         """The words."""
         return " ".join(example["words"])
@@ -283,13 +301,6 @@ class Tokens(HeadTask):
     def truth(self, example: Mapping[str, Any]) -> str:
         """The true spans."""
         return spans_in_words(example["words"], spans(example["tags"]))
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """The words of a text."""
-        words = WORD.findall(text)
-        if not words:
-            raise RunError(f"expected a text with words, got {shown(text)}")
-        return {"words": words}
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
