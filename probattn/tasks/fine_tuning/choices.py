@@ -21,7 +21,13 @@ from probattn.data.identity import Split, order, split_of
 from probattn.inference.posterior import Posterior
 from probattn.report.bootstrap import Columns
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.classes import ClassesDeciding, class_evaluation, class_figures, class_record
+from probattn.tasks.fine_tuning.classes import (
+    MEASURES,
+    ClassesDeciding,
+    class_evaluation,
+    class_figures,
+    class_record,
+)
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import HeadTask
@@ -183,6 +189,7 @@ class Choices(HeadTask):
         "mutual_information": "Mutual information",
     }
 
+    measures = MEASURES
     validation_metrics = ProgramTask.validation_metrics
     evaluation = class_evaluation
     figures = class_figures

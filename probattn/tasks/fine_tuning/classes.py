@@ -14,6 +14,7 @@ from probattn.inference.posterior import Posterior
 from probattn.report import DataSet, Evaluation, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.columns import ClassMeasures, class_columns
+from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.report.record import DrawsSource
 from probattn.tasks.answering import Deciding, Drawing
 from probattn.tasks.errors import RunError
@@ -22,6 +23,11 @@ from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.held_out import HeldOut
+
+MEASURES: Mapping[str, MeasureText] = {
+    name: CLASS_MEASURES[name]
+    for name in ("accuracy", "nll", "brier", "ece", "overconfidence", "aurc", "pavpu")
+}
 
 SOURCES: Mapping[ModelKey, DrawsSource] = {"bayesian_mean": "posterior", "bayesian_moments": "moments"}
 """Where draws come from, by model."""
@@ -82,12 +88,13 @@ class ClassesDeciding(Deciding):
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of examples; see the base class."""
-        task, network = self.task, self.task.network(run)
-        names = output_names(network.net.config)
-        if task.label_names() is None:
+        task = self.task
+        if task.label_names() is None:  # a choice is among several inputs
             raise RunError(
-                f"{run}: expected a run whose outputs are classes of the data, got one of {task.section}"
+                f"{run}: expected a run that gives a class to each text or image, got one of {task.section}"
             )
+        network = task.network(run)
+        names = output_names(network.net.config)
 
         def features(inputs: HeldOut | None) -> Features:
             if inputs is None:

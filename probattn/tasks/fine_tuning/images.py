@@ -30,7 +30,13 @@ from probattn.models.program import seeded
 from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import MINILM
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.classes import ClassesDeciding, class_evaluation, class_figures, class_record
+from probattn.tasks.fine_tuning.classes import (
+    MEASURES,
+    ClassesDeciding,
+    class_evaluation,
+    class_figures,
+    class_record,
+)
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import (
     Examples,
@@ -257,6 +263,7 @@ class Images(HeadTask):
             for row, example in enumerate(batch.examples)
         ]
 
+    measures = MEASURES
     validation_metrics = ProgramTask.validation_metrics
     evaluation = class_evaluation
     figures = class_figures

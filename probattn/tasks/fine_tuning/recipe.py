@@ -119,10 +119,16 @@ class ExamplesSection(Section):
     def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
         """An example without label, as a user writes it; ``RunError`` where that cannot be."""
 
+    def unlabelled_columns(self) -> Collection[str]:
+        """The columns that data without labels must have."""
+        return [name for name in self.columns_read if name is not None]
+
     def unlabelled_row(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """An example without label from a row; ``DataError`` names the place of one that is none."""
         first, second = self.columns_read
         text = text_of(fields.get(first), first, where)
+        if second is not None and not fields.get(second):
+            raise DataError(f"{where}: expected a value in {second!r}, got {shown(fields.get(second))}")
         try:
             return self.unlabelled(text, None if second is None else fields.get(second))
         except RunError as error:
@@ -174,14 +180,15 @@ class ExamplesSection(Section):
             DataError: in one line, whatever is wrong with them.
         """
         read = self.example if labelled else self.unlabelled_row
-        columns = self.columns() if labelled else [name for name in self.columns_read if name is not None]
+        columns = self.columns() if labelled else self.unlabelled_columns()
         with long_fields():
-            examples = [read(fields, where) for where, fields in self._rows(source, split, columns)]
+            examples = [read(fields, where) for where, fields in self.rows(source, split, columns)]
         if not examples:
             raise DataError(f"{source}: expected examples, got none")
         return examples
 
-    def _rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
+    def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
+        """Rows of a source with the columns that must be there."""
         if source in self.named:
             return self.named[source](split)
         if source.startswith(PREFIX):

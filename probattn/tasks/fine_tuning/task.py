@@ -138,8 +138,8 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     def load_data(self) -> HeadData:
         """Encodes all examples, so that none is refused after training."""
-        codec = self.codec()
-        encoded = {split: self.encode(codec, examples) for split, examples in self.examples.items()}
+        examples, codec = self.examples, self.codec()  # in this order, so that bad data are named first
+        encoded = {split: self.encode(codec, rows) for split, rows in examples.items()}
         rows = {split: [row for item in items for row in item.rows] for split, items in encoded.items()}
         return HeadData(
             rows["train"],

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, text_of
+from probattn.data import BUILT_IN, Source
+from probattn.data.identity import Split
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, Rows, text_of
 
 TEXTS = ("text", "pair")
 """Keys of the texts of an example."""
@@ -53,6 +55,17 @@ class TextsSection(ExamplesSection):
             role: text_of(fields.get(name), name, where) for role, name in names.items() if name is not None
         }
         return example | {"target": self.target(fields.get(self.label), where)}
+
+    def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
+        """Rows of a source; data sets of texts that have a name bring texts without labels."""
+        if source in self.named or source not in BUILT_IN or self.label in columns:
+            yield from super().rows(source, split, columns)
+            return
+        data = Source(source).load("out_of_domain")
+        pairs = data.pairs or (None,) * len(data)
+        for number, texts in enumerate(zip(data.texts, pairs, strict=True), start=1):
+            names = (name for name in self.columns_read if name is not None)
+            yield f"{data.source} text {number}", dict(zip(names, texts, strict=False))
 
     @abstractmethod
     def target(self, value: Any, where: str) -> Any:

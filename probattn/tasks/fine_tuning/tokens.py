@@ -115,10 +115,12 @@ class TokensSection(ExamplesSection):
             raise RunError(f"expected a text with words, got {shown(text)}")
         return {"words": words}
 
+    def unlabelled_columns(self) -> Collection[str]:
+        """The words."""
+        return (self.tokens,)
+
     def unlabelled_row(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """The words of a row; of one with a text alone those of the text."""
-        if self.tokens not in fields:
-            return super().unlabelled_row(fields, where)
+        """The words of a row."""
         return {"words": _list(fields[self.tokens], self.tokens, where)}
 
     def identity(self, example: Mapping[str, Any]) -> str:
