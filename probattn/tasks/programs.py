@@ -160,6 +160,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **more: what else the records hold, such as ``data``.
         """
         data = self.topic_data(networks)
+        topics = {} if data is None else measure_topics(networks, data)
         measured = {name for score in evaluation.scores for name in score.values}
         records: AnyResults = self.view.results_class(
             kind=self.section or "uncertainty",
@@ -174,7 +175,8 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             dynamics=same_examples(
                 [read_dynamics(item.folder, item.key, maps=item is networks[-1]) for item in networks]
             ),
-            **({} if data is None else measure_topics(networks, data)),
+            listings=(*topics.pop("listings", ()), *more.pop("listings", ())),
+            **topics,
             **more,
         )
         return records
@@ -411,27 +413,27 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     def evaluate(self, run: Path, baseline: Path | None = None) -> AnyResults:
         """Measures the run's network, and the deterministic one beside it."""
         network = self.network(run)
-        networks = [*self.beside(run, baseline, network), network]
+        networks = [*self.baselines(run, baseline, network), network]
         return self.measure(self.describe(run, network), networks)
 
-    def beside(self, run: Path, given: Path | None, own: Network[Program]) -> list[Network[Program]]:
+    def baselines(self, run: Path, other: Path | None, trained: Network[Program]) -> list[Network[Program]]:
         """The deterministic baseline to compare with, where there is one.
 
         Args:
             run: folder of the run.
-            given: of another run that is to be the baseline; None for the one within the run.
-            own: the run's network.
+            other: folder of another run that is to be the baseline; None for the one within the run.
+            trained: the run's network.
 
         Raises:
             RunError: the run is deterministic itself, or the baseline is not.
         """
-        folder = given or run / BASELINE
-        if given is not None and own.key == "deterministic":
+        folder = other or run / BASELINE
+        if other is not None and trained.key == "deterministic":
             raise RunError(
-                f"--baseline {given}: expected a run that is compared with it, {run} is deterministic itself; give the "
+                f"--baseline {other}: expected a run that is compared with it, {run} is deterministic itself; give the "
                 "other run first"
             )
-        if own.key == "deterministic" or (given is None and not (folder / MODEL).is_dir()):
+        if trained.key == "deterministic" or (other is None and not (folder / MODEL).is_dir()):
             return []
         network = self.network(folder)
         if network.key != "deterministic":
@@ -440,14 +442,14 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             )
         return [network]
 
-    def describe(self, run: Path, own: Network[Program]) -> RunDescription:
+    def describe(self, run: Path, network: Network[Program]) -> RunDescription:
         """Description of a run folder, in words."""
         training = self.recipe.training
         precision = getattr(training, "precision", "no")
         words: dict[str, Any] = {
             "method": self.method_words(),
             "num_samples": getattr(getattr(self.recipe, "prediction", None), "num_samples", 1),
-            "device": f"{own.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
+            "device": f"{network.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
         }
         return describe(run, self.recipe, restricted=self.restricted, **(words | dict(self.words())))
 

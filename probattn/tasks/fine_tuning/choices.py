@@ -45,11 +45,11 @@ def snli(split: Split) -> Rows:
     """
     origin = "https://nlp.stanford.edu/projects/snli"
     path = data_file("snli", "nli/snli_dev.jsonl", origin=origin)
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    hypotheses_of: dict[str, dict[str, str]] = defaultdict(dict)
     for line in read_text(path).splitlines():
         row = json.loads(line)
-        found[row["premise"]].setdefault(str(row["label"]), row["hypothesis"])
-    for number, (premise, hypotheses) in enumerate(found.items(), start=1):
+        hypotheses_of[row["premise"]].setdefault(str(row["label"]), row["hypothesis"])
+    for number, (premise, hypotheses) in enumerate(hypotheses_of.items(), start=1):
         if len(hypotheses) == 3 and split_of(premise) == split:
             endings = sorted(hypotheses.items(), key=lambda item: order(item[1]))
             right = [label for label, _ in endings].index(ENTAILED)

@@ -65,10 +65,10 @@ def digits(split: Split) -> Rows:
     for number, (image, label) in enumerate(zip(data.images, data.target, strict=True)):
         if split_of(f"digit {number}") == split:
             pixels = (image * 255 / 16).astype(np.uint8)
-            place = f"digits {number}"
+            name = f"digits {number}"
             yield (
-                place,
-                {"image": np.repeat(pixels[..., None], 3, axis=2), "label": str(label), "name": place},
+                name,
+                {"image": np.repeat(pixels[..., None], 3, axis=2), "label": str(label), "name": name},
             )
 
 

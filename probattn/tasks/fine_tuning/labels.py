@@ -173,9 +173,9 @@ class Labels(HeadTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each label, of the run's own network."""
-        own = next(key for key in reversed(list(columns)) if key not in BESIDE)
+        model = next(key for key in reversed(list(columns)) if key not in BESIDE)
         rows = []
-        for name, counts in zip(self.label_names(), columns[own]["decisions"].sum(dim=0), strict=True):
+        for name, counts in zip(self.label_names(), columns[model]["decisions"].sum(dim=0), strict=True):
             cells = ["" if value is None else f"{value:.3f}" for value in span_scores(counts)]
             rows.append((name, *cells, f"{int(counts[2]):,}"))
         yield Listing(

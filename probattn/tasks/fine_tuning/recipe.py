@@ -58,10 +58,12 @@ class ExamplesSection(Section):
 
     Attributes:
         named: data sets that have a name: each reads the rows of a split.
+        unlabelled_named: names of further data sets that bring inputs without labels.
         suffixes: endings of files that the subclass reads by itself, without the dot.
     """
 
     named: ClassVar[Mapping[str, Callable[[Split], Rows]]] = {}
+    unlabelled_named: ClassVar[Collection[str]] = ()
     suffixes: ClassVar[tuple[str, ...]] = ()
 
     train: str = Field(
@@ -249,7 +251,8 @@ class ExamplesSection(Section):
         paths: dict[str, str] = {}
         for split in (*SPLITS, "shifted", "out_of_domain"):
             source = getattr(self, split)
-            if source and source not in self.named and not source.startswith(PREFIX):
+            named = source in self.named or (split == "out_of_domain" and source in self.unlabelled_named)
+            if source and not named and not source.startswith(PREFIX):
                 paths[split] = absolute(source)
         return self.model_copy(update=paths)
 

@@ -35,9 +35,9 @@ STATED = (0.8, 0.95)
 """Those that are compared between models."""
 
 
-def corpus(found: Corpus, split: Split) -> Rows:
+def corpus(source: Corpus, split: Split) -> Rows:
     """Pairs of a data set of rows with their numbers."""
-    yield from found.parts()[split]
+    yield from source.parts()[split]
 
 
 RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}
@@ -205,12 +205,12 @@ class Regression(HeadTask):
             "nll": columns["nll"].mean().item(),
         }
         for level in STATED:
-            place, percent = LEVELS.index(level), f"{100 * level:.0f}"
+            index, percent = LEVELS.index(level), f"{100 * level:.0f}"
             for prefix, ends in (("", "ends"), ("stretched_", "stretched")):
-                share_inside = coverage(columns, ends, place)
+                share_inside = coverage(columns, ends, index)
                 measures[f"{prefix}coverage_{percent}"] = share_inside
                 measures[f"{prefix}miss_{percent}"] = abs(share_inside - level)
-            stretched = columns["stretched"][:, place].T
+            stretched = columns["stretched"][:, index].T
             measures[f"score_{percent}"] = interval_score(stretched, columns["target"], level).mean().item()
         return measures
 
@@ -268,6 +268,6 @@ def in_units(posterior: Posterior, batch: Batch) -> Posterior:
     return replace(posterior, logits=posterior.logits * deviation + mean, noise=noise)
 
 
-def coverage(columns: Columns, ends: str, place: int) -> float:
+def coverage(columns: Columns, ends: str, index: int) -> float:
     """Share of the numbers inside the intervals of a level."""
-    return interval_coverage(columns[ends][:, place].T, columns["target"]).item()
+    return interval_coverage(columns[ends][:, index].T, columns["target"]).item()

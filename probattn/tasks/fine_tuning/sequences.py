@@ -194,15 +194,15 @@ class Sequences(HeadTask):
         entropy, information = posterior.entropy, posterior.mutual_information
         answers = []
         for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
-            known = labels[row] != IGNORED
+            predicted = labels[row] != IGNORED
             answer: Answer = {"text": example["text"], "prediction": encoded.notes}
             if "target" not in example:
-                log_p = posterior.logits[:, row, known].float().log_softmax(dim=-1)
-                truth = labels[row, known].expand(len(log_p), -1)
+                log_p = posterior.logits[:, row, predicted].float().log_softmax(dim=-1)
+                truth = labels[row, predicted].expand(len(log_p), -1)
                 sums = log_p.gather(2, truth[..., None]).cpu().double().sum(dim=(1, 2))
                 answer["score"] = (sums.logsumexp(dim=0) - math.log(len(sums))).item()
-            answer["entropy"] = entropy[row, known].mean().item()
-            answer["mutual_information"] = information[row, known].mean().item()
+            answer["entropy"] = entropy[row, predicted].mean().item()
+            answer["mutual_information"] = information[row, predicted].mean().item()
             answers.append(answer)
         return answers
 

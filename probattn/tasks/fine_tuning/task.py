@@ -353,7 +353,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         rows = rows[: self.recipe.report.uncertain]
         if rows:
             truths = [self.truth(self.examples["test"][row]) for row in rows]
-            sheet = self.sheet(
+            table = self.table(
                 [
                     answers[row] | ({} if truth is None else {"truth": truth})
                     for row, truth in zip(rows, truths, strict=True)
@@ -361,14 +361,14 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             )
             yield Listing(
                 title=f"The most {title} {self.unit}",
-                headings=sheet.headings,
-                rows=tuple(tuple(shortened(cell, ROOM) for cell in row) for row in sheet.groups[0].rows),
-                words=sheet.words,
+                headings=table.headings,
+                rows=tuple(tuple(shortened(cell, ROOM) for cell in row) for row in table.groups[0].rows),
+                words=table.words,
                 about=about,
             )
 
     @classmethod
-    def sheet(cls, answers: Sequence[Answer]) -> Sheet:
+    def table(cls, answers: Sequence[Answer]) -> Sheet:
         """Answers as a table: those of :attr:`headings` that they have, words before numbers."""
         keys = [key for key in cls.headings if answers and key in answers[0]]
         numbers = [key for key in keys if isinstance(answers[0][key], float)]
@@ -383,7 +383,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     @classmethod
     def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:
         """Answers to inputs of users, for a terminal."""
-        return cls.sheet(answers)
+        return cls.table(answers)
 
     def topic_data(self, networks: Sequence[TrainedHead]) -> TopicData:
         """Test examples as the topics of the report read them."""

@@ -22,6 +22,7 @@ class TextsSection(ExamplesSection):
     A subclass has the field ``label``, and reads it in :meth:`target`.
     """
 
+    unlabelled_named: ClassVar[Collection[str]] = BUILT_IN
     paired_names: ClassVar[tuple[str, ...]] = ()
     """Data sets with a name that are pairs."""
     label: str
@@ -58,7 +59,7 @@ class TextsSection(ExamplesSection):
 
     def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
         """Rows of a source; data sets of texts that have a name bring texts without labels."""
-        if source in self.named or source not in BUILT_IN or self.label in columns:
+        if source in self.named or source not in self.unlabelled_named or self.label in columns:
             yield from super().rows(source, split, columns)
             return
         data = Source(source).load("out_of_domain")

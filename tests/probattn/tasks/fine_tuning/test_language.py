@@ -142,7 +142,7 @@ def test_measures_are_those_of_transformers_own_loss(folder, objective, dtype):
     torch.manual_seed(0)
     draws = posterior.logits + torch.randn(4, *posterior.logits.shape[1:], dtype=dtype)
     nll = task.figures(task.record(Posterior(draws), Batch(examples, encoded, tensors, net.config)))["nll"]
-    places = task._places(tensors["labels"])
+    places = task._positions(tensors["labels"])
     mean = draws.softmax(dim=-1).mean(dim=0)
     truth = labels.gather(1, places)
     terms = [

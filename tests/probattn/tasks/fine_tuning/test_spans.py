@@ -129,7 +129,7 @@ def test_an_answer_of_any_window_is_found():
     answers = some.answer(posterior, batch)
     expected = ["good fine", "film plot cast", "fine good", "", "good"]
     assert [each["answer"] for each in answers[:5]] == expected
-    assert [row[2] for row in Spans.sheet(answers[2:4]).groups[0].rows] == ["fine good", "no answer"]
+    assert [row[2] for row in Spans.table(answers[2:4]).groups[0].rows] == ["fine good", "no answer"]
     assert [some.truth(each) for each in examples[2:4]] == ["fine good", "no answer"]
     for each, given in zip(answers[:5], examples, strict=False):
         text, start = (*given["answers"], ("", None))[0]
