@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probattn.sites.seeds import seed_integers
+from probattn.sites.noise import seed_integers
 
 
 def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:

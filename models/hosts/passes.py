@@ -18,8 +18,8 @@ from probattn.models.hosts.cache import cache_in
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask
 from probattn.models.hosts.recomputing import prepare_recomputing
 from probattn.sites import AttentionMask, UpwardChain
+from probattn.sites.hooks import hooked_call, is_running
 from probattn.sites.noise import Origin
-from probattn.sites.running import hooked_call, is_running
 from probattn.sites.traced import compiled_pass
 from probattn.sites.upward import swapped
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from probattn.sites.handlers import is_handled
-from probattn.sites.recomputing import Contexts, checkpoint_contexts
+from probattn.sites.handlers import Contexts, checkpoint_contexts, is_handled
 
 FUNCTION = "_gradient_checkpointing_func"
 """Attribute under which transformers keeps the function that checkpoints."""

@@ -23,7 +23,7 @@ from probattn.data import (
 from probattn.files.durable import digest
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
-from probattn.metrics.functional.meteor import meteor_words
+from probattn.metrics.functional.texts import meteor_words
 from probattn.models import (
     GraphTextProgram,
     GraphWriterConfig,
