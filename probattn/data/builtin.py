@@ -84,8 +84,8 @@ class BuiltIn:
             DataError: its package or its file is missing, or the split is empty.
         """
         by_split = self.examples()
-        chosen = SPLITS if split == "all" else (split,)
-        examples = [example for name in chosen for example in by_split[name]]
+        splits = SPLITS if split == "all" else (split,)
+        examples = [example for name in splits for example in by_split[name]]
         return TextDataset(
             texts=tuple(example.text for example in examples),
             labels=tuple(example.label for example in examples),
@@ -111,15 +111,15 @@ def _corpus(
     )
 
 
-def _banking(name: str, chosen: str, about: str) -> BuiltIn:
+def _banking(name: str, subset: str, about: str) -> BuiltIn:
     """BANKING77, all of it or some intents."""
     return BuiltIn(
         name,
-        partial(banking_names, chosen),
+        partial(banking_names, subset),
         f"{about}: Casanueva et al., NLP for Conversational AI 2020",
         "CC BY 4.0",
         None,
-        partial(banking, chosen),
+        partial(banking, subset),
     )
 
 

@@ -68,10 +68,10 @@ def split_of(
     Returns:
         "train", "validation" or "test".
     """
-    place = position(text, salt, pair)
-    if place < test:
+    quantile = position(text, salt, pair)
+    if quantile < test:
         return "test"
-    return "validation" if place < test + validation else "train"
+    return "validation" if quantile < test + validation else "train"
 
 
 def order(text: str, pair: str | None = None) -> float:
@@ -87,8 +87,8 @@ def fixed_choice(texts: Iterable[tuple[str, str | None]], limit: int, source: st
     """
     if limit < 1:
         raise DataError(f"{source}: expected a limit >= 1, got {limit}")
-    places = [order(text, pair) for text, pair in texts]
-    return sorted(sorted(range(len(places)), key=lambda row: (places[row], row))[:limit])
+    ranks = [order(text, pair) for text, pair in texts]
+    return sorted(sorted(range(len(ranks)), key=lambda row: (ranks[row], row))[:limit])
 
 
 def first_of_each(keys: Iterable[str]) -> list[int]:
@@ -127,11 +127,11 @@ def by_hash(examples: Iterable[LabelledText], validation: float = 0.1, test: flo
 def disjoint(split: Examples) -> Examples:
     """Drops repeated texts; a text in two splits stays in the later one (test, validation, train)."""
     seen: set[str] = set()
-    kept: Examples = {}
+    distinct: Examples = {}
     for name in reversed(SPLITS):
-        kept[name] = [example for example in unrepeated(split[name]) if example.key not in seen]
-        seen.update(example.key for example in kept[name])
-    return kept
+        distinct[name] = [example for example in unrepeated(split[name]) if example.key not in seen]
+        seen.update(example.key for example in distinct[name])
+    return distinct
 
 
 def unrepeated(examples: list[LabelledText]) -> list[LabelledText]:

@@ -26,13 +26,13 @@ _QUERIES = TypeAdapter(dict[str, list[tuple[str, str]]])
 @lru_cache(maxsize=1)
 def _clinc(path: Path) -> dict[str, list[tuple[str, str]]]:
     try:
-        found = parse_json(read_text(path), _QUERIES)
+        queries = parse_json(read_text(path), _QUERIES)
     except JSONError as error:
         raise DataError(f"{path}: {error}") from error
-    lacking = next((name for name in ("train", "val", "test", "oos_test") if name not in found), None)
+    lacking = next((name for name in ("train", "val", "test", "oos_test") if name not in queries), None)
     if lacking is not None:
-        raise DataError(f"{path}: expected the part {lacking!r}, got {', '.join(found)}")
-    return found
+        raise DataError(f"{path}: expected the part {lacking!r}, got {', '.join(queries)}")
+    return queries
 
 
 def _clinc_file(name: str) -> Path:
@@ -48,12 +48,12 @@ def clinc() -> Examples:
     """The official splits of the queries in scope."""
     path = _clinc_file("clinc150")
     names = {name: index for index, name in enumerate(clinc_names())}
-    parts = _clinc(path)
+    queries = _clinc(path)
 
-    def examples(part: str) -> Iterator[LabelledText]:
-        for text, intent in parts[part]:
+    def examples(split: str) -> Iterator[LabelledText]:
+        for text, intent in queries[split]:
             if intent not in names:
-                raise DataError(f"{path}: expected an intent of the training part, got {intent!r} in {part}")
+                raise DataError(f"{path}: expected an intent of the training part, got {intent!r} in {split}")
             yield LabelledText(text, names[intent])
 
     return disjoint(
@@ -71,35 +71,35 @@ def clinc_out_of_scope() -> Examples:
 
 def _banking(name: str) -> dict[str, list[tuple[str, str]]]:
     """Texts and intents of both files, by part."""
-    parts = {}
-    for part in ("train", "test"):
-        path = data_file(name, f"banking77/{part}.csv", origin=BANKING_ORIGIN)
+    splits = {}
+    for split in ("train", "test"):
+        path = data_file(name, f"banking77/{split}.csv", origin=BANKING_ORIGIN)
         rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
         if set(rows.fieldnames or ()) != {"text", "category"}:
             raise DataError(f"{path}: expected the columns text and category, got {rows.fieldnames}")
-        parts[part] = [(row["text"].strip(), row["category"]) for row in rows]
-    return parts
+        splits[split] = [(row["text"].strip(), row["category"]) for row in rows]
+    return splits
 
 
-def banking_names(chosen: str = "all") -> tuple[str, ...]:
+def banking_names(subset: str = "all") -> tuple[str, ...]:
     """The 77 intents; those that are "known", or "left_out"."""
     names = sorted({intent for _, intent in _banking("banking77")["train"]})
     left_out = names[EVERY - 1 :: EVERY]
-    if chosen == "left_out":
+    if subset == "left_out":
         return tuple(left_out)
-    return tuple(name for name in names if chosen == "all" or name not in left_out)
+    return tuple(name for name in names if subset == "all" or name not in left_out)
 
 
-def banking(chosen: str = "all") -> Examples:
+def banking(subset: str = "all") -> Examples:
     """The official test set; a tenth of the rest, by the hash of the text, is for validation.
 
     Texts of intents that are left out are all for testing.
     """
-    names = {name: index for index, name in enumerate(banking_names(chosen))}
-    parts = {
-        part: [LabelledText(text, names[intent]) for text, intent in rows if intent in names]
-        for part, rows in _banking("banking77").items()
+    names = {name: index for index, name in enumerate(banking_names(subset))}
+    splits = {
+        split: [LabelledText(text, names[intent]) for text, intent in rows if intent in names]
+        for split, rows in _banking("banking77").items()
     }
-    if chosen == "left_out":
-        return disjoint({"train": [], "validation": [], "test": parts["test"]})
-    return disjoint(by_hash(parts["train"], validation=0.1, test=0.0) | {"test": parts["test"]})
+    if subset == "left_out":
+        return disjoint({"train": [], "validation": [], "test": splits["test"]})
+    return disjoint(by_hash(splits["train"], validation=0.1, test=0.0) | {"test": splits["test"]})

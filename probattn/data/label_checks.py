@@ -53,17 +53,19 @@ def warn_about_labels(
         names: the class of each row.
         wheres: the place of each row.
     """
-    places = [where.removeprefix(source).strip() for where in wheres]
+    positions = [where.removeprefix(source).strip() for where in wheres]
     for message in (
-        *_blanks([row["label"] for row in rows], places),
+        *_blanks([row["label"] for row in rows], positions),
         *_variants(names),
-        *_contradicting(rows, names, places),
+        *_contradicting(rows, names, positions),
     ):
         warnings.warn(f"{source}: {message}", DataWarning, stacklevel=5)
 
 
-def _blanks(labels: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    padded = [(label, where) for label, where in zip(labels, places, strict=True) if label != label.strip()]
+def _blanks(labels: Sequence[str], positions: Sequence[str]) -> Iterator[str]:
+    padded = [
+        (label, where) for label, where in zip(labels, positions, strict=True) if label != label.strip()
+    ]
     if padded:
         examples = _first(f"{shown(label)} in {where}" for label, where in dict(reversed(padded)).items())
         yield (
@@ -76,8 +78,8 @@ def _variants(names: Sequence[str]) -> Iterator[str]:
     groups, counts = case_variants(names), Counter(names)
     if groups:
         listed = _first(" and ".join(f"{name!r} ({counts[name]:,})" for name in group) for group in groups)
-        most = max(groups[0], key=counts.__getitem__)
-        renamed = ", ".join(f"{shown(name)}: {shown(most)}" for name in groups[0] if name != most)
+        frequent = max(groups[0], key=counts.__getitem__)
+        renamed = ", ".join(f"{shown(name)}: {shown(frequent)}" for name in groups[0] if name != frequent)
         yield (
             f"classes that differ in case or blanks alone: {listed}; they are different classes: make them one in the "
             f"file, or with `label_map: {{{renamed}}}`"
@@ -85,10 +87,10 @@ def _variants(names: Sequence[str]) -> Iterator[str]:
 
 
 def _contradicting(
-    rows: Sequence[Mapping[str, str]], names: Sequence[str], places: Sequence[str]
+    rows: Sequence[Mapping[str, str]], names: Sequence[str], positions: Sequence[str]
 ) -> Iterator[str]:
     keys = [text_key(row["text"], row.get("text_pair")) for row in rows]
-    repeated = contradictions(keys, names, places)
+    repeated = contradictions(keys, names, positions)
     if repeated:
         examples = _first(
             " and ".join(f"{name!r} in {where}" for name, where in labels.items())

@@ -122,11 +122,11 @@ def attacked(name: str, classes: tuple[str, ...]) -> Examples:
     path = data_file(f"textfooler_{name}", f"attack/textfooler_{name}.txt", origin=TEXTFOOLER_ORIGIN)
     tests = []
     for line, content in enumerate(read_text(path).split("\n"), start=1):
-        where, parts = f"{path} line {line}", content.strip().split("\t")
+        where, fields = f"{path} line {line}", content.strip().split("\t")
         if not content.strip():
             continue
-        if len(parts) == 3:
-            label, text, pair = parts
+        if len(fields) == 3:
+            label, text, pair = fields
             tests.append(LabelledText(_sentence(text, where), _place(label, classes, where), pair.strip()))
             continue
         label, _, text = content.strip().partition(" ")
@@ -156,8 +156,10 @@ def _vader_rows(domain: str) -> Iterator[list[str]]:
         assert packed is not None
         with tarfile.open(fileobj=packed) as inner:
             ending = f"{VADER_FILES[domain]}_GroundTruth.txt"
-            found = next(entry for entry in inner.getnames() if entry.endswith(ending) and "/._" not in entry)
-            content = inner.extractfile(found)
+            member = next(
+                entry for entry in inner.getnames() if entry.endswith(ending) and "/._" not in entry
+            )
+            content = inner.extractfile(member)
             assert content is not None
             text = content.read().decode("utf-8", errors="replace")
     for line in text.splitlines():

@@ -165,12 +165,12 @@ def _empty(where: str, role: str, columns: Columns) -> DataError:
 def _listed(skipped: Mapping[str, Sequence[str]], columns: Columns, before: str = "") -> str:
     """The numbers of rows without a text or a label, and the places of the first; "" without any."""
     names = columns.names(labelled=True)
-    parts = [
-        f"{len(places):,} without {'a label' if role == 'label' else 'text'} in {names[role]!r} "
-        f"({', '.join(places[:PLACES])}{', ...' if len(places) > PLACES else ''})"
-        for role, places in skipped.items()
+    counts = [
+        f"{len(lines):,} without {'a label' if role == 'label' else 'text'} in {names[role]!r} "
+        f"({', '.join(lines[:PLACES])}{', ...' if len(lines) > PLACES else ''})"
+        for role, lines in skipped.items()
     ]
-    return before + ", ".join(parts) if parts else ""
+    return before + ", ".join(counts) if counts else ""
 
 
 def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataError:

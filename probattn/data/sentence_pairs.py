@@ -176,17 +176,17 @@ def load_multi30k(
     path = (
         data_folder("multi30k", "multi30k", MULTI30K_ORIGIN) if folder is None else Path(folder).expanduser()
     )
-    parts = MULTI30K_FILES | {"test": test}
-    files = [f"{name}.{language}.gz" for name in parts.values() for language in languages]
+    splits = MULTI30K_FILES | {"test": test}
+    files = [f"{name}.{language}.gz" for name in splits.values() for language in languages]
     missing = [name for name in files if not (path / name).is_file()]
     if missing:
         raise DataError(f"multi30k: {path} lacks {', '.join(missing)}; {MULTI30K_ORIGIN} has the files")
     return ParallelSplits(
-        **{role: _multi30k_split(path, name, source, target) for role, name in parts.items()}
+        **{role: _multi30k_split(path, name, source, target) for role, name in splits.items()}
     )
 
 
-def _multi30k_split(place: Path, name: str, source: Language, target: Language) -> SentencePairs:
-    files = [place / f"{name}.{language}.gz" for language in (source, target)]
+def _multi30k_split(folder: Path, name: str, source: Language, target: Language) -> SentencePairs:
+    files = [folder / f"{name}.{language}.gz" for language in (source, target)]
     pairs = read_pairs(files[0], files[1], (source, target))
     return replace(pairs, source=f"multi30k {source}-{target} ({name})", licence=MULTI30K_LICENCE)

@@ -155,6 +155,6 @@ def _relabel(data: TextDataset, label_names: tuple[str, ...] | None) -> TextData
     for name, count in data.counts().items():
         if count and name not in label_names:
             raise unknown_label(data.source, name, label_names)
-    places = {name: label_names.index(name) for name in data.label_names if name in label_names}
-    labels = tuple(places[data.label_names[label]] for label in data.labels or ())
+    indices = {name: label_names.index(name) for name in data.label_names if name in label_names}
+    labels = tuple(indices[data.label_names[label]] for label in data.labels or ())
     return replace(data, labels=labels, label_names=label_names)

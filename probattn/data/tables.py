@@ -71,14 +71,14 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
     with long_fields():
         table = open_table(path, columns.names(labelled=columns.use == "required").values(), quotes=quotes)
         labelled = columns.find(table.names, table.header)
-        places = columns.names(labelled=labelled)
+        names = columns.names(labelled=labelled)
 
         def rows() -> Iterator[Row]:
             for where, fields in table.rows:
                 if fields is None:
                     yield Row(where, None)
                     continue
-                yield _row(where, {role: field_of(fields, name, where) for role, name in places.items()})
+                yield _row(where, {role: field_of(fields, name, where) for role, name in names.items()})
 
         return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
 

@@ -107,15 +107,15 @@ class GraphVocabulary:
         """Words, and numbers of entities, of tokens; special ones but "unknown" are left out."""
         first = len(SPECIAL_TOKENS) + len(self.types)
         names = {UNKNOWN: SPECIAL_TOKENS[UNKNOWN]}
-        found: list[str | int] = []
+        decoded: list[str | int] = []
         for label in labels:
             if label >= len(self):
-                found.append(label - len(self))
+                decoded.append(label - len(self))
             elif label >= first:
-                found.append(self.words[label - first])
+                decoded.append(self.words[label - first])
             elif label in names:
-                found.append(names[label])
-        return found
+                decoded.append(names[label])
+        return decoded
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
@@ -128,10 +128,10 @@ class GraphVocabulary:
         text = read_text(path)
         try:
             content: Any = json.loads(text)
-            parts = {name: tuple(content[name]) for name in ("types", "words", "relations")}
+            names = {name: tuple(content[name]) for name in ("types", "words", "relations")}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: expected a vocabulary that a run has written ({error!r})") from None
-        return cls(**parts)
+        return cls(**names)
 
 
 class TokenizedGraphTexts(Dataset[dict[str, Any]]):
@@ -182,8 +182,8 @@ class TokenizedGraphTexts(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return self._rows[place]
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._rows[index]
 
     def lengths(self) -> list[int]:
         """Number of tokens of each text."""
@@ -222,7 +222,7 @@ class GraphTextCollate:
             "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0),
             "entity_ids": padded(entities, [PAD] * words),
             "entity_types": padded([row["entity_types"] for row in rows], PAD),
-            "relations": padded([row["relations"] for row in rows], [NO_RELATION] * 3, least=1),
+            "relations": padded([row["relations"] for row in rows], [NO_RELATION] * 3, minimum=1),
             "decoder_input_ids": padded([[BEGIN, *target[:-1]] for target in targets], PAD),
             "decoder_attention_mask": padded([[1] * len(target) for target in targets], 0),
             "labels": padded(targets, IGNORED),

@@ -69,18 +69,18 @@ class TokenizedPairs(Dataset[dict[str, list[int]]]):
         return sum(map(len, self._targets)) / len(self)
 
 
-def _check_lengths(what: str, side: Sequence[Sequence[int]], most: int, on_long: OnLong) -> None:
+def _check_lengths(what: str, side: Sequence[Sequence[int]], limit: int, on_long: OnLong) -> None:
     lengths = [len(tokens) for tokens in side]
-    long = sum(length > most for length in lengths)
+    long = sum(length > limit for length in lengths)
     if not long:
         return
     message = (
-        f"{what}: {long:,} of {len(side):,} sentences are longer than {most + 1} tokens with their end (the longest, "
+        f"{what}: {long:,} of {len(side):,} sentences are longer than {limit + 1} tokens with their end (the longest, "
         f"sentence {lengths.index(max(lengths)) + 1:,}, has {max(lengths) + 1:,})"
     )
     if on_long == "refuse":
         raise DataError(f"{message}; shorten them, raise max_length, or set on_long to 'truncate'")
-    warn_truncated(what, most, long, message)
+    warn_truncated(what, limit, long, message)
 
 
 class PairCollate:
@@ -114,7 +114,7 @@ class PairCollate:
         }
 
 
-def padded(rows: Sequence[Sequence[Any]], fill: Any, least: int = 0) -> Tensor:
-    """Rows as long as the longest, ``least`` at least, filled up on the right."""
-    longest = max([least, *map(len, rows)])
+def padded(rows: Sequence[Sequence[Any]], fill: Any, minimum: int = 0) -> Tensor:
+    """Rows as long as the longest, ``minimum`` at least, filled up on the right."""
+    longest = max([minimum, *map(len, rows)])
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])

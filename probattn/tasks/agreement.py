@@ -234,7 +234,7 @@ def _pair(
 ) -> PairAgreement:
     u, v = (ratings[name] for name in pair)
     agreement, tau = rated.agreement(u, v), _tau(rated, u, v)
-    found = (
+    contextualized = (
         {}
         if runs is None
         else {
@@ -243,7 +243,7 @@ def _pair(
             for by, performance in (("", "accuracy"), ("_bleu", "bleu"))
         }
     )
-    return PairAgreement(first=pair[0], second=pair[1], agreement=agreement, tau=tau, **found)
+    return PairAgreement(first=pair[0], second=pair[1], agreement=agreement, tau=tau, **contextualized)
 
 
 def _uniform(learned: Recorded, folder: Path) -> Recorded:
@@ -272,9 +272,9 @@ def _second(learned: Recorded, folder: Path) -> Recorded:
 
 def watched(task: AnyProgramTask) -> Watched:
     """The examples that were looked at in the training of a run."""
-    found = task.data.watched
-    assert found is not None
-    return cast(Watched, found)
+    examples = task.data.watched
+    assert examples is not None
+    return cast(Watched, examples)
 
 
 def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, quiet: bool) -> ProxyProgram:
@@ -298,7 +298,7 @@ def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, quiet: bool) -> Proxy
     return program
 
 
-def agreement_table(found: Agreement) -> Sheet:
+def agreement_table(record: Agreement) -> Sheet:
     """The record as a table for the terminal, without columns that hold nothing, and what its letters mean."""
     heads = (
         "A(u, v)",
@@ -314,27 +314,27 @@ def agreement_table(found: Agreement) -> Sheet:
         (
             f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
             f"{100 * item.agreement:.1f}%",
-            f"{100 * found.chance:.1f}%",
+            f"{100 * record.chance:.1f}%",
             "" if item.tau is None else f"{100 * item.tau:.1f}",
             _starred(item.xi, 100),
             _starred(item.xi_bleu, 1),
             _starred(item.xi_tau, 100),
             _starred(item.xi_tau_bleu, 1),
         )
-        for item in found.pairs
+        for item in record.pairs
     ]
     shown = [index for index in range(len(heads)) if any(row[index] for row in rows)]
-    kept = tuple(tuple(row[place] for place in shown) for row in rows)
-    return Sheet(tuple(heads[place] for place in shown), (Group("", kept),), notes=(_legend(found),))
+    cells = tuple(tuple(row[column] for column in shown) for row in rows)
+    return Sheet(tuple(heads[column] for column in shown), (Group("", cells),), notes=(_legend(record),))
 
 
-def _legend(found: Agreement) -> str:
+def _legend(record: Agreement) -> str:
     """Words for the letters in use."""
-    used = {rating for item in found.pairs for rating in (item.first, item.second)}
+    used = {rating for item in record.pairs for rating in (item.first, item.second)}
     return ", ".join(f"{symbol} {WORDS[rating]}" for rating, symbol in SYMBOLS.items() if rating in used)
 
 
-def _starred(found: Contextualized | None, scale: float) -> str:
-    if found is None:
+def _starred(value: Contextualized | None, scale: float) -> str:
+    if value is None:
         return ""
-    return f"{scale * found.performance:.1f}{'' if found.reached else '*'}"
+    return f"{scale * value.performance:.1f}{'' if value.reached else '*'}"

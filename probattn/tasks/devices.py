@@ -18,9 +18,9 @@ _CHOSEN: ContextVar[torch.device | None] = ContextVar("probattn_device", default
 
 def current_device() -> torch.device:
     """The device of networks: the one that :func:`on` names, or else an accelerator, or else the CPU."""
-    chosen = _CHOSEN.get()
-    if chosen is not None:
-        return chosen
+    device = _CHOSEN.get()
+    if device is not None:
+        return device
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return accelerator or torch.device("cpu")
 
@@ -37,12 +37,12 @@ def on(name: str | None) -> Iterator[None]:
         RunError: no such device.
     """
     token = _CHOSEN.set(checked(name))
-    chosen = _CHOSEN.get()
+    device = _CHOSEN.get()
     try:
-        if chosen is None or chosen.index is None:
+        if device is None or device.index is None:
             yield
         else:
-            with torch.accelerator.device_index(chosen.index):  # accelerate takes the current one
+            with torch.accelerator.device_index(device.index):  # accelerate takes the current one
                 yield
     finally:
         _CHOSEN.reset(token)

@@ -118,10 +118,10 @@ class Watched:
         """Those whose maps are shown: of middling length, whatever they say."""
         lengths = [len(self.rows[row]["input_ids"]) for row in range(len(self.rows))]
         middle = median_low(lengths)
-        chosen = sorted(range(len(lengths)), key=lambda row: abs(lengths[row] - middle))[: self.options.shown]
+        rows = sorted(range(len(lengths)), key=lambda row: abs(lengths[row] - middle))[: self.options.shown]
         return [
             {"row": row, "text": self.text(row), "keys": self.keys(row), "queries": self.queries(row)}
-            for row in chosen
+            for row in rows
         ]
 
 
@@ -211,18 +211,18 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
     )
 
 
-def same_examples(found: Sequence[Dynamics | None]) -> tuple[Dynamics, ...]:
+def same_examples(records: Sequence[Dynamics | None]) -> tuple[Dynamics, ...]:
     """Records of a run's networks, without a baseline that was trained elsewhere and watched on other examples.
 
     Args:
-        found: of each network, the run's own last; None where nothing was recorded.
+        records: of each network, the run's own last; None where nothing was recorded.
     """
-    kept = [item for item in found if item is not None]
+    recorded = [item for item in records if item is not None]
     return tuple(
         item
-        for item in kept
+        for item in recorded
         if (item.examples, item.outputs, item.chance)
-        == (kept[-1].examples, kept[-1].outputs, kept[-1].chance)
+        == (recorded[-1].examples, recorded[-1].outputs, recorded[-1].chance)
     )
 
 
@@ -242,7 +242,7 @@ def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
     records = []
     for step, value in rated.items():
         rows = value.example == words.row
-        attention, mask = (part[rows] for part in value.padded(value.attention))
+        attention, mask = (values[rows] for values in value.padded(value.attention))
         probe = value.padded(value.probe.exp())[0][rows]
         length = int(mask[0].sum())
         records.append(

@@ -316,7 +316,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         prediction, held_out = self.recipe.prediction, self.deciding.held_out()
         drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
         for key, found in answers.items():
-            held_out[key].keep(run, key, drawing, list(map(object_of, found)))
+            held_out[key].store(run, key, drawing, list(map(object_of, found)))
 
     def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""

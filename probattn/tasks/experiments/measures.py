@@ -141,13 +141,13 @@ def log_rank_p(
     return p_value if math.isfinite(p_value) else None
 
 
-def leaders(measures: Mapping[str, Values], names: Sequence[str], place: int) -> dict[str, int]:
+def leaders(measures: Mapping[str, Values], names: Sequence[str], index: int) -> dict[str, int]:
     """In how many runs each of some measures is the largest of them, at one evaluated step.
 
     Args:
         measures: by name, ``[step][run]``.
         names: the ones to compare; of several that share the maximum the first counts.
-        place: number of the step among the evaluated ones.
+        index: number of the step among the evaluated ones.
 
     Returns:
         Runs by name; runs that had none of them to measure count for nobody.
@@ -157,7 +157,7 @@ def leaders(measures: Mapping[str, Values], names: Sequence[str], place: int) ->
         {'here': 1, 'last': 1}
     """
     counts = dict.fromkeys(names, 0)
-    for values in zip(*(measures[name][place] for name in names), strict=True):
+    for values in zip(*(measures[name][index] for name in names), strict=True):
         there = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         if there:
             counts[max(there, key=lambda name: there[name])] += 1

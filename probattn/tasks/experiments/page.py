@@ -155,23 +155,23 @@ def _odds_figure(item: ConditionRuns) -> Figure:
 
 def _odds_rows(item: ConditionRuns) -> list[list[Markup]]:
     count = len(item.steps)
-    chosen = sorted({round(index * (count - 1) / (ROWS - 1)) for index in range(ROWS)})
+    indices = sorted({round(index * (count - 1) / (ROWS - 1)) for index in range(ROWS)})
     rows = []
-    for place in chosen:
-        cells = [exact(item.steps[place], f"{item.steps[place]:,}")]
+    for row in indices:
+        cells = [exact(item.steps[row], f"{item.steps[row]:,}")]
         for name in ("accuracy", *(name for name, _, _ in PLACES)):
-            values = [value for value in item.measures[name][place] if value is not None]
+            values = [value for value in item.measures[name][row] if value is not None]
             middle = float(median(values)) if values else None
             cells.append(exact(middle, f"{middle or 0:.2f}"))
-        cells += [exact(number, str(number)) for number in _leaders(item, place).values()]
+        cells += [exact(number, str(number)) for number in _leaders(item, row).values()]
         rows.append(cells)
     return rows
 
 
-def _leaders(item: ConditionRuns, place: int) -> dict[str, int]:
+def _leaders(item: ConditionRuns, index: int) -> dict[str, int]:
     """In how many runs each position has the largest log-odds, at one step; by the words for it."""
     words = {name: text for name, text, _ in PLACES if name != "mean"}
-    return {words[name]: count for name, count in leaders(item.measures, tuple(words), place).items()}
+    return {words[name]: count for name, count in leaders(item.measures, tuple(words), index).items()}
 
 
 def experiment_table(results: ExperimentResults) -> Sheet:

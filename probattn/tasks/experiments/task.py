@@ -97,7 +97,7 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
         if baseline is not None:
             raise RunError(f"{run}: expected no --baseline, the conditions of an experiment are compared")
         records = {name: _records(run, recipe, name) for name in recipe.experiment.conditions}
-        conditions = tuple(_condition(recipe, name, found) for name, found in records.items())
+        conditions = tuple(_condition(recipe, name, validations) for name, validations in records.items())
         first, *others = conditions
         search = recipe.experiment.search
         heads = {} if search is None else found_heads(recipe, run)
@@ -144,14 +144,14 @@ def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
     return pools(stage.seeds, [step is not None for step in first])
 
 
-def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, found: Pools | None) -> Stage:
+def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, candidates: Pools | None) -> Stage:
     """A condition of the recipe, with the heads it asks for.
 
     Raises:
         RunError: there are no such heads.
     """
     condition = recipe.experiment.conditions[name]
-    seeds = Seeds.of(recipe) if found is None else chosen_heads(recipe, condition, found)
+    seeds = Seeds.of(recipe) if candidates is None else chosen_heads(recipe, condition, candidates)
     uniform = _uniform(recipe, condition)
     path = None if uniform is None or uniform == name else folder / uniform / PROBES
     return Stage(name, condition, seeds, folder / name, recipe.training.steps, path)

@@ -36,7 +36,7 @@ STATED = (0.8, 0.95)
 
 def corpus(found: Corpus, split: Split) -> Rows:
     """Pairs of a data set of rows with their numbers."""
-    yield from found.parts()[split]
+    yield from found.by_split()[split]
 
 
 RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}

@@ -77,8 +77,8 @@ def short_name(relation: str) -> str:
     return words if len(words) <= 12 else f"{words[:11]}."
 
 
-def _y(place: int) -> float:
-    return TOP + ROW * place
+def _y(index: int) -> float:
+    return TOP + ROW * index
 
 
 def _by_length(sample: GraphTextSample) -> list[tuple[int, str, int]]:

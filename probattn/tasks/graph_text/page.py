@@ -58,7 +58,7 @@ def marked(text: Iterable[Piece]) -> Markup:
         >>> marked([Piece(words="we use"), Piece(words="a parser", entity=0)])
         Markup('<bdi>we use</bdi> <mark class="copied" title="entity 0"><bdi>a parser</bdi></mark>')
     """
-    parts = [
+    spans = [
         plain(piece.words)
         if piece.entity is None
         else Markup('<mark class="copied" title="entity {}">{}</mark>').format(
@@ -66,4 +66,4 @@ def marked(text: Iterable[Piece]) -> Markup:
         )
         for piece in text
     ]
-    return Markup(" ").join(parts)
+    return Markup(" ").join(spans)

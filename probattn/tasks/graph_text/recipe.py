@@ -21,7 +21,7 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
 from probattn.tasks.sections.training import TrainingRecipe, training_keys
 
@@ -100,19 +100,21 @@ class GraphTextDataRecipe(Section):
         test = self._read("test", relations)
         return roles(train.take(self.limits.train), validation, test.take(self.limits.test))
 
-    def _read(self, part: str, relations: tuple[str, ...]) -> GraphTexts:
+    def _read(self, role: str, relations: tuple[str, ...]) -> GraphTexts:
         try:
-            return read_graph_texts(self.file(part), relations)
+            return read_graph_texts(self.file(role), relations)
         except DataError as error:
-            raise DataError(f"graph_text.{part}: {error}") from None
+            raise DataError(f"graph_text.{role}: {error}") from None
 
     def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
         names = ("train", "validation", "test", "relations")
-        given = {name: getattr(self, name) for name in names}
-        found = {"folder": self.folder} if self.folder is not None else {}
-        found |= {name: path for name, path in given.items() if path is not None and Path(path).name != path}
-        paths = {name: absolute(path) for name, path in found.items()}
+        values = {name: getattr(self, name) for name in names}
+        paths_of_files = {"folder": self.folder} if self.folder is not None else {}
+        paths_of_files |= {
+            name: path for name, path in values.items() if path is not None and Path(path).name != path
+        }
+        paths = {name: absolute(path) for name, path in paths_of_files.items()}
         return self.model_copy(update=paths)
 
 
@@ -215,9 +217,9 @@ class GraphTextRecipe(MethodRecipe):
         default=AttentionRecipe(),
         description="The attention method; its `kind` is `self` for the graph transformer, `cross` for the decoder.",
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: GraphTextTrainingRecipe = Field(default=GraphTextTrainingRecipe(), description="How to train.")
     search: WritingRecipe = Field(default=WritingRecipe(), description="How to write.")
     prediction: PredictionRecipe = Field(

@@ -56,15 +56,15 @@ def pieces(tokens: list[str | int], row: GraphText) -> tuple[Piece, ...]:
         >>> [(piece.words, piece.entity) for piece in pieces(["we", "use", 0, "."], row)]
         [('we use', None), ('a parser', 0), ('.', None)]
     """
-    found: list[Piece] = []
+    spans: list[Piece] = []
     between: list[str] = []
     for token in [*tokens, None]:
         if isinstance(token, str):
             between.append(token)
             continue
         if between:
-            found.append(Piece(words=" ".join(between)))
+            spans.append(Piece(words=" ".join(between)))
             between = []
         if token is not None:
-            found.append(Piece(words=row.entities[token], entity=token))
-    return tuple(found)
+            spans.append(Piece(words=row.entities[token], entity=token))
+    return tuple(spans)

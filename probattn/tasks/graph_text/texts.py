@@ -28,9 +28,9 @@ def given_row(line: str, vocabulary: GraphVocabulary) -> GraphText:
 
 def digested(texts: Mapping[str, GraphTexts]) -> Iterator[str]:
     """What a fingerprint of the data is made of."""
-    for role, part in texts.items():
-        yield f"{role}\0{part.relations}\1"
-        yield from (f"{row}\1" for row in part.rows)
+    for role, dataset in texts.items():
+        yield f"{role}\0{dataset.relations}\1"
+        yield from (f"{row}\1" for row in dataset.rows)
 
 
 def surfaces(texts: GraphTexts, written: Written) -> list[str]:
@@ -43,7 +43,7 @@ def samples_of(
 ) -> tuple[GraphTextSample, ...]:
     """A fixed choice of test texts, whatever was written."""
     indices = {row: index for index, row in enumerate(test.rows)}
-    chosen = test.take(number).rows if number else ()
+    rows = test.take(number).rows if number else ()
     return tuple(
         GraphTextSample(
             title=row.title,
@@ -53,7 +53,7 @@ def samples_of(
             reference=pieces(row.tokens(), row),
             texts={key: pieces(texts[indices[row]], row) for key, texts in written.items()},
         )
-        for row in chosen
+        for row in rows
     )
 
 

@@ -127,10 +127,10 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         return METHODS.key(self.methods) or "deterministic"
 
     def beside(
-        self, run: Path, given: Path | None, own: Network[NodeClassifier]
+        self, run: Path, baseline: Path | None, network: Network[NodeClassifier]
     ) -> list[Network[NodeClassifier]]:
         """The deterministic network beside the run's own."""
-        if given is not None:
+        if baseline is not None:
             raise RunError(
                 f"{run}: expected no --baseline, a run on a graph is compared with the deterministic network beside it "
                 "(report.baseline in its recipe)"

@@ -54,12 +54,12 @@ class Evaluation:
     bins: int
 
     def replaced(
-        self, network: Trained, rows: Sequence[Row], *, own: Trained | None = None
+        self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
     ) -> Iterator[Replaced]:
-        """Batches of passages with replacements by the generator of ``own``, the network's own by default."""
-        source = own or network
-        for number, part in enumerate(in_batches(rows, self.prediction.batch_size)):
-            batch = network.moved(stacked(network.codec.pad_token_id, part))
+        """Batches of passages with replacements by the generator of ``generator``, the network's own by default."""
+        source = generator or network
+        for number, chunk in enumerate(in_batches(rows, self.prediction.batch_size)):
+            batch = network.moved(stacked(network.codec.pad_token_id, chunk))
             draw = torch.Generator(network.device).manual_seed(derived_seed(self.prediction.seed, number))
             with torch.no_grad():
                 corrupted = source.program.corrupted(batch, draw)
@@ -68,18 +68,18 @@ class Evaluation:
 
     def columns(self, network: Trained, rows: Sequence[Row]) -> dict[ModelKey, Columns]:
         """What the measures are computed from, by model, one row a passage, in the order of the passages."""
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]["original_ids"]))
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]["original_ids"]))
         total = -(-len(rows) // self.prediction.batch_size)
-        batches = self.replaced(network, [rows[place] for place in order])
-        parts: dict[ModelKey, list[Columns]] = {}
+        batches = self.replaced(network, [rows[index] for index in order])
+        chunks: dict[ModelKey, list[Columns]] = {}
         for number, batch in enumerate(network.tracked(batches, "replaced tokens", total)):
             shared = generator_columns(batch.corrupted, self.bins)
             replaced, counted = batch.corrupted.replaced.cpu(), batch.counted.cpu()
-            found = posteriors_of(network, network.program, batch.inputs, self.prediction, number)
-            for key, posterior in found.items():
-                own = detection_columns(posterior.logits, replaced, counted, self.bins)
-                parts.setdefault(key, []).append(own | shared)
-        return {key: joined(found, order) for key, found in parts.items()}
+            posteriors = posteriors_of(network, network.program, batch.inputs, self.prediction, number)
+            for key, posterior in posteriors.items():
+                detection = detection_columns(posterior.logits, replaced, counted, self.bins)
+                chunks.setdefault(key, []).append(detection | shared)
+        return {key: joined(posteriors, order) for key, posteriors in chunks.items()}
 
     def accuracy(self, network: Trained, rows: Sequence[Row]) -> Callable[[], float]:
         """A function that measures the accuracy of detection, always with the same replacements."""
@@ -100,7 +100,7 @@ class Evaluation:
         self, networks: Sequence[Trained], rows: Sequence[Row]
     ) -> tuple[tuple[PredictedToken, ...], ...]:
         """Passages token by token as every network reads them, with the replacements of the last one's generator."""
-        found: list[tuple[PredictedToken, ...]] = []
+        tokens: list[tuple[PredictedToken, ...]] = []
         for number, batch in enumerate(self.replaced(networks[-1], rows)):
             by_model = {
                 network.key: posterior_of(
@@ -108,24 +108,24 @@ class Evaluation:
                 ).mean_probabilities
                 for network in networks
             }
-            found += [
+            tokens += [
                 tuple(_tokens(networks[-1].codec, batch, row, by_model))
                 for row in range(len(batch.original_ids))
             ]
-        return tuple(found)
+        return tuple(tokens)
 
 
 def _tokens(
     codec: Any, batch: Replaced, row: int, by_model: Mapping[ModelKey, Tensor]
 ) -> Iterator[PredictedToken]:
-    for place in batch.counted[row].nonzero()[:, 0].tolist():
+    for index in batch.counted[row].nonzero()[:, 0].tolist():
         token, original = (
-            piece(codec, int(ids[row, place])) for ids in (batch.corrupted.input_ids, batch.original_ids)
+            piece(codec, int(ids[row, index])) for ids in (batch.corrupted.input_ids, batch.original_ids)
         )
         yield PredictedToken(
             token=token,
-            original=original if batch.corrupted.replaced[row, place] else None,
-            probabilities={key: values[row, place].item() for key, values in by_model.items()},
+            original=original if batch.corrupted.replaced[row, index] else None,
+            probabilities={key: values[row, index].item() for key, values in by_model.items()},
         )
 
 

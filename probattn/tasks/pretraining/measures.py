@@ -57,8 +57,8 @@ def detection_columns(logits: Tensor, replaced: Tensor, counted: Tensor, bins: i
         bins: of confidence.
     """
     size = len(replaced)
-    owner, place = counted.nonzero(as_tuple=True)
-    draws, truth = logits[:, owner, place].double(), replaced[owner, place]
+    owner, index = counted.nonzero(as_tuple=True)
+    draws, truth = logits[:, owner, index].double(), replaced[owner, index]
     density = F.logsigmoid(torch.where(truth, draws, -draws)).logsumexp(dim=0) - math.log(len(draws))
     probability = draws.sigmoid().mean(dim=0)
     predicted = probability > 0.5
@@ -88,13 +88,13 @@ def score_bins(probability: Tensor) -> Tensor:
 
 def generator_columns(corrupted: Corrupted, bins: int) -> dict[str, Tensor]:
     """What the measures of the generator are computed from, one row a text, by names that begin with its own."""
-    found = token_columns(Posterior(corrupted.logits[None].cpu()), corrupted.targets.cpu(), bins)
-    return {GENERATOR + name: column for name, column in found.items()}
+    columns = token_columns(Posterior(corrupted.logits[None].cpu()), corrupted.targets.cpu(), bins)
+    return {GENERATOR + name: column for name, column in columns.items()}
 
 
 def figures(columns: Columns) -> dict[str, float | None]:
     """The measures, and the shares that they stand against; None where one cannot be measured."""
-    found, replaced, kept, originals = columns["counts"].sum(dim=0).tolist()
+    detected, replaced, rejected, originals = columns["counts"].sum(dim=0).tolist()
     tokens = replaced + originals
     generator = token_figures(
         {n.removeprefix(GENERATOR): column for n, column in columns.items() if n.startswith(GENERATOR)}
@@ -102,10 +102,10 @@ def figures(columns: Columns) -> dict[str, float | None]:
     if not tokens:
         return dict.fromkeys((*MEASURES, "majority", "recall", "specificity"))
     recall, specificity = (
-        part / whole if whole else None for part, whole in ((found, replaced), (kept, originals))
+        count / whole if whole else None for count, whole in ((detected, replaced), (rejected, originals))
     )
     balanced = None if recall is None or specificity is None else (recall + specificity) / 2
-    accuracy, majority = (found + kept) / tokens, max(originals, replaced) / tokens
+    accuracy, majority = (detected + rejected) / tokens, max(originals, replaced) / tokens
     return {
         "accuracy": accuracy,
         "margin": accuracy - majority,
@@ -142,11 +142,11 @@ def area(scores: Tensor) -> float | None:
 def validation_figures(logits: Tensor, corrupted: Corrupted, counted: Tensor) -> dict[str, Tensor]:
     """Accuracies in training, by text ``[B]``: of detection, of calling all original, of the generator."""
     number = counted.sum(dim=1).clamp_min(1)
-    known = corrupted.targets != IGNORED
+    masked = corrupted.targets != IGNORED
     detected = ((logits > 0) == corrupted.replaced) & counted
-    right = (corrupted.logits.argmax(dim=-1) == corrupted.targets) & known
+    right = (corrupted.logits.argmax(dim=-1) == corrupted.targets) & masked
     return {
         "accuracy": detected.sum(dim=1) / number,
         "original": (~corrupted.replaced & counted).sum(dim=1) / number,
-        "generator_accuracy": right.sum(dim=1) / known.sum(dim=1).clamp_min(1),
+        "generator_accuracy": right.sum(dim=1) / masked.sum(dim=1).clamp_min(1),
     }

@@ -18,7 +18,7 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
 from probattn.tasks.sections.training import TrainingRecipe, training_keys
 
@@ -171,12 +171,12 @@ class PretrainingNetworkRecipe(Section):
 
     def generator_sizes(self) -> dict[str, Any]:
         """Sizes of the generator by their names in transformers."""
-        given = self.generator
+        generator = self.generator
         return {
-            "hidden_size": given.width or max(1, self.width // 4),
-            "num_hidden_layers": given.layers or self.layers,
-            "num_attention_heads": given.heads or max(1, self.heads // 4),
-            "intermediate_size": given.feed_forward or max(1, self.feed_forward // 4),
+            "hidden_size": generator.width or max(1, self.width // 4),
+            "num_hidden_layers": generator.layers or self.layers,
+            "num_attention_heads": generator.heads or max(1, self.heads // 4),
+            "intermediate_size": generator.feed_forward or max(1, self.feed_forward // 4),
         }
 
 
@@ -255,9 +255,9 @@ class PretrainingRecipe(MethodRecipe):
     attention: AttentionRecipe = Field(
         default=AttentionRecipe(), description="The attention method of the discriminator."
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: PretrainingTrainingRecipe = Field(
         default=PretrainingTrainingRecipe(), description="How to train."
     )

@@ -44,13 +44,13 @@ class Reading:
         digest: of their content, and of how it is cut into parts.
         number: of training texts.
         sample: training texts at equal distances.
-        held: texts that are held out, by part.
+        held_out: the others, by split.
     """
 
     digest: str
     number: int
     sample: Sequence[str]
-    held: Mapping[Split, Sequence[str]]
+    held_out: Mapping[Split, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -107,31 +107,31 @@ class TextStream:
         """
         hasher, number, every = hashlib.sha256(SALT.encode()), 0, 1
         sample: list[str] = []
-        held: dict[Split, list[str]] = {"validation": [], "test": []}
+        held_out: dict[Split, list[str]] = {"validation": [], "test": []}
         for text in self.texts():
             hasher.update(text.encode("utf-8", "surrogatepass") + b"\0")
             split = self.split(text)
             if split != "train":
-                held[split].append(text)
+                held_out[split].append(text)
                 continue
             if number % every == 0:
                 sample.append(text)
             if len(sample) == 2 * SAMPLE:
                 sample, every = sample[::2], 2 * every
             number += 1
-        counts = {"train": number} | {split: len(texts) for split, texts in held.items()}
+        counts = {"train": number} | {split: len(texts) for split, texts in held_out.items()}
         few = next((split for split in SPLITS if not counts[split]), None)
         if few is not None:
             raise DataError(
                 f"{self}: {sum(counts.values()):,} texts are too few, none is left for {few}; give "
                 "more texts or change pretraining.validation_fraction and test_fraction"
             )
-        return Reading(hasher.hexdigest()[:16], number, sample, held)
+        return Reading(hasher.hexdigest()[:16], number, sample, held_out)
 
     def held_out(self, split: Split) -> list[str]:
         """The different texts of a part that is held out, in a fixed order."""
-        texts = self.read.held[split]
-        return sorted((texts[place] for place in first_of_each(map(text_key, texts))), key=order)
+        texts = self.read.held_out[split]
+        return sorted((texts[index] for index in first_of_each(map(text_key, texts))), key=order)
 
 
 def _of_name(name: str) -> Sequence[str]:
@@ -257,26 +257,26 @@ class PassageStream:
             DataError: no passage has a token.
         """
         special = special_ids(self.tokenizer)
-        found = [
+        lengths = [
             (len(row["original_ids"]), sum(token not in special for token in row["original_ids"]))
             for row in self._cut(self.texts.read.sample)
         ]
-        if not found:
+        if not lengths:
             raise DataError(f"{self.texts}: expected texts with tokens, got none")
-        return found
+        return lengths
 
     def _cut(self, texts: Iterable[str]) -> Iterator[Row]:
         return passages(texts, self.tokenizer, self.length, join=self.join)
 
 
 def _shuffled(texts: Iterator[str], buffer: int, draw: random.Random) -> Iterator[str]:
-    held: list[str] = []
+    waiting: list[str] = []
     for text in texts:
-        if len(held) < buffer:
-            held.append(text)
+        if len(waiting) < buffer:
+            waiting.append(text)
             continue
-        place = draw.randrange(buffer)
-        given, held[place] = held[place], text
-        yield given
-    draw.shuffle(held)
-    yield from held
+        index = draw.randrange(buffer)
+        drawn, waiting[index] = waiting[index], text
+        yield drawn
+    draw.shuffle(waiting)
+    yield from waiting

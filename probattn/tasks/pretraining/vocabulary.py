@@ -98,13 +98,13 @@ def _characters(texts: Iterable[str], lowercase: bool) -> tuple[list[str], set[s
     tokenizer = _tokenizer(None, lowercase)
     words: Counter[str] = Counter()
     for text in texts:
-        parts = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-        words.update(word for word, _ in parts)
+        pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+        words.update(word for word, _ in pieces)
     counts: Counter[str] = Counter()
     for word, number in words.items():
         counts.update({item: number * word.count(item) for item in set(word)})
-    found = sorted(counts, key=lambda each: (-counts[each], each))[:CHARACTERS]
-    return found, {item for word in words for item in word[1:]} & set(found)
+    frequent = sorted(counts, key=lambda character: (-counts[character], character))[:CHARACTERS]
+    return frequent, {item for word in words for item in word[1:]} & set(frequent)
 
 
 def _learned(

@@ -46,8 +46,8 @@ class Section(BaseModel):
 
     def resolved(self) -> Self:
         """The same, with the paths of files and folders that it and its sections read made absolute."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        return self.model_copy(update={name: _resolved(value) for name, value in given.items()})
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.model_copy(update={name: _resolved(value) for name, value in values.items()})
 
 
 def _resolved(value: Any) -> Any:

@@ -65,9 +65,9 @@ def load(
 
 def read(text: str, where: str, overrides: Sequence[str], kind: KindOf, *, name: str | None = None) -> Any:
     """Makes a recipe from YAML; arguments as for :func:`load`, and the run's name where the text gives none."""
-    content, places = parse(text, where)
+    content, positions = parse(text, where)
     for override in overrides:
-        _override(content, places, override, where)
+        _override(content, positions, override, where)
     if name is not None:
         content.setdefault("name", run_name(name))
     cls = kind(content)
@@ -76,7 +76,7 @@ def read(text: str, where: str, overrides: Sequence[str], kind: KindOf, *, name:
     try:
         return cls.model_validate(_without_empty_sections(content, cls))
     except ValidationError as error:
-        raise RecipeError(where, problems(error, cls, places)) from None
+        raise RecipeError(where, problems(error, cls, positions)) from None
 
 
 def _without_empty_sections(content: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _without_empty_sections(content: dict[str, Any], kind: type[BaseModel]) -> d
     }
 
 
-def _override(content: dict[str, Any], places: Places, override: str, where: str) -> None:
+def _override(content: dict[str, Any], positions: Places, override: str, where: str) -> None:
     dotted, equals, text = override.partition("=")
     names = tuple(name.strip() for name in dotted.split("."))
     if not equals or not all(names):
@@ -104,15 +104,15 @@ def _override(content: dict[str, Any], places: Places, override: str, where: str
         if isinstance(inner, str) and names[0] == "data" and depth == 1:
             inner = {"source": inner}
         if inner is not None and not isinstance(inner, Mapping):
-            held = ".".join(names[: depth + 1])
+            parent = ".".join(names[: depth + 1])
             raise RecipeError(
-                where, [f"override {override!r}: expected a section in {held}, got {shown(inner)}"]
+                where, [f"override {override!r}: expected a section in {parent}, got {shown(inner)}"]
             )
         here[name] = inner = dict(inner or {})
         here = inner
     here[names[-1]] = value
     if value is not None:
         here.pop(ALTERNATIVES.get(names, ""), None)
-    for path in [path for path in places if path[: len(names)] == names]:
-        del places[path]
-    places[names] = f"override {override}"
+    for path in [path for path in positions if path[: len(names)] == names]:
+        del positions[path]
+    positions[names] = f"override {override}"

@@ -56,13 +56,13 @@ ONLY_MISPLACED = 3
 """Sections named, at most, for a key that stands in the wrong one."""
 
 
-def problems(error: ValidationError, model: type[BaseModel], places: Places) -> list[str]:
+def problems(error: ValidationError, model: type[BaseModel], positions: Places) -> list[str]:
     """One sentence for every key that is wrong.
 
     Args:
         error: what pydantic found.
         model: the model that was to be made.
-        places: where the keys stand, in words.
+        positions: where the keys stand, in words.
 
     Returns:
         The sentences, in the order of the model's keys.
@@ -72,23 +72,23 @@ def problems(error: ValidationError, model: type[BaseModel], places: Places) -> 
         path, field = _field(model, details["loc"])
         kind = details["type"]
         key = (path, kind if kind in ("extra_forbidden", "missing", "value_error") else "value")
-        messages.setdefault(key, _sentence(details, path, field, model, places))
+        messages.setdefault(key, _sentence(details, path, field, model, positions))
     return list(messages.values())
 
 
 def _sentence(
-    details: ErrorDetails, path: KeyPath, field: FieldInfo | None, model: type[BaseModel], places: Places
+    details: ErrorDetails, path: KeyPath, field: FieldInfo | None, model: type[BaseModel], positions: Places
 ) -> str:
     kind = details["type"]
     if kind == "extra_forbidden":
-        return _unknown(path, model, places)
+        return _unknown(path, model, positions)
     if kind == "missing":
-        return f"missing key {str(path[-1])!r}{_inside(path)}{_place(path[:-1], places)}"
+        return f"missing key {str(path[-1])!r}{_inside(path)}{_place(path[:-1], positions)}"
     if kind == "value_error":
         message = re.sub(
             r"^[A-Z]\w+Attention(\.|: )", "", str(details["ctx"]["error"])
         )  # the options' own class
-        return f"{_dotted(path)}{_place(path, places)}: {message}"
+        return f"{_dotted(path)}{_place(path, positions)}: {message}"
     expected = "keys and values" if field is None or section(field.annotation) else allowed(field)
     got = details["input"]
     if kind == "string_pattern_mismatch":
@@ -97,7 +97,7 @@ def _sentence(
         expected += ", not empty"
     if kind == "finite_number":
         expected = f"{expected}, finite"
-    return f"{_dotted(path)}{_place(path, places)}: expected {expected}, got {_shown(got)}"
+    return f"{_dotted(path)}{_place(path, positions)}: expected {expected}, got {_shown(got)}"
 
 
 def _shown(value: Any) -> str:
@@ -107,9 +107,9 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else shown(value)
 
 
-def _unknown(path: KeyPath, model: type[BaseModel], places: Places) -> str:
+def _unknown(path: KeyPath, model: type[BaseModel], positions: Places) -> str:
     name = str(path[-1])
-    message = f"unknown key {name!r}{_inside(path)}{_place(path, places)}"
+    message = f"unknown key {name!r}{_inside(path)}{_place(path, positions)}"
     here = _at(model, path[:-1])
     near = None if here is None else nearest(name, here.model_fields)
     if near is not None and near != name:
@@ -117,9 +117,9 @@ def _unknown(path: KeyPath, model: type[BaseModel], places: Places) -> str:
     homes = [dotted for dotted in _keys(model) if dotted.rpartition(".")[2] == name][:ONLY_MISPLACED]
     if homes:
         return f"{message}; did you mean {' or '.join(homes)}?"
-    known = ", ".join(here.model_fields) if here is not None else ""
-    own = "; one of your own task or method is known once its module is imported" if len(path) == 1 else ""
-    return f"{message}; known are {known}{own}" if known else message
+    names = ", ".join(here.model_fields) if here is not None else ""
+    hint = "; one of your own task or method is known once its module is imported" if len(path) == 1 else ""
+    return f"{message}; known are {names}{hint}" if names else message
 
 
 def _keys(model: type[BaseModel], before: str = "") -> list[str]:
@@ -174,8 +174,8 @@ def _dotted(path: KeyPath) -> str:
     return ".".join(map(str, path)) or "recipe"
 
 
-def _place(path: KeyPath, places: Places) -> str:
+def _place(path: KeyPath, positions: Places) -> str:
     """The place of a key or, where it is not written, of the section around it."""
-    while path and path not in places:
+    while path and path not in positions:
         path = path[:-1]
-    return f" ({places[path]})" if path else ""
+    return f" ({positions[path]})" if path else ""

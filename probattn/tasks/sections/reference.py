@@ -39,27 +39,29 @@ def family_reference(base: type[RunRecipe], kinds: Iterable[type[RunRecipe]]) ->
         base: the recipes' base class, whose ``introduction`` begins the page.
         kinds: classes of recipes.
     """
-    known: set[Any] = set()
+    described: set[Any] = set()
     lines = [base.introduction]
     shared = dict(base.model_fields)
     for kind in kinds:
-        own = [
+        names = [
             name
             for name, field in kind.model_fields.items()
             if section(field.annotation) is not None
             and (name not in shared or shared[name].annotation is not field.annotation)
         ]
-        for name in sorted(own, key=lambda name: name in shared):
+        for name in sorted(names, key=lambda name: name in shared):
             model = section(kind.model_fields[name].annotation)
             level = 2 + (name in shared)
-            lines += _section(f"`{name}`", model, f"{name}.", level, known)
+            lines += _section(f"`{name}`", model, f"{name}.", level, described)
     for name in ("network", "report"):
-        lines += _section(f"`{name}`", base.model_fields[name].annotation, f"{name}.", 2, known)
+        lines += _section(f"`{name}`", base.model_fields[name].annotation, f"{name}.", 2, described)
     return "\n".join(lines)
 
 
-def _section(title: str, model: Any, prefix: str, level: int = 2, known: set[Any] | None = None) -> list[str]:
-    """Lines about a section; one of ``known`` within it is referred to, and what is described is added there."""
+def _section(
+    title: str, model: Any, prefix: str, level: int = 2, seen: set[Any] | None = None
+) -> list[str]:
+    """Lines about a section; one of ``seen`` within it is referred to, and new ones are added to it."""
     lines = [f"{'#' * level} {title}", ""]
     plain = {name: field for name, field in model.model_fields.items() if section(field.annotation) is None}
     inner = {name: field for name, field in model.model_fields.items() if name not in plain}
@@ -73,23 +75,25 @@ def _section(title: str, model: Any, prefix: str, level: int = 2, known: set[Any
     for name, field in inner.items():
         kind = section(field.annotation)
         assert kind is not None
-        if known is not None and kind in known:
+        if seen is not None and kind in seen:
             lines += [f"`{prefix}{name}`: {field.description} The keys are those above.", ""]
         else:
             shared.setdefault(kind, []).append(name)
-    if known is not None:
-        known.update(shared)
+    if seen is not None:
+        seen.update(shared)
     for kind, names in shared.items():
         heading = ", ".join(f"`{prefix}{name}`" for name in names)
-        block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4), known)
+        block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4), seen)
         described = [f"- `{name}`: {inner[name].description}{_optional(inner[name])}" for name in names]
         if len(names) > 1 or inner[names[0]].default is None:
             block[1:1] = ["", *described]
         lines += block
     for name, field in plain.items():
-        held = entries(field.annotation)
-        if held is not None:
-            lines += _section(f"`{prefix}{name}.NAME`", held, f"{prefix}{name}.NAME.", min(level + 1, 4))
+        model_of_entries = entries(field.annotation)
+        if model_of_entries is not None:
+            lines += _section(
+                f"`{prefix}{name}.NAME`", model_of_entries, f"{prefix}{name}.NAME.", min(level + 1, 4)
+            )
     return lines
 
 
@@ -112,5 +116,5 @@ def _default(field: FieldInfo) -> str:
 
 def _about(model: type[BaseModel]) -> str:
     paragraphs = (model.__doc__ or "").strip().split("\n\n")
-    kept = (" ".join(paragraph.split()) for paragraph in paragraphs if "Example:" not in paragraph)
-    return " ".join(kept).replace("``", "`")
+    summary = (" ".join(paragraph.split()) for paragraph in paragraphs if "Example:" not in paragraph)
+    return " ".join(summary).replace("``", "`")

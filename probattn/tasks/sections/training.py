@@ -190,11 +190,11 @@ class TrainingRecipe(_Training):
     @model_validator(mode="after")
     def _known_arguments(self) -> TrainingRecipe:
         optimizer = self.optimizer_class
-        known = list(inspect.signature(getattr(torch.optim, optimizer)).parameters)
+        names = list(inspect.signature(getattr(torch.optim, optimizer)).parameters)
         for name in self.optimizer_arguments:
-            if name not in known:
+            if name not in names:
                 raise ValueError(
-                    f"optimizer_arguments: torch.optim.{optimizer} takes no {name!r}{suggestion(name, known)}"
+                    f"optimizer_arguments: torch.optim.{optimizer} takes no {name!r}{suggestion(name, names)}"
                 )
         return self
 

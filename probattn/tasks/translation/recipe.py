@@ -18,7 +18,7 @@ from probattn.tasks.sections.methods import (
     MethodRecipe,
     RepulsionRecipe,
     TranslationAttentionRecipe,
-    beside,
+    optional_method,
 )
 from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe, training_keys
 
@@ -242,12 +242,12 @@ class TranslationDataRecipe(Section):
     def _one_corpus(self) -> TranslationDataRecipe:
         if self.source == self.target:
             raise ValueError(f"target: expected another language than source, got {self.target!r} twice")
-        own = PARTS if self.corpus is None else PARTS[:2]
-        given = [part for part in own if getattr(self, part) is not None]
-        if self.corpus is not None and given:
-            raise ValueError(f"{given[0]}: expected null beside corpus {self.corpus!r}; set corpus to null")
-        if self.corpus is None and len(given) < len(PARTS):
-            missing = next(part for part in PARTS if part not in given)
+        checked = PARTS if self.corpus is None else PARTS[:2]
+        defined = [role for role in checked if getattr(self, role) is not None]
+        if self.corpus is not None and defined:
+            raise ValueError(f"{defined[0]}: expected null beside corpus {self.corpus!r}; set corpus to null")
+        if self.corpus is None and len(defined) < len(PARTS):
+            missing = next(role for role in PARTS if role not in defined)
             raise ValueError(f"{missing}: expected a path without ending, since corpus is null, got null")
         if self.corpus is None and self.folder is not None:
             raise ValueError(
@@ -274,29 +274,29 @@ class TranslationDataRecipe(Section):
         if self.corpus is not None:
             reverse = self.source == "de"
             tests = {} if self.test is None else {"test": self.test}
-            found = load_multi30k(
+            corpus = load_multi30k(
                 self.folder, source="de" if reverse else "en", target="en" if reverse else "de", **tests
             )
-            splits = found.roles()
+            splits = corpus.roles()
         else:
-            splits = {part: self._read(part) for part in PARTS}
+            splits = {role: self._read(role) for role in PARTS}
         return ParallelSplits(
-            **{part: pairs.take(getattr(self.limits, part)) for part, pairs in splits.items()}
+            **{role: pairs.take(getattr(self.limits, role)) for role, pairs in splits.items()}
         )
 
-    def _read(self, part: str) -> Any:
+    def _read(self, role: str) -> Any:
         languages = (self.source, self.target)
-        files = [self.file(part, language) for language in languages]
+        files = [self.file(role, language) for language in languages]
         try:
             return read_pairs(files[0], files[1], languages)
         except DataError as error:
-            raise DataError(f"translation.{part}: {error}") from None
+            raise DataError(f"translation.{role}: {error}") from None
 
     def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
         names = ("folder", *(PARTS if self.corpus is None else ()))
-        given = {name: getattr(self, name) for name in names}
-        paths = {name: absolute(path) for name, path in given.items() if path is not None}
+        values = {name: getattr(self, name) for name in names}
+        paths = {name: absolute(path) for name, path in values.items() if path is not None}
         return self.model_copy(update=paths)
 
 
@@ -334,9 +334,9 @@ class TranslationRecipe(MethodRecipe):
         description="The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a "
         "decoder is causal), and those of `variational`.",
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: TranslationTrainingRecipe = Field(
         default=TranslationTrainingRecipe(), description="How to train."
     )

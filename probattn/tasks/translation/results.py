@@ -116,8 +116,8 @@ def translation_curves(records: Sequence[StepRecord], model: ModelKey) -> list[C
         means = {}
         if record.get("tokens"):
             means = {
-                name: None if record.get(part) is None else record[part] / record["tokens"]
-                for name, part in (("cross_entropy", "nll"), ("token_accuracy", "correct"))
+                name: None if record.get(column) is None else record[column] / record["tokens"]
+                for name, column in (("cross_entropy", "nll"), ("token_accuracy", "correct"))
             }
         derived.append({**record, **means})
     return training_curves(derived, model, quantities=QUANTITIES)

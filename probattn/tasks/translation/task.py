@@ -141,8 +141,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def _watched(self, subwords: Subwords) -> Watched:
         options = self.recipe.probe
         assert options is not None
-        chosen: SentencePairs = getattr(self.splits, options.part).take(options.examples)
-        rows = self.tokenized(chosen, subwords)
+        watched: SentencePairs = getattr(self.splits, options.part).take(options.examples)
+        rows = self.tokenized(watched, subwords)
 
         def measure(model: nn.Module) -> float:
             assert isinstance(model, Translator)
@@ -220,12 +220,12 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
 
     def token_columns(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, Tensor]:
         """What perplexity and token accuracy are computed from, a row a pair."""
-        parts = []
+        chunks = []
         for inputs in self.batches(network, pairs):
             with torch.no_grad():
                 measures = token_measures(network.program(inputs), inputs["labels"])
-            parts.append({name: values.cpu() for name, values in measures.items()})
-        return joined(parts, pairs.shortest_first())
+            chunks.append({name: values.cpu() for name, values in measures.items()})
+        return joined(chunks, pairs.shortest_first())
 
     def curves(self, network: TrainedTranslator) -> Sequence[Curve]:
         """Training curves, with figures per token of the validation pairs."""
@@ -322,30 +322,31 @@ def _digested(splits: ParallelSplits) -> Iterator[str]:
 
 
 def _samples(
-    test: SentencePairs, found: dict[ModelKey, list[str]], number: int
+    test: SentencePairs, translations: dict[ModelKey, list[str]], number: int
 ) -> tuple[TranslationSample, ...]:
     """A fixed choice of test sentences, whatever their translations."""
     if not number:
         return ()
-    places = {pair: row for row, pair in enumerate(zip(test.sources, test.targets, strict=True))}
-    chosen = test.take(number)
-    rows = [places[pair] for pair in zip(chosen.sources, chosen.targets, strict=True)]
+    indices = {pair: row for row, pair in enumerate(zip(test.sources, test.targets, strict=True))}
+    sample = test.take(number)
+    rows = [indices[pair] for pair in zip(sample.sources, sample.targets, strict=True)]
     return tuple(
         TranslationSample(
             source=test.sources[row],
             reference=test.targets[row],
-            translations={key: texts[row] for key, texts in found.items()},
+            translations={key: texts[row] for key, texts in translations.items()},
         )
         for row in rows
     )
 
 
-def _write_translations(path: Path, test: SentencePairs, found: dict[ModelKey, list[str]]) -> None:
+def _write_translations(path: Path, test: SentencePairs, translations: dict[ModelKey, list[str]]) -> None:
     rows = enumerate(zip(test.sources, test.targets, strict=True))
     write_json_lines(
         path,
         (
-            {"source": source, "reference": reference} | {key: texts[row] for key, texts in found.items()}
+            {"source": source, "reference": reference}
+            | {key: texts[row] for key, texts in translations.items()}
             for row, (source, reference) in rows
         ),
     )

@@ -20,8 +20,8 @@ def boxes_of(sample: VisualQuestionSample) -> Sequence[tuple[float, float, float
         return sample.boxes
     count = len(sample.region_map.mean)
     side = math.ceil(math.sqrt(count))
-    places = [divmod(index, side) for index in range(count)]
-    return [(column / side, row / side, (column + 1) / side, (row + 1) / side) for row, column in places]
+    cells = [divmod(index, side) for index in range(count)]
+    return [(column / side, row / side, (column + 1) / side, (row + 1) / side) for row, column in cells]
 
 
 def overlay(
@@ -50,9 +50,9 @@ def overlay(
         add(root, "rect", "blank", x=0, y=0, width=size, height=size)
     if values is None:
         return text_of(root)
-    most = max(values, default=0.0) if top is None else top
+    maximum = max(values, default=0.0) if top is None else top
     for number, ((left, up, right, down), value) in enumerate(zip(boxes_of(sample), values, strict=True)):
-        share = min(1.0, value / most) if most else 0.0
+        share = min(1.0, value / maximum) if maximum else 0.0
         box = {
             "x": size * left,
             "y": size * up,

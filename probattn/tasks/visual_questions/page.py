@@ -46,8 +46,8 @@ def shown(sample: VisualQuestionSample) -> dict[str, Any]:
         "image": sample.image,
         "truth": ", ".join(sample.truth),
         "answers": [
-            {"style": MODEL_STYLES[model], "model": MODEL_TITLES[model], "given": given}
-            for model, given in sample.answers.items()
+            {"style": MODEL_STYLES[model], "model": MODEL_TITLES[model], "given": answers}
+            for model, answers in sample.answers.items()
         ],
         "whole": _whole(sample),
         "words": _words(sample),
@@ -58,7 +58,7 @@ def shown(sample: VisualQuestionSample) -> dict[str, Any]:
 def _whole(sample: VisualQuestionSample) -> list[Drawn]:
     """The image, and its regions' weights in the answer."""
     weights = sample.region_weights
-    found = [
+    drawings = [
         Drawn("the image", overlay(sample, None, f"Image {sample.image}")),
         Drawn(
             "weight in the answer", overlay(sample, weights.mean[0], "Weight of each region in the answer")
@@ -66,27 +66,27 @@ def _whole(sample: VisualQuestionSample) -> list[Drawn]:
     ]
     if weights.spread:
         words = "its standard deviation"
-        found.append(Drawn(words, overlay(sample, weights.spread[0], "Standard deviation of the weight")))
+        drawings.append(Drawn(words, overlay(sample, weights.spread[0], "Standard deviation of the weight")))
     if sample.region_shares:
         words = f"share of the variance, {sum(sample.region_shares):.0%} in regions"
-        found.append(
+        drawings.append(
             Drawn(words, overlay(sample, sample.region_shares, "Share of the variance of the answer"))
         )
-    return found
+    return drawings
 
 
 def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
     """For each word the attention of regions to it, and its own weight."""
-    parts = {"weight": sample.region_map.mean, "standard deviation": sample.region_map.spread}
-    tops = {name: max(chain.from_iterable(part), default=0.0) for name, part in parts.items()}
+    maps = {"weight": sample.region_map.mean, "standard deviation": sample.region_map.spread}
+    tops = {name: max(chain.from_iterable(rows), default=0.0) for name, rows in maps.items()}
     weights = sample.word_weights
     return [
         {
             "word": word,
             "overlays": [
-                overlay(sample, [row[index] for row in part], f"{name}, {word}", top=tops[name], size=SMALL)
-                for name, part in parts.items()
-                if part
+                overlay(sample, [row[index] for row in rows], f"{name}, {word}", top=tops[name], size=SMALL)
+                for name, rows in maps.items()
+                if rows
             ],
             "weight": weights.mean[0][index],
             "spread": weights.spread[0][index] if weights.spread else None,
@@ -98,12 +98,12 @@ def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
 
 def _maps(sample: VisualQuestionSample) -> list[Drawn]:
     """Words to words: weights, and their standard deviation over the mean."""
-    found = sample.word_map
-    drawings = [("weights of words to words", found.mean, "mean")]
-    if found.spread:
+    word_map = sample.word_map
+    drawings = [("weights of words to words", word_map.mean, "mean")]
+    if word_map.spread:
         ratio = tuple(
             tuple(spread / mean if mean else 0.0 for mean, spread in zip(*both, strict=True))
-            for both in zip(found.mean, found.spread, strict=True)
+            for both in zip(word_map.mean, word_map.spread, strict=True)
         )
         drawings.append(("standard deviation / mean", ratio, "ratio"))
     return [

@@ -42,9 +42,9 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
         "region_weights": (1, regions),
     }
 
-    def read(given: Mapping[str, Tensor]) -> Tensor:
+    def read(rows: Mapping[str, Tensor]) -> Tensor:
         """All maps of each row, one after the other, means over heads."""
-        output = network.net(**given, output_attentions=True)
+        output = network.net(**rows, output_attentions=True)
         last = (output.encoder_attentions[-1], output.cross_attentions[-1])
         maps = (*last, output.word_weights, output.region_weights)
         return torch.cat([item.mean(dim=1).flatten(1) for item in maps], dim=1)
@@ -53,13 +53,13 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
     drawn = posterior_predict(
         read, inputs, options.num_samples if latent else 1, seed=(options.seed, 0)
     ).logits[:, 0]
-    parts = drawn.split([height * width for height, width in shapes.values()], dim=1)
+    draws_of_maps = drawn.split([height * width for height, width in shapes.values()], dim=1)
     return {
         name: AnswerMap(
-            mean=_rows(part.mean(dim=0).view(shape)),
-            spread=_rows(part.std(dim=0).view(shape)) if len(part) > 1 else (),
+            mean=_rows(draws.mean(dim=0).view(shape)),
+            spread=_rows(draws.std(dim=0).view(shape)) if len(draws) > 1 else (),
         )
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        for (name, shape), draws in zip(shapes.items(), draws_of_maps, strict=True)
     }
 
 
@@ -71,11 +71,11 @@ def variance_shares(network: Trained, inputs: Mapping[str, Tensor], answer: str)
     of_words = {call.name for call in inspect(network.net) if call.shape[2] == words}
     number = answers_of(network).index(answer)
     moments = posterior_moments(network.program, inputs, attribution=number, method="expansion")
-    parts: dict[str, Tensor] = {}
+    sums: dict[str, Tensor] = {}
     for site, share in (moments.share or {}).items():
         name = "word_shares" if site in of_words else "region_shares"
-        parts[name] = parts.get(name, 0) + share[0].sum(dim=(0, 1))
-    return {name: _rows(part[None])[0] for name, part in parts.items()}
+        sums[name] = sums.get(name, 0) + share[0].sum(dim=(0, 1))
+    return {name: _rows(total[None])[0] for name, total in sums.items()}
 
 
 def _rows(values: Tensor) -> tuple[Values, ...]:

@@ -60,12 +60,14 @@ def _path(image: str, files: ImageFiles) -> Path:
     if path.is_file():
         return path.absolute()
     try:
-        known = files.path(image)
+        numbered = files.path(image)
     except DataError:
-        known = path
-    if not known.is_file():
-        raise RunError(f"expected {FORM}, got {shown(image)}, and there is no such file and no file {known}")
-    return known.absolute()
+        numbered = path
+    if not numbered.is_file():
+        raise RunError(
+            f"expected {FORM}, got {shown(image)}, and there is no such file and no file {numbered}"
+        )
+    return numbered.absolute()
 
 
 def object_of(line: str, mean: Tensor, spread: Tensor, answers: Sequence[str]) -> dict[str, Any]:
@@ -80,11 +82,11 @@ def object_of(line: str, mean: Tensor, spread: Tensor, answers: Sequence[str]) -
         "answer": answers[first],
         "probability": round(mean[first].item(), DIGITS),
         "spread": round(spread[first].item(), DIGITS),
-        "likeliest": {answers[place]: round(mean[place].item(), DIGITS) for place in likeliest},
+        "likeliest": {answers[index]: round(mean[index].item(), DIGITS) for index in likeliest},
     }
 
 
-def answer_sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
+def answer_sheet(answers: Sequence[Mapping[str, Any]]) -> Sheet:
     """Answers as a table."""
     rows = tuple(
         (
@@ -94,7 +96,7 @@ def answer_sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
             f"{item['probability']:.3f}",
             f"{item['spread']:.3f}",
         )
-        for item in found
+        for item in answers
     )
     return Sheet(("Image", "Question", "Answer", "Probability", "Spread"), (Group("", rows),), words=3)
 
@@ -133,9 +135,9 @@ def sample_of(
     boxes = single.images.boxes(single.images.path(row.image))
     inputs = last.moved(batches[last.key])
     answers = {
-        key: _given(found, answers_of(network))
+        key: _given(prediction, answers_of(network))
         for network in networks
-        for key, found in predictions(
+        for key, prediction in predictions(
             network,
             [network.moved(batches[network.key])],
             options,
@@ -157,18 +159,18 @@ def sample_of(
     )
 
 
-def _given(found: Predictions, answers: Sequence[str]) -> tuple[GivenAnswer, ...]:
+def _given(prediction: Predictions, answers: Sequence[str]) -> tuple[GivenAnswer, ...]:
     """The likeliest answers to a single question."""
-    mean = found.probabilities[0]
-    draws = mean[None] if found.draws is None else found.draws[:, 0]
+    mean = prediction.probabilities[0]
+    draws = mean[None] if prediction.draws is None else prediction.draws[:, 0]
     spread = draws.std(dim=0, correction=min(1, len(draws) - 1))
     return tuple(
         GivenAnswer(
-            answer=answers[place],
-            probability=round(mean[place].item(), DIGITS),
-            spread=round(spread[place].item(), DIGITS),
+            answer=answers[index],
+            probability=round(mean[index].item(), DIGITS),
+            spread=round(spread[index].item(), DIGITS),
         )
-        for place in mean.argsort(descending=True, stable=True)[:LIKELIEST].tolist()
+        for index in mean.argsort(descending=True, stable=True)[:LIKELIEST].tolist()
     )
 
 

@@ -27,7 +27,7 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
 from probattn.tasks.sections.training import TrainingRecipe, training_keys
 from probattn.tasks.visual_questions.schedule import EpochSchedule
@@ -63,8 +63,8 @@ class QuestionFilesRecipe(Section):
     )
 
 
-def _easy(part: str) -> QuestionFilesRecipe:
-    return QuestionFilesRecipe(questions=f"{part}/questions.json", images=f"{part}/images")
+def _easy(role: str) -> QuestionFilesRecipe:
+    return QuestionFilesRecipe(questions=f"{role}/questions.json", images=f"{role}/images")
 
 
 class VisualQuestionDataRecipe(Section):
@@ -126,12 +126,12 @@ class VisualQuestionDataRecipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, value: Any) -> Any:
-        given = value if isinstance(value, dict) else {}
-        parts = {part: given[part] for part in ("train", "test") if isinstance(given.get(part), dict)}
+        section = value if isinstance(value, dict) else {}
+        files = {role: section[role] for role in ("train", "test") if isinstance(section.get(role), dict)}
         return (
             value
-            if not parts
-            else value | {part: _easy(part).model_dump() | keys for part, keys in parts.items()}
+            if not files
+            else value | {role: _easy(role).model_dump() | keys for role, keys in files.items()}
         )
 
     def file(self, name: str) -> Path:
@@ -158,9 +158,11 @@ class VisualQuestionDataRecipe(Section):
         """
         read, test = self._read("train"), self._read("test")
         train, validation = read.split(self.held_out)
-        known = {read.images.path(image).absolute() for image in {row.image for row in read.rows}}
+        training_images = {read.images.path(image).absolute() for image in {row.image for row in read.rows}}
         both = {
-            image for image in {row.image for row in test.rows} if test.images.path(image).absolute() in known
+            image
+            for image in {row.image for row in test.rows}
+            if test.images.path(image).absolute() in training_images
         }
         shared = sum(row.image in both for row in test.rows)
         if shared:
@@ -176,13 +178,13 @@ class VisualQuestionDataRecipe(Section):
             "test": test.take(self.limits.test),
         }
 
-    def _read(self, part: str) -> VisualQuestions:
-        files: QuestionFilesRecipe = getattr(self, part)
+    def _read(self, role: str) -> VisualQuestions:
+        files: QuestionFilesRecipe = getattr(self, role)
         annotations = None if files.annotations is None else self.file(files.annotations)
         try:
-            return read_visual_questions(self.file(files.questions), self.images(part), annotations)
+            return read_visual_questions(self.file(files.questions), self.images(role), annotations)
         except DataError as error:
-            raise DataError(f"visual_questions.{part}: {error}") from None
+            raise DataError(f"visual_questions.{role}: {error}") from None
 
     def resolved(self) -> Self:
         """The same, with a folder that is given made absolute, and with it the files."""
@@ -343,9 +345,9 @@ class VisualQuestionRecipe(MethodRecipe):
         description="The attention method; its `kind` is `self` for words to words and regions to regions, `cross` for "
         "regions to words.",
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: VisualQuestionTrainingRecipe = Field(
         default=VisualQuestionTrainingRecipe(), description="How to train."
     )

@@ -78,9 +78,9 @@ class VisualQuestionSample(Record):
             "word_weights": (self.word_weights, 1, words),
             "region_weights": (self.region_weights, 1, regions),
         }
-        for name, (found, height, width) in maps.items():
-            for part in (found.mean, *([found.spread] if found.spread else [])):
-                if [len(row) for row in part] != [width] * height:
+        for name, (values, height, width) in maps.items():
+            for rows in (values.mean, *([values.spread] if values.spread else [])):
+                if [len(row) for row in rows] != [width] * height:
                     raise ValueError(f"{name}: expected {height} rows of {width} numbers")
         for name, size in (("boxes", regions), ("word_shares", words), ("region_shares", regions)):
             if (got := len(getattr(self, name))) not in (0, size):

@@ -155,7 +155,7 @@ def test_the_replacements_can_be_those_of_another_generator(run):
     with torch.no_grad():
         own.program.generator.generator_lm_head.bias[7] += 50.0
     first, other, same = (
-        next(task.evaluation.replaced(network, task.test, own=source)).corrupted.input_ids
+        next(task.evaluation.replaced(network, task.test, generator=source)).corrupted.input_ids
         for network, source in ((plain, own), (plain, None), (own, None))
     )
     assert torch.equal(first, same) and not torch.equal(first, other)
