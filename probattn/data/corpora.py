@@ -15,8 +15,8 @@ from typing import Any
 from probattn.checks import shown
 from probattn.data.errors import DataError, DataWarning
 from probattn.data.files import DATA_VARIABLE, read_text
-from probattn.data.hub import load_hub
-from probattn.data.identity import SPLITS, Examples, LabelledText, Split, disjoint, split_of
+from probattn.data.identity import SPLITS, Examples, LabelledText, Split, class_index, disjoint, split_of
+from probattn.data.tables import load_hub
 
 Fields = Mapping[str, Any]
 """Fields of a row by their names."""
@@ -56,13 +56,9 @@ class Corpus:
     header: tuple[str, ...] = ()
 
     def by_split(self, *, raw: bool = False) -> Parts:
-        """The labelled rows by part, with the fields ``text``, ``text_pair`` and ``label``; ``raw`` ones as they stand.
+        """The labelled rows by split, with fields ``text``, ``text_pair``, ``label``; ``raw`` ones as they stand.
 
-        Raises:
-            DataError: neither files nor hub have them, or a file is not what it should be.
-
-        Warns:
-            DataWarning: lines that are skipped, or only test files are there.
+        ``DataError`` where neither files nor hub have them; ``DataWarning`` for skipped lines, or test files alone.
         """
         folder = os.environ.get(DATA_VARIABLE)
         paths = self._paths(Path(folder)) if folder else {}
@@ -94,7 +90,9 @@ class Corpus:
         examples: Examples = {}
         for split, rows in self.by_split().items():
             examples[split] = [
-                LabelledText(fields["text"], _index(fields["label"], classes, where), fields.get("text_pair"))
+                LabelledText(
+                    fields["text"], class_index(fields["label"], classes, where), fields.get("text_pair")
+                )
                 for where, fields in rows
             ]
         return disjoint(examples)
@@ -190,14 +188,6 @@ class Corpus:
                 DataWarning,
                 stacklevel=2,
             )
-
-
-def _index(label: str, classes: Sequence[str], where: str) -> int:
-    if label.isdigit() and int(label) < len(classes):
-        return int(label)
-    if label.lower() not in classes:
-        raise DataError(f"{where}: expected a label in {', '.join(classes)}, got {shown(label)}")
-    return classes.index(label.lower())
 
 
 GLUE_ORIGIN = "https://gluebenchmark.com/tasks"

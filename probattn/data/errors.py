@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from probattn.checks import shortened
@@ -24,11 +24,21 @@ TOLD: dict[tuple[str, int], int] = {}
 """Number of truncated texts that this process has been warned of, by their source and the tokens that were kept."""
 
 
-def warn_truncated(source: str, max_length: int, count: int, message: str) -> None:
+def warn_truncated(source: str, max_length: int, count: int, message: str, level: int = 4) -> None:
     """Warns once of a source whose texts are truncated, however often it is tokenized, and again where more are."""
     if count > TOLD.get((source, max_length), 0):
         TOLD[source, max_length] = count
-        warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=4)
+        warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=level)
+
+
+def warn_long(source: str, lengths: Sequence[int], limit: int, rows: str, unit: str) -> None:
+    """Warns with the number of rows that are longer than a limit, as :func:`warn_truncated` does."""
+    long = [length for length in lengths if length > limit]
+    message = (
+        f"{source}: {len(long):,} of {len(lengths):,} {rows} are longer than {limit} {unit} (the longest has "
+    )
+    if long:
+        warn_truncated(source, limit, len(long), f"{message}{max(long):,})", level=5)
 
 
 def suggestion(word: str, names: Iterable[str]) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from probattn.checks import shortened, shown
 from probattn.data.errors import DataError, DataWarning, suggestion
 from probattn.data.files import read_text
-from probattn.data.identity import fixed_choice, text_key
+from probattn.data.identity import Sampled, by_length, text_key
 
 _PLACE = re.compile(r"<(\w+)_(\d+)>")
 _TYPE = re.compile(r"<(\w+)>")
@@ -63,7 +63,7 @@ class GraphText:
 
 
 @dataclass(frozen=True)
-class GraphTexts:
+class GraphTexts(Sampled):
     """Texts about graphs.
 
     Attributes:
@@ -88,20 +88,7 @@ class GraphTexts:
 
     def shortest_first(self) -> list[int]:
         """Places of the rows by the words of their texts: batches of neighbours need little padding."""
-        lengths = [len(row.text.split()) for row in self.rows]
-        return sorted(range(len(self)), key=lengths.__getitem__)
-
-    def take(self, limit: int | None) -> GraphTexts:
-        """At most ``limit`` rows: a fixed choice that looks random and depends on the rows alone.
-
-        A larger limit holds the rows of a smaller one. They stay in their order.
-
-        Raises:
-            DataError: a limit below 1.
-        """
-        if limit is None or limit >= len(self):
-            return self
-        return self.at(self._chosen(limit))
+        return by_length(row.text.split() for row in self.rows)
 
     def split(self, held_out: int) -> tuple[GraphTexts, GraphTexts]:
         """All rows but ``held_out``, and those, the same choice as :meth:`take`'s.
@@ -115,13 +102,18 @@ class GraphTexts:
             raise DataError(
                 f"{self.source}: expected 1 to {len(self) - 1} of its {len(self)} texts to be held out, got {held_out}"
             )
-        indices = self._chosen(held_out)
+        indices = self.choice(held_out)
         rest = sorted(set(range(len(self))) - set(indices))
         return self.at(rest), self.at(indices)
 
     def at(self, places: Sequence[int]) -> GraphTexts:
         """The rows at the given places, in the order given."""
         return replace(self, rows=tuple(self.rows[index] for index in places))
+
+    _at = at
+
+    def _identities(self) -> Iterator[tuple[str, str]]:
+        return ((row.title, row.text) for row in self.rows)
 
     def check_types(self, known: Sequence[str]) -> None:
         """Makes sure that all entities have one of the ``known`` types.
@@ -136,9 +128,6 @@ class GraphTexts:
                     f"{self.source}, text {number:,}: expected entities of the types {', '.join(known)}, which the "
                     f"training texts have, got {other!r}{suggestion(other, known)}"
                 )
-
-    def _chosen(self, number: int) -> list[int]:
-        return fixed_choice(((row.title, row.text) for row in self.rows), number, self.source)
 
 
 def read_relations(path: Path | str) -> tuple[str, ...]:

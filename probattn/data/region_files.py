@@ -161,11 +161,7 @@ def _numbers(values: Any) -> Tensor | None:
 
 
 def opened_image(file: Path) -> Any:
-    """An image of pillow in RGB, as a viewer shows it: upright, on white where it is transparent.
-
-    Raises:
-        DataError: the file holds none, or one of numbers beyond 8 or 16 bits; the package is missing.
-    """
+    """An image of pillow in RGB, upright, on white where it is transparent; ``DataError`` for another file."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:

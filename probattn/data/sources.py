@@ -10,10 +10,9 @@ from typing import Literal, cast, get_args
 from probattn.data.builtin import BUILT_IN, BuiltIn
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, suggestion
-from probattn.data.hub import PREFIX, read_hub
 from probattn.data.identity import SPLITS, Split
 from probattn.data.rows import Columns, LabelUse, unknown_label
-from probattn.data.tables import SUFFIXES, is_table, other_format, read_table
+from probattn.data.tables import PREFIX, SUFFIXES, is_table, other_format, read_hub, read_table
 from probattn.options import Filled, Options
 
 Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "prediction"]

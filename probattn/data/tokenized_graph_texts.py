@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probattn.data.errors import DataError, warn_truncated
+from probattn.data.errors import DataError, warn_long
 from probattn.data.files import read_text
 from probattn.data.graph_texts import GraphText, GraphTexts
+from probattn.data.sentence_pairs import IGNORED, padded
 from probattn.data.subwords import SPECIAL_TOKENS
-from probattn.data.tokenized_pairs import IGNORED, padded
 from probattn.files.durable import write_atomically
 
 PAD, UNKNOWN, BEGIN, END = range(len(SPECIAL_TOKENS))
@@ -158,16 +158,10 @@ class TokenizedGraphTexts(Dataset[dict[str, Any]]):
         texts.check_types(vocabulary.types)
         self.texts, self.vocabulary = texts, vocabulary
         self._rows = [self._encoded(row) for row in texts.rows]
-        long = [len(row["labels"]) for row in self._rows if len(row["labels"]) > max_length]
-        if long:
-            message = (
-                f"{texts.source}: {len(long):,} of {len(texts):,} texts are longer than {max_length} tokens with their "
-                f"end (the longest has {max(long):,})"
-            )
-            warn_truncated(texts.source, max_length, len(long), message)
-            for row in self._rows:
-                if len(row["labels"]) > max_length:
-                    row["labels"] = [*row["labels"][: max_length - 1], END]
+        warn_long(texts.source, self.lengths(), max_length, "texts", "tokens with their end")
+        for row in self._rows:
+            if len(row["labels"]) > max_length:
+                row["labels"] = [*row["labels"][: max_length - 1], END]
 
     def _encoded(self, row: GraphText) -> dict[str, Any]:
         words = self.vocabulary

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probattn.data.errors import DataError, warn_truncated
-from probattn.data.tokenized_pairs import padded
+from probattn.data.errors import DataError, warn_long
+from probattn.data.sentence_pairs import padded
 from probattn.data.visual_questions import VisualQuestion, VisualQuestions
 
 KEPT_BYTES = 2**28
@@ -47,13 +47,7 @@ class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
         self.questions, self.answers = questions, answers
         numbers = {answer: number for number, answer in enumerate(answers)}
         encoded = tokenizer([row.words for row in questions.rows])["input_ids"]
-        long = [len(ids) for ids in encoded if len(ids) > max_length]
-        if long:
-            message = (
-                f"{questions.source}: {len(long):,} of {len(questions):,} questions are longer than {max_length} words "
-                f"(the longest has {max(long):,})"
-            )
-            warn_truncated(questions.source, max_length, len(long), message)
+        warn_long(questions.source, list(map(len, encoded)), max_length, "questions", "words")
         self._tokens = [ids[:max_length] for ids in encoded]
         self._scores = [_scores(row, numbers) for row in questions.rows]
         self._kept: dict[Path, Tensor] = {}

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from probattn.checks import shown
 from probattn.data.errors import DataError
 from probattn.data.files import unreadable
-from probattn.data.identity import fixed_choice, order
+from probattn.data.identity import Sampled, order
 from probattn.data.region_files import ImageFiles
 from probattn.files.json_files import JSONError, read_json
 from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
@@ -66,7 +66,7 @@ class VisualQuestion:
 
 
 @dataclass(frozen=True)
-class VisualQuestions:
+class VisualQuestions(Sampled):
     """Questions, and where their images are.
 
     Attributes:
@@ -81,16 +81,6 @@ class VisualQuestions:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def take(self, limit: int | None) -> VisualQuestions:
-        """At most ``limit`` questions: a fixed choice that looks random; a larger one holds a smaller one.
-
-        Raises:
-            DataError: a limit below 1.
-        """
-        if limit is None or limit >= len(self):
-            return self
-        return self.at(fixed_choice(((row.image, row.question) for row in self.rows), limit, self.source))
 
     def split(self, share: float) -> tuple[VisualQuestions, VisualQuestions]:
         """The questions to train on and those held out: of a fixed choice of images, which the others do not have.
@@ -114,6 +104,11 @@ class VisualQuestions:
     def at(self, places: Sequence[int]) -> VisualQuestions:
         """The questions at the given places."""
         return replace(self, rows=tuple(self.rows[index] for index in places))
+
+    _at = at
+
+    def _identities(self) -> Iterator[tuple[str, str]]:
+        return ((row.image, row.question) for row in self.rows)
 
 
 class _Lenient(BaseModel):
@@ -224,11 +219,7 @@ def kind_of(answer: str) -> str:
 
 
 def frequent_answers(questions: VisualQuestions, min_count: int = 1) -> tuple[str, ...]:
-    """The answers that are the most frequent one of ``min_count`` questions or more, sorted (Teney et al. 2018).
-
-    Raises:
-        DataError: fewer than two.
-    """
+    """The answers that are the most frequent of ``min_count`` questions or more, sorted; two at least."""
     counts = Counter(row.answer for row in questions.rows if row.answer)
     answers = tuple(sorted(answer for answer, count in counts.items() if count >= min_count))
     if len(answers) < 2:

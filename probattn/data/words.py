@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probattn.data.errors import DataError
-from probattn.data.files import package_file, unreadable
+from probattn.data.files import package_file, read_lines
 
 WordSplit = Literal["spaces", "words"]
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
@@ -201,8 +201,8 @@ def _read_vectors(path: Path, vocabulary: Collection[str]) -> Vectors:
         )
     size: int | None = None
     vectors: Vectors = {}
-    for number, line in _vector_lines(path):
-        fields = line.split(" ")
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.rstrip("\r\n ").split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
             continue  # fastText's and word2vec's files begin with the number of words and of dimensions
         if size is None:
@@ -211,19 +211,6 @@ def _read_vectors(path: Path, vocabulary: Collection[str]) -> Vectors:
         if word in vocabulary and word not in vectors:
             vectors[word] = _numbers(path, number, fields[len(fields) - size :], size)
     return vectors
-
-
-def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise unreadable(path, error) from None
-    with file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield number, line.decode().rstrip("\r\n ")
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path} line {number}: expected UTF-8 text ({error.reason})") from error
 
 
 def _numbers(path: Path, line: int, fields: list[str], size: int) -> NDArray[np.float32]:

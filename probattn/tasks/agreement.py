@@ -60,13 +60,7 @@ FREE_UNIFORM = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run with the ratings that were recorded in its training.
-
-    Attributes:
-        folder: the run's.
-        task: the run's.
-        rated: ratings by step, in order.
-    """
+    """A run with the ratings that were recorded in its training, by step and in order."""
 
     folder: Path
     task: AnyProgramTask
@@ -74,11 +68,7 @@ class Recorded:
 
     @classmethod
     def read(cls, folder: Path) -> Recorded:
-        """Reads them.
-
-        Raises:
-            RunError: no run, one whose networks have no lexical probe, or one without recorded ratings.
-        """
+        """Reads them; ``RunError`` for no run, no recorded ratings, or a network without a lexical probe."""
         task = run_task(folder)
         rated = read_ratings(folder)
         if task.no_probe is not None:
@@ -93,11 +83,7 @@ class Recorded:
         return self.rated[max(self.rated)]
 
     def check_beside(self, other: Recorded) -> None:
-        """Makes sure that both rated the same examples.
-
-        Raises:
-            RunError: they did not.
-        """
+        """Raises ``RunError`` unless both rated the same examples."""
         if not self.last.is_of_the_examples_of(other.last):
             raise RunError(
                 f"{other.folder}: expected ratings of the examples of {self.folder}, got others; give both runs the "
@@ -105,11 +91,7 @@ class Recorded:
             )
 
     def check_same(self, other: Recorded, *free: str) -> None:
-        """Makes sure that both are the same run but for the free keys.
-
-        Raises:
-            RunError: they differ in another one.
-        """
+        """Raises ``RunError`` unless both are the same run but for the free keys."""
         check_same_recipe((self.folder, self.task.recipe), (other.folder, other.task.recipe), free)
 
 

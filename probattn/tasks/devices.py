@@ -27,15 +27,7 @@ def current_device() -> torch.device:
 
 @contextmanager
 def on(name: str | None) -> Iterator[None]:
-    """Puts networks on a device in this block.
-
-    Args:
-        name: "cpu", or an accelerator that is there, such as "cuda", "cuda:1" or "mps"; "auto" or None for an
-            accelerator where there is one.
-
-    Raises:
-        RunError: no such device.
-    """
+    """Puts networks on a device in this block, by its name; "auto" or None for an accelerator where there is one."""
     token = _CHOSEN.set(checked(name))
     device = _CHOSEN.get()
     try:
@@ -49,15 +41,7 @@ def on(name: str | None) -> Iterator[None]:
 
 
 def checked(name: str | None) -> torch.device | None:
-    """The device of a name; None for "auto".
-
-    Raises:
-        RunError: no such device.
-
-    Example:
-        >>> checked("cpu"), checked("auto")
-        (device(type='cpu'), None)
-    """
+    """The device of a name; None for "auto", ``RunError`` where the machine has no such device."""
     if name is None or name == AUTO:
         return None
     there = devices()

@@ -89,15 +89,9 @@ class HeldOut:
         return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs)
 
     def stored(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """Predictions that the run's folder holds; None where there are none of these data, made in this way.
+        """Predictions of these data, made in this way, that the run's folder holds; None where there are none.
 
-        They hold for the network and the recipe that the folder had when they were made. A damaged file is named, with
-        the line.
-
-        Args:
-            run: the run's folder.
-            key: of the data among those of the task.
-            drawing: how to predict, as options of :meth:`Answering.predict`.
+        They hold for the network and the recipe that the folder had when they were made. A damaged file is named.
         """
         file = run / FOLDER / f"{key}.jsonl"
         try:
@@ -164,10 +158,7 @@ class HeldOut:
 
 
 def network_digest(run: Path, recipe: Any = None) -> str:
-    """A fingerprint of the network in a run's folder: of the sums of its files.
-
-    With a recipe it is also one of how long inputs may be, which changes what the network makes of them.
-    """
+    """A fingerprint of the network in a run's folder and, with a recipe, of how long its inputs may be."""
     sections = {} if recipe is None else {name: getattr(recipe, name) for name in type(recipe).model_fields}
     lengths = [
         f"{name} {value.max_length}" for name, value in sections.items() if hasattr(value, "max_length")

@@ -1,6 +1,11 @@
 """Synthetic experiments: conditions that are trained from many seeds and compared."""
 
-from probattn.tasks.experiments.measures import (
+from probattn.tasks.experiments.page import ExperimentView
+from probattn.tasks.experiments.results import (
+    ConditionRuns,
+    ConditionTest,
+    ExperimentResults,
+    HeadCounts,
     first_steps,
     fisher_p,
     leaders,
@@ -9,24 +14,20 @@ from probattn.tasks.experiments.measures import (
     reached,
     runs_of,
 )
-from probattn.tasks.experiments.page import experiment_table, headline, render
-from probattn.tasks.experiments.results import ConditionRuns, ConditionTest, ExperimentResults, HeadCounts
 from probattn.tasks.experiments.task import Experiments
 
 __all__ = [
     "ConditionRuns",
     "ConditionTest",
     "ExperimentResults",
+    "ExperimentView",
     "Experiments",
     "HeadCounts",
-    "experiment_table",
     "first_steps",
     "fisher_p",
-    "headline",
     "leaders",
     "log_rank_p",
     "median_step",
     "reached",
-    "render",
     "runs_of",
 ]

@@ -38,13 +38,7 @@ PROBES = "probes"
 
 @dataclass(frozen=True)
 class Seeds:
-    """Initial values of the runs of a condition.
-
-    Attributes:
-        models: of the initial values of everything but heads, one a run.
-        data: of the sentences, one a run.
-        heads: of the heads, ``[R][K]``; None for those that follow ``models``.
-    """
+    """Seeds of the runs of a condition: of what is no head, of the sentences, and of the heads ``[R][K]``, if any."""
 
     models: tuple[int, ...]
     data: tuple[int, ...]
@@ -60,16 +54,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Stage:
-    """A condition to be trained.
-
-    Attributes:
-        name: its key.
-        condition: of the recipe.
-        seeds: where its runs start.
-        folder: where it is kept.
-        steps: updates.
-        uniform: probes under uniform attention that its attention is compared with; a folder, or None.
-    """
+    """A condition to be trained for some steps, and the folder of probes under uniform attention beside it."""
 
     name: str
     condition: ConditionRecipe
@@ -220,17 +205,9 @@ def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
 
 
 def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, candidates: Pools) -> Seeds:
-    """Heads for the runs of a condition, each run in one of the models that were searched.
+    """Heads for the runs of a condition out of those of the search; ``RunError`` where no model has enough of them.
 
     Every condition takes the same model for its n-th run, and the sentences of that model's candidates.
-
-    Args:
-        recipe: of the experiment.
-        condition: what heads it wants.
-        candidates: what the search gave.
-
-    Raises:
-        RunError: no model has enough good and bad heads.
     """
     heads, runs, first = condition.heads, recipe.training.runs, recipe.training.seed
     minimum = max(item.heads for item in recipe.experiment.conditions.values() if item.starts != "random")

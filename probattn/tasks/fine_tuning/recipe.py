@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Self, cast
 from pydantic import Field, field_validator
 
 from probattn.data import DataError
-from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
-from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
+from probattn.data.tables import PREFIX, Table, is_table, load_hub, long_fields, open_table, other_format
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
 from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.methods import (

@@ -58,11 +58,7 @@ MEASURES: Mapping[str, MeasureText] = {
 
 
 def text_columns(written: Sequence[str], texts: GraphTexts, wordnet: Any) -> dict[str, Tensor]:
-    """What the measures of written texts are computed from, a row a text.
-
-    Raises:
-        ImportError: sacrebleu, nltk or rouge-score is not installed.
-    """
+    """What the measures of written texts are computed from, a row a text; ``ImportError`` without a package."""
     references = [row.surface for row in texts.rows]
     return {
         "counts": bleu_counts(written, references),
@@ -91,12 +87,9 @@ def figures(columns: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 
 def token_columns(log_probabilities: Tensor, correct: Tensor, real: Tensor) -> dict[str, Tensor]:
-    r"""What perplexity and token accuracy are computed from, a row a text.
+    r"""What perplexity and token accuracy are computed from, a row a text; ``real`` is False at padding, ``[B, T]``.
 
-    Args:
-        log_probabilities: of the true tokens by draw, ``[P, B, T]``; a token's likelihood is their mean.
-        correct: bool ``[B, T]``, whether a token is the first choice.
-        real: bool ``[B, T]``, False at padding.
+    A token's likelihood is the mean over draws of ``log_probabilities`` ``[P, B, T]``.
     """
     mean = log_probabilities.double().logsumexp(dim=0) - math.log(len(log_probabilities))
     return {

@@ -45,8 +45,8 @@ from probattn.tasks.graph_text.measures import (
 )
 from probattn.tasks.graph_text.page import sections
 from probattn.tasks.graph_text.recipe import GraphTextRecipe
-from probattn.tasks.graph_text.results import GraphTextResults
-from probattn.tasks.graph_text.texts import (
+from probattn.tasks.graph_text.results import (
+    GraphTextResults,
     Written,
     digested,
     samples_of,
@@ -86,8 +86,7 @@ class GraphTextData(Data):
 class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
     """Texts about knowledge graphs by GraphWriter (Koncel-Kedziorski et al. 2019), trained from random weights.
 
-    Texts are written at the posterior expectation of latent attention; ``bayesian_mean`` and ``bayesian_expectation``
-    differ in the perplexity of the true texts.
+    Texts are written at the posterior expectation; the two Bayesian models differ in the perplexity of the true texts.
     """
 
     section = "graph_text"

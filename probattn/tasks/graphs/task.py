@@ -41,7 +41,7 @@ from probattn.tasks.networks import (
 )
 from probattn.tasks.programs import Data, ProgramTask, is_plain_at
 from probattn.tasks.task import BASELINE, MODEL
-from probattn.tasks.topics.posterior import health
+from probattn.tasks.topics import health
 
 if TYPE_CHECKING:
     from probattn.models.graph import NodeClassifier

@@ -23,11 +23,9 @@ from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
 from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
 from probattn.tasks.pretraining.answering import PretrainingAnswering
-from probattn.tasks.pretraining.evaluation import Evaluation, Trained
-from probattn.tasks.pretraining.measures import MEASURES, figures, validation_figures
-from probattn.tasks.pretraining.page import sections
+from probattn.tasks.pretraining.evaluation import MEASURES, Evaluation, Trained, figures, validation_figures
 from probattn.tasks.pretraining.recipe import PretrainingRecipe
-from probattn.tasks.pretraining.results import PretrainingResults
+from probattn.tasks.pretraining.results import PretrainingResults, sections
 from probattn.tasks.pretraining.stream import (
     PassageStream,
     Row,
@@ -48,8 +46,7 @@ GENERATOR = "generator"
 class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
     """ELECTRA's pre-training (Clark et al. 2020): replaced token detection, with tokens of a masked language model.
 
-    The discriminator is what a run keeps: its folder ``model`` is a network of transformers with its tokenizer, which
-    other recipes take as their network. The generator lies in a folder within it.
+    A run keeps the discriminator in its folder ``model``, with its tokenizer, and the generator in a folder within it.
     """
 
     section = "pretraining"

@@ -25,12 +25,7 @@ RANGE = re.compile(r", (?:[<>]=? -?\d+(?:\.\d+)?|in [\[(][^\])]*[\])])(?=[.;,:]|
 
 
 class MethodSection(Section):
-    """A section that asks for an attention method; its keys are the method's options.
-
-    Attributes:
-        method_class: the options.
-        names: key of each option that is one.
-    """
+    """A section that asks for an attention method; ``names`` has the key of each of the method's options."""
 
     method_class: ClassVar[type[Method]]
     names: ClassVar[Mapping[str, str]]
@@ -50,17 +45,7 @@ class MethodSection(Section):
         return self
 
     def build(self, seed: int = 0) -> Any:
-        """The options of the method.
-
-        Args:
-            seed: of what it draws.
-
-        Returns:
-            The options; None where the section asks for nothing.
-
-        Raises:
-            ValueError: options that exclude each other.
-        """
+        """The options of the method; None where the section asks for nothing."""
         options = {name: getattr(self, key) for name, key in self.names.items()}
         if "seed" in hints(self.method_class):
             options["seed"] = seed
@@ -84,13 +69,7 @@ class OptionsSection(Section):
 
 
 class Key(NamedTuple):
-    """A key of a section that is one of the options of a class.
-
-    Attributes:
-        options: the class.
-        option: its name there.
-        changes: what differs from the declaration: ``annotation``, or arguments of pydantic's ``Field``.
-    """
+    """An option of a class as a key of a section; ``changes`` are its annotation or arguments of ``Field``."""
 
     options: type[Any]
     option: str
@@ -112,10 +91,7 @@ class DrawnSection(Section):
 
 
 def drawn_section(keys: Mapping[str, Key | tuple[Any, Any]], base: Any = DrawnSection) -> Any:
-    """The section of some options, and of keys of its own, given as annotation and pydantic's field.
-
-    A key that ``base`` has is declared anew in its place.
-    """
+    """The section of some options and keys of its own (annotation, field), in the place of those that ``base`` has."""
     drawn = {name: key for name, key in keys.items() if isinstance(key, Key)}
     declared = {kind: option_fields(kind) for kind in {key.options for key in drawn.values()}}
     declarations: dict[str, Any] = {}
@@ -169,13 +145,7 @@ def option_fields(options: type[Options]) -> dict[str, tuple[Any, Any]]:
 
 
 def method_section(method: type[Method]) -> Any:
-    """The section of a method.
-
-    Args:
-        method: its options.
-
-    Returns:
-        A model with a key for each option, as :class:`probattn.sites.RecipeKeys` says.
+    """The section of a method, with a key for each option, as :class:`probattn.sites.RecipeKeys` says.
 
     Example:
         >>> from probattn import DisagreementAttention

@@ -14,8 +14,8 @@ from probattn.data.errors import suggestion
 from probattn.data.files import read_text
 from probattn.tasks.errors import RecipeError
 from probattn.tasks.sections.base import RunRecipe, run_name
+from probattn.tasks.sections.keys import problems, section
 from probattn.tasks.sections.methods import MethodRecipe, with_registered
-from probattn.tasks.sections.problems import problems, section
 from probattn.tasks.sections.yaml_nodes import Places, parse, parse_value
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from probattn.data.errors import suggestion
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import FINE_TUNING_WEIGHT, EarlyStopping, KLSchedule, RunOptions
+from probattn.options import Count
 from probattn.tasks.sections.base import Section
 from probattn.tasks.sections.derived import DrawnSection, Key, drawn_section, options_section
 
@@ -31,16 +32,15 @@ class EarlyStoppingRecipe(_EarlyStopping):
 STEP_SIZE = {"lt": 10}
 """Learning rates beyond it are slips."""
 
+
+def length_key(description: str) -> tuple[Any, Any]:
+    """The key of a number of epochs or steps."""
+    return int | None, Field(default=None, ge=1, description=description)
+
+
 TRAINING: dict[str, Any] = {
-    "epochs": (
-        int | None,
-        Field(
-            default=None,
-            ge=1,
-            description=f"Passes over the training data; {EPOCHS} where neither this nor `steps` is given.",
-        ),
-    ),
-    "steps": (int | None, Field(default=None, ge=1, description="Updates, instead of `epochs`.")),
+    "epochs": length_key(f"Passes over the training data; {EPOCHS} where neither this nor `steps` is given."),
+    "steps": length_key("Updates, instead of `epochs`."),
     "batch_size": Key(RunOptions, "batch_size"),
     "accumulation": Key(RunOptions, "accumulation"),
     "length_pool": Key(
@@ -128,11 +128,7 @@ class DriverSection(DrawnSection):
     """A training that one of the drivers does."""
 
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
-        """Options of the driver.
-
-        Args:
-            **optimizer: further options of the optimiser.
-        """
+        """Options of the driver; arguments are further options of the optimiser."""
         section: Any = self
         rule = section.early_stopping
         return self.options_of(RunOptions) | {
@@ -221,12 +217,12 @@ class ProbeRecipe(Section):
         description="Updates after which they are recorded, and 0 for before the first; null for 0, 10, 20, 50, 100, "
         "200, 500 and so on. The last one always is.",
     )
-    examples: int = Field(default=200, ge=1, description="Examples that are looked at, a fixed choice.")
+    examples: Count = Field(default=200, description="Examples that are looked at, a fixed choice.")
     part: Literal["validation", "train"] = Field(
         default="validation",
         description="Which examples: those of `validation`, or of `train` (tables 7 and 8 of Snell et al. 2021).",
     )
-    batch_size: int = Field(default=32, ge=1, description="Examples of a batch.")
+    batch_size: Count = Field(default=32, description="Examples of a batch.")
     shown: int = Field(default=2, ge=0, le=20, description="Examples whose maps the report shows.")
 
     @field_validator("steps")

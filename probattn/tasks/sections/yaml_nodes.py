@@ -72,22 +72,7 @@ RecipeLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def parse(text: str, where: str) -> tuple[dict[str, Any], Places]:
-    r"""Reads a mapping and the lines of its keys.
-
-    Args:
-        text: YAML.
-        where: what it is, for messages.
-
-    Returns:
-        The mapping, its keys as text; and the place of every key below it.
-
-    Raises:
-        RecipeError: text that is no YAML or no mapping, or has a key twice.
-
-    Example:
-        >>> parse("a:\n  b: 2e-5\n", "example")
-        ({'a': {'b': 2e-05}}, {('a',): 'line 1', ('a', 'b'): 'line 2'})
-    """
+    r"""Reads a mapping and the lines of its keys; ``RecipeError`` for text that is no YAML or has a key twice."""
     try:
         loader = RecipeLoader(text)
         node = loader.get_single_node()
@@ -105,11 +90,7 @@ def parse(text: str, where: str) -> tuple[dict[str, Any], Places]:
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML has it: ``2e-5``, ``null``, ``[0, 1]``, ``{a: 1}``, or text.
-
-    Raises:
-        RecipeError: text that is no YAML.
-    """
+    """One value as YAML has it: ``2e-5``, ``null``, ``[0, 1]``, or text; ``RecipeError`` for text that is no YAML."""
     content, _ = parse(f"value: {text}", "value")
     if len(content) != 1:
         raise RecipeError("value", ["expected one value, got several lines"])

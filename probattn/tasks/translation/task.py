@@ -43,7 +43,6 @@ from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.topics import TopicData
 from probattn.tasks.translation.answering import UNDRAWN, TranslationAnswering
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
-from probattn.tasks.translation.page import quantities, sections
 from probattn.tasks.translation.recipe import TranslationRecipe
 from probattn.tasks.translation.results import (
     MEASURES,
@@ -51,6 +50,8 @@ from probattn.tasks.translation.results import (
     TranslationSample,
     figures,
     parts_of_bleu,
+    quantities,
+    sections,
     step_seconds,
     translation_curves,
 )
@@ -242,11 +243,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
-        """Translates the test sentences and measures the translations; writes all translations beside the records.
-
-        Raises:
-            RunError: sacrebleu is not installed.
-        """
+        """Translates the test sentences, measures the translations, and writes them beside the records."""
         last, test = networks[-1], self.splits.test
         options = self.recipe.search.build()
         translations: dict[ModelKey, list[str]] = {
@@ -325,18 +322,13 @@ def _samples(
     test: SentencePairs, translations: dict[ModelKey, list[str]], number: int
 ) -> tuple[TranslationSample, ...]:
     """A fixed choice of test sentences, whatever their translations."""
-    if not number:
-        return ()
-    indices = {pair: row for row, pair in enumerate(zip(test.sources, test.targets, strict=True))}
-    sample = test.take(number)
-    rows = [indices[pair] for pair in zip(sample.sources, sample.targets, strict=True)]
     return tuple(
         TranslationSample(
             source=test.sources[row],
             reference=test.targets[row],
             translations={key: texts[row] for key, texts in translations.items()},
         )
-        for row in rows
+        for row in (test.choice(number) if number else ())
     )
 
 

@@ -73,11 +73,7 @@ def prepared(recipe: VisualQuestionRecipe, questions: Mapping[str, VisualQuestio
 
 
 def check_parts(data: VisualQuestionData, questions: Mapping[str, VisualQuestions]) -> None:
-    """Makes sure that each part can be used before anything is trained.
-
-    Raises:
-        DataError: no question of a part has an answer of the vocabulary, or its first image cannot be read.
-    """
+    """Raises ``DataError`` for a part without known answers, or whose first image cannot be read."""
     for role, subset in questions.items():
         subset.images.read(subset.images.path(subset.rows[0].image))
         if data.unknown[role] == len(subset):
@@ -116,14 +112,7 @@ def _digested(
 def new_network(
     recipe: VisualQuestionRecipe, words: int, answers: Sequence[str], vectors: Tensor | None = None
 ) -> McanForQuestionAnswering:
-    """The recipe's network with random weights, a function of the seed, in training mode.
-
-    Args:
-        recipe: its sections for the data, the network and training.
-        words: V, number of them.
-        answers: that it chooses between.
-        vectors: of the words ``[V, E]``; None for random ones.
-    """
+    """The recipe's network with random weights, a function of the seed, and word vectors ``[V, E]``."""
     network, data = recipe.network, recipe.visual_questions
     names = dict(enumerate(answers))
     config = McanConfig(

@@ -1,8 +1,9 @@
-"""The page of a run of visual questions."""
+"""The page of a run of visual questions, with attention drawn over images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -10,9 +11,9 @@ from markupsafe import Markup
 
 from probattn.report import MODEL_TITLES
 from probattn.report.charts.heatmap import heatmap
+from probattn.report.charts.svg import add, drawing, hint, text_of
 from probattn.report.markup import Section
 from probattn.report.measures import MODEL_STYLES
-from probattn.tasks.visual_questions.drawing import overlay
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
 
 SMALL = 60.0
@@ -112,3 +113,53 @@ def _maps(sample: VisualQuestionSample) -> list[Drawn]:
         )
         for words, values, ramp in drawings
     ]
+
+
+SHADE = 0.88
+"""Opacity of the overlay over a region of weight 0."""
+
+
+def boxes_of(sample: VisualQuestionSample) -> Sequence[tuple[float, float, float, float]]:
+    """The boxes of the regions; cells of a square, in order, where they are not known."""
+    if sample.boxes:
+        return sample.boxes
+    count = len(sample.region_map.mean)
+    side = math.ceil(math.sqrt(count))
+    cells = [divmod(index, side) for index in range(count)]
+    return [(column / side, row / side, (column + 1) / side, (row + 1) / side) for row, column in cells]
+
+
+def overlay(
+    sample: VisualQuestionSample,
+    values: Sequence[float] | None,
+    title: str,
+    *,
+    top: float | None = None,
+    size: float = 144,
+) -> Markup:
+    """An image under an overlay that is the darker over a region the smaller its value; None for no overlay.
+
+    ``top`` is the value without shade, by default the largest.
+    """
+    root = drawing(size, size, title, css="chart overlaid")
+    if sample.image_url:
+        image = add(root, "image", "image", x=0, y=0, width=size, height=size)
+        image.set("href", sample.image_url)
+        image.set("preserveAspectRatio", "none")
+    else:
+        add(root, "rect", "blank", x=0, y=0, width=size, height=size)
+    if values is None:
+        return text_of(root)
+    maximum = max(values, default=0.0) if top is None else top
+    for number, ((left, up, right, down), value) in enumerate(zip(boxes_of(sample), values, strict=True)):
+        share = min(1.0, value / maximum) if maximum else 0.0
+        box = {
+            "x": size * left,
+            "y": size * up,
+            "width": max(0.0, size * (right - left)),
+            "height": max(0.0, size * (down - up)),
+        }
+        shade = add(root, "rect", "shade", **box)
+        shade.set("fill-opacity", f"{SHADE * (1 - share):.3f}")
+        hint(shade, f"region {number}: {value:.4f}")
+    return text_of(root)

@@ -41,15 +41,21 @@ from probattn.tasks.visual_questions.building import (
     new_network,
     prepared,
 )
-from probattn.tasks.visual_questions.measures import MEASURES, answer_columns, figures
 from probattn.tasks.visual_questions.page import sections
-from probattn.tasks.visual_questions.predicting import Trained, answers_of
 from probattn.tasks.visual_questions.questions import (
+    Trained,
+    answers_of,
     by_kind,
     sample_of,
 )
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
-from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
+from probattn.tasks.visual_questions.results import (
+    MEASURES,
+    VisualQuestionResults,
+    VisualQuestionSample,
+    answer_columns,
+    figures,
+)
 
 TITLES = {"test": "Original", "noisy": "Noisy"}
 Columns = dict[str, Tensor]

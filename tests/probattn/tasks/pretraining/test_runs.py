@@ -19,11 +19,11 @@ from probattn.inference.records import read_records
 from probattn.models.electra import Corrupted
 from probattn.tasks import load_network, load_results, load_task, run_task, train
 from probattn.tasks.errors import RunError
-from probattn.tasks.pretraining.evaluation import piece
-from probattn.tasks.pretraining.measures import (
+from probattn.tasks.pretraining.evaluation import (
     area,
     detection_columns,
     figures,
+    piece,
     score_bins,
     validation_figures,
 )
