@@ -1,7 +1,8 @@
 """Topics of a report: what the methods of a network ask to be measured besides predictions.
 
 A topic has a function here that measures it, and a file in :mod:`probattn.report` with its records and its section.
-Every task hands over a :class:`TopicData` and keeps what :func:`measure_topics` returns.
+Every task provides a :class:`TopicData` and stores what :func:`measure_topics` returns. A further topic measures tables
+and is registered with :func:`register_topic`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +25,7 @@ from probattn.report import (
     HeadRows,
     Heads,
     HeadsKey,
+    Listing,
     SiteHeads,
     clouds,
     gather,
@@ -34,7 +35,6 @@ from probattn.report import (
 )
 from probattn.report.sites import SiteHealth, site_health, weight_spreads
 from probattn.sites.bayesian import KLReduction
-from probattn.sites.method import Measured
 from probattn.tasks.networks import Network, measured, on_device
 from probattn.tasks.progress import counting
 
@@ -210,20 +210,56 @@ def _without_heads(
         return head_redundancy(network.net, measured, calls)
 
 
-TOPICS: Mapping[Measured, tuple[str, Callable[[Sequence[Network[Any]], TopicData], Any]]] = MappingProxyType(
-    {
-        "posterior": ("health", measure_posterior),
-        "alignment": ("alignment", measure_alignment),
-        "heads": ("heads", measure_heads),
-    }
-)
+Measure = Callable[[Sequence[Network[Any]], TopicData], Any]
+"""Measures networks, the deterministic baseline first if there is one, on test examples."""
+
+TOPICS: dict[str, tuple[str, Measure]] = {
+    "posterior": ("health", measure_posterior),
+    "alignment": ("alignment", measure_alignment),
+    "heads": ("heads", measure_heads),
+}
 """Field of the records and measuring function, by what a method names in ``measured``."""
 
 
+def register_topic(
+    name: str, measure: Callable[[Sequence[Network[Any]], TopicData], Iterable[Listing]]
+) -> None:
+    """Adds a topic whose results are tables of the report.
+
+    Args:
+        name: what a method names in its ``measured``.
+        measure: returns the tables of networks, the deterministic baseline first if there is one, and of test
+            examples.
+
+    Raises:
+        ValueError: there is a topic of that name.
+    """
+    if name in TOPICS:
+        raise ValueError(f"register_topic: expected a new name, got {name!r} ({', '.join(TOPICS)} are there)")
+    TOPICS[name] = ("listings", measure)
+
+
 def measure_topics(networks: Sequence[Network[Any]], data: TopicData) -> dict[str, Any]:
-    """Records of the topics that the methods of the run's network, the last one, ask for, by field of the results."""
-    topics = measured(networks[-1].net)
-    return {field: measure(networks, data) for name, (field, measure) in TOPICS.items() if name in topics}
+    """Records of the topics that the methods of the run's network ask for, by field of the results.
+
+    Args:
+        networks: the deterministic baseline, if there is one, and the run's own last.
+        data: test examples.
+
+    Raises:
+        ValueError: a method names a topic that is not registered.
+    """
+    names = measured(networks[-1].net)
+    if unknown := names - TOPICS.keys():
+        raise ValueError(
+            f"measured: expected topics among {', '.join(TOPICS)}, got {min(unknown)!r}; register_topic adds one"
+        )
+    records: dict[str, Any] = {}
+    for name, (field, measure) in TOPICS.items():
+        if name in names:
+            record = measure(networks, data)
+            records[field] = (*records.get(field, ()), *record) if field == "listings" else record
+    return records
 
 
-__all__ = ["TOPICS", "TopicData", "measure_topics"]
+__all__ = ["TOPICS", "TopicData", "measure_topics", "register_topic"]
