@@ -70,9 +70,7 @@ class GraphVocabulary:
                 "min_frequency"
             )
         return cls(
-            texts.types,
-            tuple(sorted(frequent, key=lambda word: (-counts[word], word))),
-            texts.relations,
+            texts.types, tuple(sorted(frequent, key=lambda word: (-counts[word], word))), texts.relations
         )
 
     def __len__(self) -> int:

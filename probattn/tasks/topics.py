@@ -39,10 +39,6 @@ from probattn.tasks.networks import Network, measured, on_device
 from probattn.tasks.progress import counting
 
 
-def _no_rows(_: AttentionCalls) -> Iterable[HeadRows]:
-    return ()
-
-
 @dataclass(frozen=True)
 class TopicData:
     """Test examples of a run, and what topics do with them.
@@ -67,7 +63,7 @@ class TopicData:
     prediction: Any
     accuracy: Callable[[Network[Any], Any], Callable[[], float]] | None = None
     measure: str = "accuracy"
-    rows: Callable[[AttentionCalls], Iterable[HeadRows]] = _no_rows
+    rows: Callable[[AttentionCalls], Iterable[HeadRows]] = lambda _: ()
 
 
 HEALTH_BATCHES = 4
@@ -168,10 +164,7 @@ def measure_heads(networks: Sequence[Network[Any]], data: TopicData) -> Heads | 
         inputs = network.tracked(data.batches(network, examples), doing)
         sites += site_heads(network.captured(inputs, calls), key, head_lengths(network.net, calls))
     return Heads(
-        texts=len(examples),
-        sites=tuple(sites),
-        rows=tuple(data.rows(calls)),
-        **_drops(networks, data, calls),
+        texts=len(examples), sites=tuple(sites), rows=tuple(data.rows(calls)), **_drops(networks, data, calls)
     )
 
 

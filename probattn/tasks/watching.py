@@ -209,12 +209,7 @@ def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
         records.append(
             WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
         )
-    return WatchedExample(
-        text=words.text,
-        keys=words.keys,
-        queries=words.queries,
-        maps=tuple(records),
-    )
+    return WatchedExample(text=words.text, keys=words.keys, queries=words.queries, maps=tuple(records))
 
 
 def _matrix(values: Tensor) -> tuple[tuple[float, ...], ...]:

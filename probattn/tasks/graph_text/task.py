@@ -13,13 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from probattn.data import (
-    DataError,
-    GraphTextCollate,
-    GraphTexts,
-    GraphVocabulary,
-    TokenizedGraphTexts,
-)
+from probattn.data import DataError, GraphTextCollate, GraphTexts, GraphVocabulary, TokenizedGraphTexts
 from probattn.files.durable import digest
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
@@ -37,12 +31,7 @@ from probattn.models.translation import token_measures
 from probattn.report import ModelKey, RunDescription
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graph_text.answering import GraphTextAnswering
-from probattn.tasks.graph_text.measures import (
-    MEASURES,
-    figures,
-    text_columns,
-    token_columns,
-)
+from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import sections
 from probattn.tasks.graph_text.recipe import GraphTextRecipe
 from probattn.tasks.graph_text.results import (

@@ -226,7 +226,8 @@ def _section(title: str, model: Any, prefix: str, level: int = 2, seen: set[Any]
     for kind, names in shared.items():
         heading = ", ".join(f"`{prefix}{name}`" for name in names)
         block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4), seen)
-        described = [f"- `{name}`: {inner[name].description}{_optional(inner[name])}" for name in names]
+        required = {name: " Must be given." if inner[name].is_required() else "" for name in names}
+        described = [f"- `{name}`: {inner[name].description}{required[name]}" for name in names]
         if len(names) > 1 or inner[names[0]].default is None:
             block[1:1] = ["", *described]
         lines += block
@@ -237,10 +238,6 @@ def _section(title: str, model: Any, prefix: str, level: int = 2, seen: set[Any]
                 f"`{prefix}{name}.NAME`", model_of_entries, f"{prefix}{name}.NAME.", min(level + 1, 4)
             )
     return lines
-
-
-def _optional(field: FieldInfo) -> str:
-    return " Must be given." if field.is_required() else ""
 
 
 def _row(name: str, field: FieldInfo) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from probattn.checks import shown
 from probattn.data import DataError
@@ -73,20 +73,15 @@ def read(text: str, where: str, overrides: Sequence[str], kind: KindOf, *, name:
     cls = kind(content)
     if issubclass(cls, MethodRecipe):
         cls = with_registered(cls)
+    empty = {
+        key
+        for key, field in cls.model_fields.items()
+        if content.get(key) is None and section(field.annotation)
+    }
     try:
-        return cls.model_validate(_without_empty_sections(content, cls))
+        return cls.model_validate({key: value for key, value in content.items() if key not in empty})
     except ValidationError as error:
         raise RecipeError(where, problems(error, cls, positions)) from None
-
-
-def _without_empty_sections(content: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """Leaves out sections of which only the name stands there."""
-    fields = kind.model_fields
-    return {
-        key: value
-        for key, value in content.items()
-        if not (value is None and key in fields and section(fields[key].annotation) is not None)
-    }
 
 
 def _override(content: dict[str, Any], positions: Places, override: str, where: str) -> None:

@@ -7,13 +7,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, create_model, model_validator
 
-from probattn.sites import (
-    METHODS,
-    AlignmentAttention,
-    BayesianAttention,
-    DisagreementAttention,
-    Method,
-)
+from probattn.sites import METHODS, AlignmentAttention, BayesianAttention, DisagreementAttention, Method
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.derived import MethodSection, method_section

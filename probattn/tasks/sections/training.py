@@ -48,13 +48,10 @@ TRAINING: dict[str, Any] = {
         "length_pool",
         {
             "description": "Batches hold examples of similar length, sorted within this many updates' examples; null "
-            "for examples at random. Short texts train faster for it: less of a batch is padding.",
+            "for examples at random. Short texts train faster for it: less of a batch is padding."
         },
     ),
-    "optimizer": (
-        Literal["adamw", "adam", "sgd"],
-        Field(default="adamw", description="Optimiser of torch."),
-    ),
+    "optimizer": (Literal["adamw", "adam", "sgd"], Field(default="adamw", description="Optimiser of torch.")),
     "optimizer_arguments": Key(
         OptimizerOptions, "arguments", {"annotation": dict[str, bool | int | float | list[float]]}
     ),
@@ -80,10 +77,7 @@ TRAINING: dict[str, Any] = {
     "seed": Key(
         RunOptions,
         "seed",
-        {
-            "le": LARGEST_SEED,
-            "description": "Of new parameters, the order of the data, noise and dropout.",
-        },
+        {"le": LARGEST_SEED, "description": "Of new parameters, the order of the data, noise and dropout."},
     ),
     "kl_weight": Key(
         KLSchedule,

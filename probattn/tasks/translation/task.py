@@ -111,11 +111,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def sizes(self) -> Mapping[str, int]:
         """Number of pairs of each part."""
         splits = self.splits
-        return {
-            "training": len(splits.train),
-            "validation": len(splits.validation),
-            "test": len(splits.test),
-        }
+        return {"training": len(splits.train), "validation": len(splits.validation), "test": len(splits.test)}
 
     def load_data(self) -> PairData:
         """Learns the subwords and tokenizes everything, so that no sentence is refused after training."""
@@ -129,7 +125,9 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             tokenized["train"],
             tokenized["validation"],
             PairCollate(),
-            {"data": pairs_digest(splits)},  # and with it the subwords, which the recipe learns from them
+            {
+                "data": digest(_digested(splits))
+            },  # and with it the subwords, which the recipe learns from them
             None if self.recipe.probe is None else self._watched(subwords),
             subwords,
         )
@@ -307,12 +305,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         return TranslationAnswering(self)
 
 
-def pairs_digest(splits: ParallelSplits) -> str:
-    """A fingerprint of the data, so that a run is not resumed on others."""
-    return digest(_digested(splits))
-
-
 def _digested(splits: ParallelSplits) -> Iterator[str]:
+    """What a fingerprint of the data is made of, so that a run is not resumed on others."""
     for role, pairs in splits.roles().items():
         yield role
         yield from (

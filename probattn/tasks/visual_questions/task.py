@@ -13,11 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from probattn.data import (
-    TokenizedVisualQuestions,
-    VisualQuestionCollate,
-    VisualQuestions,
-)
+from probattn.data import TokenizedVisualQuestions, VisualQuestionCollate, VisualQuestions
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.report import DataSet, ModelKey, RunDescription
@@ -35,19 +31,9 @@ from probattn.tasks.programs import ProgramTask
 from probattn.tasks.topics import TopicData
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.answering import VisualAnswering
-from probattn.tasks.visual_questions.building import (
-    VisualQuestionData,
-    check_parts,
-    new_network,
-    prepared,
-)
+from probattn.tasks.visual_questions.building import VisualQuestionData, check_parts, new_network, prepared
 from probattn.tasks.visual_questions.page import sections
-from probattn.tasks.visual_questions.questions import (
-    Trained,
-    answers_of,
-    by_kind,
-    sample_of,
-)
+from probattn.tasks.visual_questions.questions import Trained, answers_of, by_kind, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
 from probattn.tasks.visual_questions.results import (
     MEASURES,

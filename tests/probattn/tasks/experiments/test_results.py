@@ -23,6 +23,8 @@ from probattn.tasks.experiments import (
     ExperimentResults,
     ExperimentView,
     HeadCounts,
+)
+from probattn.tasks.experiments.results import (
     first_steps,
     fisher_p,
     log_rank_p,
