@@ -314,7 +314,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         prediction, held_out = self.recipe.prediction, self.deciding.held_out()
         drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
         for key, answers_of_role in answers.items():
-            held_out[key].keep(run, key, drawing, list(map(object_of, answers_of_role)))
+            held_out[key].store(run, key, drawing, list(map(object_of, answers_of_role)))
 
     def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""

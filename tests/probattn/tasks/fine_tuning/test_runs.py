@@ -232,9 +232,9 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     held = task.deciding.held_out(str(other))["test"]
     identity = task.section_of_examples.identity
     known = {identity(each) for part in ("train", "validation") for each in task.examples[part]}
-    assert len(held.known) == sum(identity(each) in known for each in held.examples) > 0
+    assert len(held.seen) == sum(identity(each) in known for each in held.examples) > 0
     succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
-    assert read_policy(place).size == (120 if name == "images" else 48) - len(held.known)
+    assert read_policy(place).size == (120 if name == "images" else 48) - len(held.seen)
     assert str(other) in (place / "triage.html").read_text(encoding="utf-8")
 
 
@@ -345,10 +345,10 @@ def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
         return HeldOut("t", "in_domain", "s", ("a film",), None, ("0",), examples=(example,))
 
     answer = {"label": "0", "probabilities": {"0": 1.0}, "entropy": 0.0, "mutual_information": 0.0}
-    held("bad").keep(tmp_path, "test", {"seed": 0}, [answer])
-    assert held("bad").kept(tmp_path, "test", {"seed": 0}) == [answer]
-    assert held("worse").kept(tmp_path, "test", {"seed": 0}) is None
-    assert held("bad").kept(tmp_path, "test", {"seed": 1}) is None
+    held("bad").store(tmp_path, "test", {"seed": 0}, [answer])
+    assert held("bad").stored(tmp_path, "test", {"seed": 0}) == [answer]
+    assert held("worse").stored(tmp_path, "test", {"seed": 0}) is None
+    assert held("bad").stored(tmp_path, "test", {"seed": 1}) is None
 
 
 def test_other_heads_say_that_they_have_no_class_to_decide_about(finished) -> None:
