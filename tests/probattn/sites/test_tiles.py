@@ -22,9 +22,8 @@ from probattn.sites import AttentionSite, tiled_posterior
 from probattn.sites.layout import PAIRS
 from probattn.sites.noise import Noise, PlacedNoise, SeededNoise
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.tile_kl import TileKL
 from probattn.sites.tiled_posterior import Attending, TiledPosterior
-from probattn.sites.tiles import TiledCall, tiled_attention
+from probattn.sites.tiles import TiledCall, TileKL, tiled_attention
 
 B, H, T, S, D = 3, 4, 7, 9, 5
 CLOSE = {torch.float32: 5e-5, torch.float64: 1e-11}

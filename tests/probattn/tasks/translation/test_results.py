@@ -20,13 +20,8 @@ from probattn.report import (
     write_results,
 )
 from probattn.tasks import Translation, write_page
-from probattn.tasks.translation import (
-    TranslationResults,
-    TranslationSample,
-    step_seconds,
-    translation_curves,
-)
-from probattn.tasks.translation.results import figures, parts_of_bleu
+from probattn.tasks.translation import TranslationResults, TranslationSample
+from probattn.tasks.translation.results import figures, parts_of_bleu, step_seconds, translation_curves
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
 
