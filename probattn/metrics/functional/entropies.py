@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probattn.metrics.functional.inputs import (
     InputKind,
-    check_known,
+    check_option,
     draw_probabilities,
     mean_probabilities,
     require_draws,
@@ -168,7 +168,7 @@ def uncertainty(
         >>> uncertainty(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), "predictive_entropy")
         tensor([0.6931, 0.0000])
     """
-    check_known("uncertainty", kind, UncertaintyKind)
+    check_option("uncertainty", kind, UncertaintyKind)
     functions = {
         "least_confidence": least_confidence,
         "predictive_entropy": predictive_entropy,
