@@ -14,7 +14,7 @@ from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 
 from probattn.checks import optional
 from probattn.metrics import functional
-from probattn.metrics.functional.entropies import UncertaintyKind
+from probattn.metrics.functional.examples import UncertaintyKind
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,

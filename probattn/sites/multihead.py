@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.answers import Attending
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import refuse_repeated
 from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.sites.site import AttentionSite, LatentSite, SiteSpec, refuse_tracing
-from probattn.sites.tiled_posterior import Attending
 from probattn.sites.upward import UpwardChain
 
 _ELSEWHERE: Mapping[type, str] = {

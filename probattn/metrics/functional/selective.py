@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.entropies import mutual_information, predictive_entropy
+from probattn.metrics.functional.examples import mutual_information, predictive_entropy
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
