@@ -89,9 +89,9 @@ def program_for(
 def _program_class(net: nn.Module, labels: Tensor | None) -> type[Program] | None:
     if not isinstance(net, PreTrainedModel):
         return None
-    own: type[Program] | None = getattr(type(net), "program_class", None)
-    if own is not None:
-        return own
+    declared: type[Program] | None = getattr(type(net), "program_class", None)
+    if declared is not None:
+        return declared
     head = next((name for cls in type(net).__mro__ for name in _heads(cls)), None)
     if head is None:
         return None

@@ -158,7 +158,9 @@ class KeywordTask:
     def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> KeywordBatch:
         """Sentences of one step, of every run; arguments as for :meth:`CopyTask.draw`."""
         batches = [self._sentences(_generator(seed, step, split), batch_size) for seed in seeds]
-        words, labels, positions = (torch.from_numpy(np.stack(part)) for part in zip(*batches, strict=True))
+        words, labels, positions = (
+            torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)
+        )
         return KeywordBatch(words, labels, positions)
 
     def _sentences(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:

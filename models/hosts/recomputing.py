@@ -28,8 +28,8 @@ class HostContexts:
     def __call__(self) -> Contexts:
         """The contexts of the first and the second run."""
         states: dict[int, _State] = {}
-        for part in self._module.modules():
-            state: Any = getattr(part, "state", None)
+        for module in self._module.modules():
+            state: Any = getattr(module, "state", None)
             if hasattr(state, "remember"):
                 states[id(state)] = state
         return checkpoint_contexts(*(state.remember() for state in states.values()))

@@ -263,9 +263,9 @@ def test_memory_of_a_step_grows_linearly_with_the_length(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _small_tiles(monkeypatch, 2**12)
-    short, long = (_peak(length, tmp_path, kind) for length in (128, 512))
+    short, long = (_peak(length, tmp_path, kind) for length in (64, 256))
     assert long < 5 * short  # a map would be 16 times as large
-    assert long < 4 * 2 * 8 * 512**2 / 3  # a map
+    assert long < 4 * 2 * 8 * 256**2 / 3  # a map
 
 
 def _met(site: AttentionSite, *handlers: AbstractContextManager[Any]) -> Tensor | None:
