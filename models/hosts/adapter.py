@@ -23,9 +23,9 @@ from probattn.models.hosts.windows import (
     windows_to_heads,
 )
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
+from probattn.sites.answers import Attending
 from probattn.sites.hooks import reads_weights
 from probattn.sites.layout import PAIRS
-from probattn.sites.tiled_posterior import Attending
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
 
 ATTRIBUTE = "probattn"
