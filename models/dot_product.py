@@ -74,18 +74,29 @@ def additive_mask(valid: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-class ProjectedAttention(nn.Module):
+class OwnAttention(nn.Module):
+    """Base of attention modules of our own, whose family's eager attention function is that of this file."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def dot_product(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output ``[B, T, H, E]`` and weights of the function that the configuration names, unscaled by default."""
+        defaults = {"scaling": 1.0, "dropout": 0.0}
+        return attention_function(self.config)(self, query, key, value, mask, **defaults | options)
+
+
+class ProjectedAttention(OwnAttention):
     """Scaled dot-product attention of several heads with projections of queries, keys and values (Vaswani et al. 2017).
 
-    Args:
-        config: sizes.
-        dropout: of the weights.
-        bias: whether the projections have one.
+    ``dropout`` is that of the weights; ``bias`` tells whether the projections have one.
     """
 
     def __init__(self, config: PretrainedConfig, dropout: float = 0.0, *, bias: bool = True) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.dropout = dropout
         self.num_heads = config.num_attention_heads
         size = config.hidden_size
@@ -95,20 +106,12 @@ class ProjectedAttention(nn.Module):
     def attend(
         self, states: Tensor, others: Tensor, mask: Tensor, valid: Tensor | None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """The heads' outputs side by side, without an output projection.
+        """The heads' outputs ``[B, T, d]`` without an output projection, and the weights ``[B, H, T, S]``, if any.
 
-        Args:
-            states: ``[B, T, d]``.
-            others: ``[B, S, d]``.
-            mask: additive, ``[B, 1, T | 1, S]``.
-            valid: bool ``[B, T]``, False at padding of ``states``; None where there is none.
-            **options: for the attention function.
-
-        Returns:
-            ``[B, T, d]`` and the weights ``[B, H, T, S]``, None where the attention implementation gives none.
+        States ``[B, T, d]`` attend to others ``[B, S, d]`` by an additive mask ``[B, 1, T | 1, S]``; ``valid``, bool
+        ``[B, T]``, is False at padding of the states.
         """
-        output, weights = attention_function(self.config)(
-            self,
+        output, weights = self.dot_product(
             self.heads(self.query(states)),
             self.heads(self.key(others)),
             self.heads(self.value(others)),

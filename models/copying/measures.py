@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.models.copying.keyword import KeywordOutput
-from probattn.models.copying.network import CopyingOutput, CopyingRuns
+from probattn.models.copying.network import CopyingOutput, CopyingRuns, KeywordOutput
 from probattn.models.copying.tasks import KeywordBatch
 from probattn.probes import lexical_probe
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from probattn.checks import check_integer
 from probattn.data import NodeGraph
+from probattn.models.graph.layer import is_mostly_zero, matrix
 from probattn.models.graph.network import GraphAttentionNetwork
-from probattn.models.graph.sparse import is_mostly_zero, matrix
 from probattn.models.program import Program
 from probattn.sites import Edges
 from probattn.sites.handlers import is_handled

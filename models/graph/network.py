@@ -1,9 +1,9 @@
-"""The two-layer graph attention network of Velickovic et al. 2018."""
+"""The two-layer graph attention network of Velickovic et al. 2018, and how its attention looks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.models.gat_options import GATOptions
-from probattn.models.graph.layer import GraphAttention
-from probattn.models.graph.sparse import drop
+from probattn.models.graph.layer import GraphAttention, drop
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
 
 Layers = Literal["all", "first", "last"] | Sequence[int]
@@ -175,3 +174,63 @@ def pick_layers(layers: Layers) -> tuple[int, ...]:
         if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:
             raise ValueError(f"layers: expected numbers from {-count} to {count - 1}, got {layer!r}")
     return tuple(sorted({layer % count for layer in layers}))
+
+
+@dataclass(frozen=True)
+class LayerMeasures:
+    """What one layer's attention looks like on a graph, means over heads and edges or nodes.
+
+    Attributes:
+        site: name of the attention site.
+        from_uniform: mean of ``|weight * degree - 1|`` over edges and heads, degree the number of incoming edges of the
+            target: 0 for uniform attention.
+        query_norm: mean 2-norm of the nodes' queries.
+        key_norm: mean 2-norm of the nodes' keys.
+        value_norm: mean 2-norm of the nodes' values, the scale to see the other two at.
+    """
+
+    site: str
+    from_uniform: float
+    query_norm: float
+    key_norm: float
+    value_norm: float
+
+
+def distance_from_uniform(weights: Tensor, edges: Edges) -> Tensor:
+    """Mean of ``|weight * degree - 1|``.
+
+    Args:
+        weights: ``[E, H]``.
+        edges: E edges.
+
+    Returns:
+        A number.
+
+    Example:
+        >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
+        >>> distance_from_uniform(torch.tensor([[0.75], [0.25], [1.0]]), edges)
+        tensor(0.3333)
+    """
+    return (weights * edges.degree[edges.target].unsqueeze(1) - 1).abs().mean()
+
+
+@torch.no_grad()
+def measure_attention(net: GraphAttentionNetwork, features: Tensor, edges: Edges) -> list[LayerMeasures]:
+    """Measures both layers in evaluation mode; latent weights at their posterior expectation.
+
+    Args:
+        net: the network.
+        features: ``[N, F]``, dense or sparse.
+        edges: between the N nodes.
+
+    Returns:
+        One record a layer, the hidden one first.
+    """
+    records = []
+    for layer, (site, inputs, weights) in zip(
+        (net.hidden, net.output), net.passes(features, edges), strict=True
+    ):
+        value, query, key = layer.features(inputs)
+        norms = (float(item.norm(dim=-1).mean()) for item in (query, key, value))
+        records.append(LayerMeasures(site, float(distance_from_uniform(weights, edges)), *norms))
+    return records

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PretrainedConfig
-
-from probattn.models.translation.network import BEGIN, END, PAD
+from probattn.models.lstm import OwnEncoderDecoderConfig
 
 
-class GraphWriterConfig(PretrainedConfig):
+class GraphWriterConfig(OwnEncoderDecoderConfig):
     """Sizes of a network that writes a text about a title and a knowledge graph.
 
     The defaults are those of Koncel-Kedziorski et al. (2019) and of their released settings.
@@ -61,12 +59,6 @@ class GraphWriterConfig(PretrainedConfig):
         self.lstm_layers = lstm_layers
         self.dropout = dropout
         self.attention_dropout = attention_dropout
-        self._check()
-        special = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
-        defaults = {"decoder_start_token_id": kwargs.get("bos_token_id", BEGIN), "is_encoder_decoder": True}
-        super().__init__(**special | defaults | kwargs)
-
-    def _check(self) -> None:
         sizes = (
             "hidden_size",
             "num_hidden_layers",
@@ -74,16 +66,10 @@ class GraphWriterConfig(PretrainedConfig):
             "feed_forward_size",
             "lstm_layers",
         )
-        for name in ("vocab_size", "num_relations", *sizes):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"GraphWriterConfig.{name}: expected an integer >= 1, got {size!r}")
-        for name in ("dropout", "attention_dropout"):
-            share = getattr(self, name)
-            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
-                raise ValueError(f"GraphWriterConfig.{name}: expected a number in [0, 1), got {share!r}")
+        self._check(("vocab_size", "num_relations", *sizes), shares=("dropout", "attention_dropout"))
         if self.hidden_size % self.num_attention_heads or self.hidden_size % 2:
             raise ValueError(
                 f"GraphWriterConfig.hidden_size: expected an even multiple of the heads ({self.num_attention_heads}), "
                 f"got {self.hidden_size}"
             )
+        super().__init__(**kwargs)

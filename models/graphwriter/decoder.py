@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.models.dot_product import additive_mask
-from probattn.models.graphwriter.attention import ContextAttention, Projected
 from probattn.models.graphwriter.configuration import GraphWriterConfig
 from probattn.models.graphwriter.encoder import GraphWriterEncoderOutput
+from probattn.models.graphwriter.graph import ContextAttention, Projected
 from probattn.models.translation.recurrent.attention import masked_log_softmax
-from probattn.models.translation.recurrent.decoder import DecoderState
+from probattn.models.translation.recurrent.lstms import DecoderState
 
 
 @dataclass(eq=False)
@@ -55,16 +55,10 @@ class GraphWriterDecoder(nn.Module):
         real: Tensor | None,
         past: FedState | None,
     ) -> tuple[Tensor, Tensor, FedState, list[Tensor | None]]:
-        """Reads the tokens before each place.
+        """h ``[B, T, d]``, c ``[B, T, 2d]``, the next state, and the weights of both attention calls.
 
-        Args:
-            embedded: of tokens ``[B, T, d]``.
-            encoded: the encoder's output.
-            real: bool ``[B, T]``, False at padding, wherever it stands; None without any.
-            past: the state to go on from; None for the start.
-
-        Returns:
-            h ``[B, T, d]``, c ``[B, T, 2d]``, the next state, and the weights of both attention calls.
+        Of embedded tokens ``[B, T, d]``; ``real``, bool ``[B, T]``, is False at padding, wherever it stands;
+        ``past`` is the state to go on from.
         """
         vertices, title = cast(Tensor, encoded.last_hidden_state), cast(Tensor, encoded.title)
         masks = [
@@ -138,11 +132,8 @@ class CopyOutput(nn.Module):
     def forward(self, states: Tensor, contexts: Tensor, entities: Tensor, entity_mask: Tensor) -> Tensor:
         """Log-probabilities ``[B, T, V + K]`` of words and then entities, in the type of the weights.
 
-        Args:
-            states: h ``[B, T, d]``.
-            contexts: c ``[B, T, 2d]``.
-            entities: v ``[B, K, d]``.
-            entity_mask: bool ``[B, K]``; the others have probability 0 and a finite logarithm.
+        Of h ``[B, T, d]``, c ``[B, T, 2d]`` and v ``[B, K, d]``; where ``entity_mask``, bool ``[B, K]``, is False the
+        probability is 0 and its logarithm finite.
         """
         read = self.dropout(torch.cat([states, contexts], dim=-1))
         gate = self.gate(read)

@@ -1,13 +1,59 @@
-"""The graph transformer: vertices of entities, relations and the whole, and the blocks that they pass."""
+"""The graph transformer: attention between vertices of entities, relations and the whole."""
 
 from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from probattn.models.dot_product import additive_mask
-from probattn.models.graphwriter.attention import VertexAttention
+from probattn.models.dot_product import ProjectedAttention, additive_mask, eager_attention_forward
 from probattn.models.graphwriter.configuration import GraphWriterConfig
+
+
+class Projected(NamedTuple):
+    """Keys and values of all heads, ``[B, H, S, D]``, and their additive mask ``[B, 1, 1, S]``."""
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor
+
+
+class VertexAttention(ProjectedAttention):
+    r"""What a state takes from others, heads side by side, beside the state itself (Koncel-Kedziorski et al. 2019).
+
+    .. math:: \hat v_i = v_i + \Big\Vert_n \sum_j \alpha^n_{ij} W_V^n k_j, \qquad
+        \alpha^n_{ij} = \mathrm{softmax}_j\Bigl(\tfrac{(W_Q^n v_i)^\top W_K^n k_j}{\sqrt D}\Bigr)
+
+    There is no map after the heads. The scores are scaled as in Vaswani et al. (2017).
+    """
+
+    def __init__(self, config: GraphWriterConfig, dropout: float = 0.0) -> None:
+        super().__init__(config, dropout, bias=False)
+
+    def forward(
+        self, states: Tensor, others: Tensor, mask: Tensor, real: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends; see :meth:`attend`."""
+        output, weights = self.attend(states, others, mask, real)
+        return states + output, weights
+
+
+class ContextAttention(VertexAttention):
+    """The same from a decoder's states; by ``is_decoder`` conversion knows that the queries are those of a decoder."""
+
+    is_decoder: ClassVar[bool] = True
+
+    def project(self, others: Tensor, mask: Tensor) -> Projected:
+        """Keys and values of others ``[B, S, d]`` for :meth:`expected`; ``mask`` ``[B, 1, 1, S]``."""
+        return Projected(self.heads(self.key(others)), self.heads(self.value(others)), mask)
+
+    def expected(self, state: Tensor, others: Projected) -> Tensor:
+        """The context ``[B, d]`` of one state ``[B, d]`` under the weights themselves, without any method."""
+        query = self.heads(self.query(state[:, None]))
+        output, _ = eager_attention_forward(self, query, *others, scaling=self.scaling)
+        return state + output.flatten(1)
+
 
 NO_RELATION = -1
 """Numbers of a relation that is padding."""
@@ -86,16 +132,10 @@ class GraphTransformer(nn.Module):
     def forward(
         self, entities: Tensor, entity_mask: Tensor, relations: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Runs the blocks.
+        """Vertices ``[B, N, d]`` in the order of :func:`adjacency`, which of them are real, and each block's weights.
 
-        Args:
-            entities: ``[B, K, d]``.
-            entity_mask: bool ``[B, K]``.
-            relations: int64 ``[B, M, 3]``, -1 at padding.
-
-        Returns:
-            Vertices ``[B, N, d]`` in the order of :func:`adjacency`, 0 at padding; which are real, bool ``[B, N]``; the
-            weights of each block.
+        Of entities ``[B, K, d]``, their mask, bool ``[B, K]``, and relations int64 ``[B, M, 3]``, -1 at padding.
+        Padding is 0.
         """
         joined = adjacency(entity_mask, relations)
         real = joined.diagonal(dim1=-2, dim2=-1)  # [B, N]

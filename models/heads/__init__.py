@@ -1,7 +1,6 @@
 """Programs of networks with a head: what is observed of their output."""
 
-from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice
-from probattn.models.heads.regression import Regressor
+from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice, Regressor
 from probattn.models.heads.sequences import Translator
 from probattn.models.heads.tokens import (
     CausalLanguageModel,

@@ -11,17 +11,20 @@ from torch.jit._trace import is_tracing
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import register
-from probattn.models.hosts.masks import HostMask, own_keys, read_mask, read_traced
-from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import AttendedCall, CallFactor
-from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
-from probattn.models.hosts.windows import (
+from probattn.models.hosts.masks import (
+    HostMask,
     as_tokens,
     call_windows_to_heads,
     count_windows,
     in_batch,
+    own_keys,
+    read_mask,
+    read_traced,
     windows_to_heads,
 )
+from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.penalty import AttendedCall, CallFactor
+from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 from probattn.sites.hooks import reads_weights
 from probattn.sites.layout import PAIRS

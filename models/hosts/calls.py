@@ -1,9 +1,11 @@
-"""Descriptions of a network's attention calls."""
+"""Descriptions of a network's attention calls, and the choice of some."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True)
@@ -98,3 +100,53 @@ def _row(call: AttentionCall) -> tuple[str, ...]:
     if call.num_key_value_heads != call.num_heads:
         heads += f" ({call.num_key_value_heads} key heads)"
     return call.name, call.kind, ", ".join(masks) or "full", heads, str(call.head_dim)
+
+
+Layers = Literal["all", "first", "last"] | Sequence[int]
+Kind = Literal["all", "self", "cross"]
+Part = Literal["encoder", "decoder", "cross"]
+
+
+def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) -> AttentionCalls:
+    """The calls of these layers and kinds in order, as :func:`probattn.models.inspect` takes them.
+
+    Raises:
+        ValueError: an unknown word, a layer that does not exist, or no such call.
+    """
+    if attention not in get_args(Kind):
+        raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
+    groups: dict[tuple[str, str], list[AttentionCall]] = defaultdict(list)
+    for call in calls:
+        if attention in ("all", call.kind) and _in_part(call, layers):
+            groups[call.stack, call.kind].append(call)
+    words = "all" if isinstance(layers, str) and layers in get_args(Part) else layers
+    selected = {call.name for group in groups.values() for call in _pick(group, words)}
+    if not selected:
+        raise ValueError(
+            f"no attention call with layers={layers!r} and attention={attention!r} in this network"
+        )
+    return AttentionCalls(call for call in calls if call.name in selected)
+
+
+def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:
+    """True if a call is in the requested part of an encoder-decoder, or no part is requested."""
+    if not isinstance(layers, str) or layers not in get_args(Part):
+        return True
+    if layers == "cross" or call.kind == "cross":
+        return layers == call.kind
+    return call.decoder == (layers == "decoder")
+
+
+def _pick(group: list[AttentionCall], layers: str | Sequence[int]) -> list[AttentionCall]:
+    if isinstance(layers, str):
+        slices = {"all": slice(None), "first": slice(0, 1), "last": slice(-1, None)}
+        if layers not in slices:
+            raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
+        return group[slices[layers]]
+    for layer in layers:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not -len(group) <= layer < len(group):
+            raise ValueError(
+                f"layers: expected numbers from {-len(group)} to {len(group) - 1} for the {group[0].kind} attention of "
+                f"{group[0].stack!r}, got {layer!r}"
+            )
+    return [group[layer] for layer in layers]

@@ -1,4 +1,4 @@
-"""The description of a saved network, ``probattn.json``: its class and how it was converted."""
+"""The description of a saved network, ``probattn.json``, and the weights of its sites."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
-from torch import nn
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from probattn.checks import shown
 from probattn.files.json_files import JSONError, read_json
-from probattn.models.hosts.hosting import scale_of
-from probattn.models.hosts.pretrained import StoredNetworkError
-from probattn.models.hosts.record import Conversion
-from probattn.models.hosts.selection import Kind, Layers, Part
+from probattn.models.hosts.adapter import ATTRIBUTE
+from probattn.models.hosts.calls import Kind, Layers, Part
+from probattn.models.hosts.hosting import Conversion, scale_of
+from probattn.models.hosts.pretrained import StoredNetworkError, reading
 from probattn.options import hints
 from probattn.sites import METHODS, Method
 from probattn.sites.observation import ObservationNoise
@@ -119,3 +121,31 @@ def read_description(source: Path) -> Description:
 
 def _written(method: Any) -> dict[str, Any]:
     return asdict(method)
+
+
+WEIGHTS = "probattn.safetensors"
+"""The sites' weights, apart from the host's own: transformers reads the folder as a plain network."""
+
+
+def is_site(name: str) -> bool:
+    """Whether a name in a state dict is that of a weight which conversion added."""
+    return f".{ATTRIBUTE}." in f".{name}"
+
+
+def plain(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that are the host's own."""
+    return {name: tensor for name, tensor in weights.items() if not is_site(name)}
+
+
+def fill_sites(net: nn.Module, source: Path) -> None:
+    """Reads the sites' weights of a converted network from a folder; :class:`StoredNetworkError` if they do not fit."""
+    with reading(source, OSError, SafetensorError):
+        weights = load_file(source / WEIGHTS)
+    expected = {name: tensor.shape for name, tensor in net.state_dict().items() if is_site(name)}
+    stored = {name: tensor.shape for name, tensor in weights.items()}
+    differing = [name for name in sorted(expected | stored) if expected.get(name) != stored.get(name)]
+    if differing:
+        raise StoredNetworkError(
+            f"{source}: {len(differing)} site parameters in {WEIGHTS} do not fit {FILE}, {differing[0]} first"
+        )
+    net.load_state_dict(weights, strict=False)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from probattn.files.json_files import read_json
 from probattn.files.manifest import MANIFEST, Manifest
 from probattn.models.hosts.description import FILE
-from probattn.models.hosts.pretrained import StoredNetworkError, unreadable
+from probattn.models.hosts.pretrained import StoredNetworkError, reading, unreadable
 
 ACCESS = ("token", "cache_dir", "local_files_only", "force_download")
 """Options of ``from_pretrained`` that are about the hub."""
@@ -57,15 +57,12 @@ def download(name: str, **access: Any) -> Path | None:
         return None
     where: dict[str, Any] = {"repo_id": name, **access}
     where["revision"] = described.parent.name  # the commit, so that all files are of one
-    try:
+    with reading(name):
         sums = Path(hf_hub_download(filename=MANIFEST, **where))
         names = list(read_json(sums, TypeAdapter(Manifest)).files)
-        where |= (
-            {"local_files_only": True} if constants.HF_HUB_OFFLINE else {}
-        )  # older releases ask nevertheless
+        if constants.HF_HUB_OFFLINE:  # older releases ask nevertheless
+            where["local_files_only"] = True
         return Path(snapshot_download(allow_patterns=[FILE, MANIFEST, *names], **where))
-    except Exception as error:  # likewise
-        raise unreadable(name, error) from error
 
 
 def _description(name: str, access: dict[str, Any]) -> Path | None:

@@ -14,7 +14,7 @@ from transformers.masking_utils import (
     bidirectional_mask_function,
 )
 
-from probattn.models.hosts.bridges import bridge, has_bridge, is_bridge
+from probattn.models.hosts.eager import bridge, has_bridge, is_bridge
 from probattn.models.hosts.undriven import CONFIGURED, Implementations, former_implementation
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
-from probattn.models.hosts.windows import as_tokens, windows_to_heads
+from probattn.models.hosts.masks import as_tokens, windows_to_heads
 from probattn.sites import AttentionMask, DisagreementFactor
 from probattn.sites.repulsive import HeadProjection
 

@@ -29,9 +29,8 @@ from probattn.checks import shown
 from probattn.files.durable import full_disk_explained, sync_folder, tensor_bytes
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from probattn.models.hosts.card import CARD, card_sections, leave_out_folders, notes, write_card
-from probattn.models.hosts.description import FILE, Description, described_noise
-from probattn.models.hosts.record import Conversion, conversion, host_of
-from probattn.models.hosts.weights import WEIGHTS, is_site, plain
+from probattn.models.hosts.description import FILE, WEIGHTS, Description, described_noise, is_site, plain
+from probattn.models.hosts.hosting import Conversion, conversion, host_of
 
 DRAFT = ".probattn-draft"
 """Folder in which files are written before they replace those of an earlier save."""

@@ -15,9 +15,8 @@ from torch.jit._trace import is_tracing
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
-from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.calls import AttentionCall
-from probattn.models.hosts.eager import Attended, HostCall
+from probattn.models.hosts.eager import Attended, HostCall, is_bridge
 from probattn.sites import AttentionSite
 from probattn.sites.handlers import takes_expectations
 from probattn.sites.hooks import may_look

@@ -11,26 +11,11 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from probattn.models.dot_product import (
-    additive_mask,
-    attention_function,
-    eager_attention_forward,
-    valid_places,
-)
-from probattn.models.lstm import OwnPreTrainedModel
-
-__all__ = [
-    "CrossAttention",
-    "OneWayAttention",
-    "PairConfig",
-    "PairPreTrainedModel",
-    "Sides",
-    "eager_attention_forward",
-    "hidden_layers",
-]
+from probattn.models.dot_product import OwnAttention, additive_mask, valid_places
+from probattn.models.lstm import OwnConfig, OwnPreTrainedModel
 
 
-class PairConfig(PretrainedConfig):
+class PairConfig(OwnConfig):
     """Sizes that networks of two texts have in common.
 
     Args:
@@ -60,13 +45,8 @@ class PairConfig(PretrainedConfig):
         self.hidden_size = hidden_size
         self.dropout = dropout
         self.freeze_embeddings = freeze_embeddings
-        for name in ("vocab_size", "embedding_size", "hidden_size"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{type(self).__name__}.{name}: expected an integer >= 1, got {size!r}")
-        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-            raise ValueError(f"{type(self).__name__}.dropout: expected a number in [0, 1), got {dropout!r}")
-        super().__init__(**{"pad_token_id": 0} | kwargs)
+        self._check(("vocab_size", "embedding_size", "hidden_size"), shares=("dropout",))
+        super().__init__(**kwargs)
 
 
 class Sides(NamedTuple):
@@ -84,28 +64,16 @@ class Sides(NamedTuple):
         return cls(real & (token_type_ids == 0), real & (token_type_ids == 1))
 
 
-class OneWayAttention(nn.Module):
+class OneWayAttention(OwnAttention):
     """Some words of a row attend to others of it, by one head."""
-
-    def __init__(self, config: PretrainedConfig) -> None:
-        super().__init__()
-        self.config = config
 
     def forward(
         self, compared: Tensor, hidden: Tensor, queries: Tensor, keys: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """What ``queries`` find among ``keys``, bool ``[B, S]`` both: ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
         mask = additive_mask(queries[:, None, :, None] & keys[:, None, None, :], hidden.dtype)
-        output, weights = attention_function(self.config)(
-            self,
-            compared[:, None],
-            compared[:, None],
-            hidden[:, None],
-            mask,
-            scaling=1.0,
-            dropout=0.0,
-            query_mask=queries,
-        )
+        compared = compared[:, None]
+        output, weights = self.dot_product(compared, compared, hidden[:, None], mask, query_mask=queries)
         return output[:, :, 0], None if weights is None else weights * queries[:, None, :, None]
 
 
@@ -128,10 +96,7 @@ class CrossAttention(nn.Module):
     def forward(self, compared: Tensor, hidden: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
         """What each word finds in the other text, ``[B, S, E]``, and the two maps ``[B, 1, S, S]``, if there are some.
 
-        Args:
-            compared: queries and keys ``[B, S, D]``.
-            hidden: values ``[B, S, E]``.
-            sides: the words of the texts.
+        Queries and keys are ``compared`` ``[B, S, D]``, values ``hidden`` ``[B, S, E]``.
         """
         of_second, first = self.first["attention"](compared, hidden, *sides)
         of_first, second = self.second["attention"](compared, hidden, *sides[::-1])

@@ -2,11 +2,8 @@
 
 from probattn.models.heads.sequences import Translator, token_measures
 from probattn.models.translation.network import TransformerSize, build_transformer
-from probattn.models.translation.recurrent import (
-    RecurrentForTranslation,
-    RecurrentModel,
-    RecurrentTranslationConfig,
-)
+from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
+from probattn.models.translation.recurrent.network import RecurrentForTranslation, RecurrentModel
 from probattn.models.translation.search import SearchOptions, translate
 from probattn.models.translation.variational import AlignmentGuide, VariationalTranslator
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Ge
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
+from probattn.models.lstm import BEGIN, END, PAD
 from probattn.models.program import seeded
+from probattn.options import Count, Dropout, Options
 
-PAD, UNKNOWN, BEGIN, END = range(4)
-"""Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
-
-LEAST_POSITIONS = 16
+MIN_POSITIONS = 16
 """Length that leaves room for the dry run of a conversion."""
 
 
 @dataclass(frozen=True)
-class TransformerSize:
+class TransformerSize(Options):
     """Size and regularisation of an encoder-decoder.
 
     Args:
@@ -33,30 +34,17 @@ class TransformerSize:
         ValueError: a number out of its range.
     """
 
-    width: int = 512
-    layers: int = 6
-    heads: int = 4
-    feed_forward: int = 1024
-    dropout: float = 0.3
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    max_positions: int = 256
+    width: Count = 512
+    layers: Count = 6
+    heads: Count = 4
+    feed_forward: Count = 1024
+    dropout: Dropout = 0.3
+    attention_dropout: Dropout = 0.0
+    activation_dropout: Dropout = 0.0
+    max_positions: Annotated[int, Ge(MIN_POSITIONS)] = 256
 
     def __post_init__(self) -> None:
-        if self.max_positions < LEAST_POSITIONS:
-            raise ValueError(
-                f"TransformerSize.max_positions: expected an integer >= {LEAST_POSITIONS}, got {self.max_positions}"
-            )
-        for name in ("width", "layers", "heads", "feed_forward"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"TransformerSize.{name}: expected an integer >= 1, got {getattr(self, name)}"
-                )
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"TransformerSize.{name}: expected a number in [0, 1), got {getattr(self, name)}"
-                )
+        super().__post_init__()
         if self.width % self.heads or self.width % 2:
             raise ValueError(
                 f"TransformerSize.width: expected an even multiple of heads ({self.heads}), got {self.width}"

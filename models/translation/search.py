@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from probattn.models.heads.sequences import Translator
-from probattn.models.translation.network import BEGIN, END, PAD
+from probattn.models.lstm import BEGIN, END, PAD
 from probattn.options import Count, Options
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PretrainedConfig
-
-from probattn.models.translation.network import BEGIN, END, PAD
+from probattn.models.lstm import OwnEncoderDecoderConfig
 
 
-class RecurrentTranslationConfig(PretrainedConfig):
+class RecurrentTranslationConfig(OwnEncoderDecoderConfig):
     """Sizes of an LSTM encoder-decoder with dot attention.
 
     The defaults are those of Snell et al. (2021, appendix A.8): a bidirectional encoder of two layers, 256 everywhere.
@@ -73,10 +71,15 @@ class RecurrentTranslationConfig(PretrainedConfig):
         self.hidden_dropout = hidden_dropout
         self.uniform_attention = kwargs.pop("uniform_attention", False)
         self.latent_alignment = kwargs.pop("latent_alignment", None)
-        self._check_sizes()
-        special = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
-        defaults = {"decoder_start_token_id": kwargs.get("bos_token_id", BEGIN), "is_encoder_decoder": True}
-        super().__init__(**special | defaults | kwargs)
+        sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+        self._check(
+            counts=sizes if decoder_hidden_size is None else (*sizes, "decoder_hidden_size"),
+            shares=("dropout", "hidden_dropout"),
+            naturals=("output_size",),
+            flags=("bidirectional", "uniform_attention"),
+        )
+        self._check_alignment()
+        super().__init__(**kwargs)
 
     @property
     def state_size(self) -> int:
@@ -93,32 +96,7 @@ class RecurrentTranslationConfig(PretrainedConfig):
         """Dropout between the LSTM's layers: 0 for a single layer, as torch requires."""
         return self.hidden_dropout if self.num_hidden_layers > 1 else 0.0
 
-    def _check_sizes(self) -> None:
-        minima = {
-            "vocab_size": 1,
-            "embedding_size": 1,
-            "hidden_size": 1,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 1,
-            "output_size": 0,
-        }
-        if self.decoder_hidden_size is not None:
-            minima["decoder_hidden_size"] = 1
-        for name, low in minima.items():
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < low:
-                raise ValueError(
-                    f"RecurrentTranslationConfig.{name}: expected an integer >= {low}, got {size!r}"
-                )
-        for name in ("dropout", "hidden_dropout"):
-            share = getattr(self, name)
-            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
-                raise ValueError(
-                    f"RecurrentTranslationConfig.{name}: expected a number in [0, 1), got {share!r}"
-                )
-        self._check_choices()
-
-    def _check_choices(self) -> None:
+    def _check_alignment(self) -> None:
         if self.latent_alignment not in (None, "mixture", "soft"):
             raise ValueError(
                 "RecurrentTranslationConfig.latent_alignment: expected 'mixture', 'soft' or None, got "
@@ -129,8 +107,3 @@ class RecurrentTranslationConfig(PretrainedConfig):
                 "RecurrentTranslationConfig.latent_alignment: expected one attention head, since a token has one "
                 f"alignment, got {self.num_attention_heads}"
             )
-        for name in ("bidirectional", "uniform_attention"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(
-                    f"RecurrentTranslationConfig.{name}: expected true or false, got {getattr(self, name)!r}"
-                )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import GenerationMixin
+from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import ModelOutput
 
@@ -16,16 +16,14 @@ from probattn.models.lstm import OwnEncoderDecoder
 from probattn.models.program import Program
 from probattn.models.translation.recurrent.attention import DotAttention
 from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
-from probattn.models.translation.recurrent.decoder import (
+from probattn.models.translation.recurrent.lstms import (
     DecoderState,
     OutputNetwork,
     RecurrentDecoder,
-    mixture_log_probabilities,
-)
-from probattn.models.translation.recurrent.encoder import (
     RecurrentEncoder,
     RecurrentEncoderOutput,
     check_mask,
+    mixture_log_probabilities,
 )
 
 
@@ -77,7 +75,7 @@ class RecurrentPreTrainedModel(OwnEncoderDecoder):
     config_class = RecurrentTranslationConfig
 
 
-class RecurrentModel(RecurrentPreTrainedModel):
+class RecurrentModel(RecurrentPreTrainedModel, auto=[AutoModel]):
     """LSTM encoder, LSTM decoder, and the attention between them.
 
     Args:
@@ -183,7 +181,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
         return hidden, states, past
 
 
-class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
+class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
     r"""An LSTM encoder-decoder with dot attention (Luong et al. 2015; Snell et al. 2021, section 2.1 and Eq. 20, 21).
 
     .. math::

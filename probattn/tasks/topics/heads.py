@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from probattn.models import AttentionCalls, head_redundancy, inspect
-from probattn.models.hosts import HeadRedundancy
-from probattn.models.hosts.projections import head_lengths
+from probattn.models import AttentionCalls, HeadRedundancy, head_redundancy, inspect
+from probattn.models.hosts.methods import head_lengths
 from probattn.report import (
     MODEL_LABELS,
     HeadDrops,
