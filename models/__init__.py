@@ -13,16 +13,13 @@ if __name__ != "probattn.models":
     )
 
 from probattn.models.choosing import program_for
-from probattn.models.heads import (
+from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice, Regressor
+from probattn.models.heads.sequences import Translator
+from probattn.models.heads.tokens import (
     CausalLanguageModel,
-    Classifier,
     MaskedLanguageModel,
-    MultiLabelClassifier,
-    MultipleChoice,
-    Regressor,
     SpanExtractor,
     TokenClassifier,
-    Translator,
 )
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.capture import CapturedCall, HeadRedundancy, capture, head_redundancy, masked_heads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,19 +24,9 @@ def eager_attention_forward(
 ) -> tuple[Tensor, Tensor]:
     """Dot-product attention with the signature of transformers' functions.
 
-    Keys and values that all heads share are not copied for each head.
-
-    Args:
-        module: the attention module, for its mode.
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``, or ``[B, 1, S, D]`` of all heads.
-        value: ``[B, H, S, E]`` or ``[B, 1, S, E]``, as the keys.
-        attention_mask: additive, broadcastable to ``[B, H, T, S]``, or None.
-        scaling: factor of the scores.
-        dropout: share of the weights that is dropped in training.
-
-    Returns:
-        Output ``[B, T, H, E]`` and weights ``[B, H, T, S]``.
+    Of queries ``[B, H, T, D]``, keys ``[B, H, S, D]`` and values ``[B, H, S, E]``, or ``[B, 1, S, ...]`` of both for
+    all heads, which are not copied for each; of an additive mask, broadcastable to ``[B, H, T, S]``. ``dropout`` is the
+    share of the weights that is dropped in training. Returns output ``[B, T, H, E]`` and weights ``[B, H, T, S]``.
 
     Example:
         >>> query, key, value = torch.randn(2, 3, 4, 5), torch.randn(2, 1, 6, 5), torch.randn(2, 1, 6, 7)
@@ -72,6 +62,12 @@ def additive_mask(valid: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(valid.shape, dtype=dtype, device=valid.device).masked_fill(
         ~valid, torch.finfo(dtype).min
     )
+
+
+def all_maps(maps: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+    """The attention maps of several calls; None where the attention implementation gives none."""
+    present = [item for item in maps if item is not None]
+    return tuple(present) if len(present) == len(maps) else None
 
 
 class OwnAttention(nn.Module):

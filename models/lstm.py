@@ -118,6 +118,28 @@ class OwnEncoderDecoder(OwnPreTrainedModel):
         return False
 
 
+def layered_lstm(
+    inputs: int, size: int, layers: int, dropout: float, *, bidirectional: bool = True
+) -> nn.LSTM:
+    """An LSTM over ``[B, S, inputs]`` with dropout between its layers, which torch refuses for a single one."""
+    between = dropout if layers > 1 else 0.0
+    return nn.LSTM(inputs, size, layers, batch_first=True, dropout=between, bidirectional=bidirectional)
+
+
+def embed(network: Any, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    """The vectors of tokens ``[B, S]``, or those themselves; ``ValueError`` for both or neither."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError(f"{type(network).__name__}: expected input_ids or inputs_embeds, one of them")
+    vectors: Tensor = network.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    return vectors
+
+
+def check_mask(owner: str, name: str, mask: Tensor | None, shape: torch.Size) -> None:
+    """Raises ``ValueError`` unless the mask has one number for each token."""
+    if mask is not None and mask.shape != shape:
+        raise ValueError(f"{owner}: expected {name} {list(shape)}, got {list(mask.shape)}")
+
+
 def read_padded(
     lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None = None
 ) -> tuple[Tensor, State]:

@@ -70,11 +70,7 @@ def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> 
     states = model.options.heads * output.states
     runs = [
         lexical_probe(
-            partial(model.predict_one, run),
-            states[run],
-            output.queries[run],
-            target[run],
-            log=True,
+            partial(model.predict_one, run), states[run], output.queries[run], target[run], log=True
         )
         for run in range(model.num_runs)
     ]

@@ -11,14 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.checks import check_integer, check_share
-from probattn.sites import (
-    AlignmentFactor,
-    BayesianAttention,
-    EdgeAttentionSite,
-    Edges,
-    SiteSpec,
-    UpwardChain,
-)
+from probattn.sites import AlignmentFactor, BayesianAttention, EdgeAttentionSite, Edges, SiteSpec, UpwardChain
 from probattn.sites.handlers import is_handled
 
 try:
@@ -185,7 +178,10 @@ class GraphAttention(MessagePassing):
         by_target = query.sum(dim=-1).index_select(0, edges.target)
         by_source = key.sum(dim=-1).index_select(0, edges.source)
         scores = F.leaky_relu(by_target + by_source, self.negative_slope)  # [E, H]
-        weights = self._weights(name, scores, key, edges, observations)
+        if self.latent is None:
+            weights = edges.softmax(scores.t()).t()
+        else:
+            weights = self.latent(name, scores, key, edges, observations=observations)
         dropped = F.dropout(weights, self.dropout, self.training)
         output = self.propagate(edges.index, x=value, weights=dropped)  # [N, H, D]
         output = output.flatten(1) if self.concat else output.mean(dim=1)
@@ -211,9 +207,3 @@ class GraphAttention(MessagePassing):
 
     def __repr__(self) -> str:
         return nn.Module.__repr__(self)
-
-    def _weights(self, name: str, scores: Tensor, key: Tensor, edges: Edges, observations: int) -> Tensor:
-        if self.latent is None:
-            return edges.softmax(scores.t()).t()
-        weights: Tensor = self.latent(name, scores, key, edges, observations=observations)
-        return weights

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,10 @@ from torch.nn import functional as F
 
 from probattn.models.gat_options import GATOptions
 from probattn.models.graph.layer import GraphAttention, drop
+from probattn.models.hosts.calls import Layers, layer_numbers
+from probattn.models.program import evaluating
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
 
-Layers = Literal["all", "first", "last"] | Sequence[int]
 LAYERS = ("hidden", "output")
 """Names of the layers; their sites are ``hidden.attention`` and ``output.attention``."""
 
@@ -111,13 +111,8 @@ class GraphAttentionNetwork(nn.Module):
     @torch.no_grad()
     def passes(self, features: Tensor, edges: Edges) -> list[LayerPass]:
         """What each layer is given and how it attends, in evaluation mode; with posterior-mean weights if latent."""
-        training = [module for module in self.modules() if module.training]
-        self.eval()
-        try:
+        with evaluating(self):
             return self._run(features, edges, 1)[1]
-        finally:
-            for module in training:
-                module.training = True
 
     def attention(self, features: Tensor, edges: Edges) -> dict[str, Tensor]:
         """Attention weights ``[E, H]`` by site, as :meth:`passes` finds them."""
@@ -157,23 +152,10 @@ def _factors(
 
 
 def pick_layers(layers: Layers) -> tuple[int, ...]:
-    """Numbers of the chosen layers, sorted.
-
-    Raises:
-        ValueError: an unknown word, or a layer that does not exist.
-    """
-    count = len(LAYERS)
-    if isinstance(layers, str):
-        words = {"all": tuple(range(count)), "first": (0,), "last": (count - 1,)}
-        if layers not in words:
-            raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
-        return words[layers]
-    if not layers:
+    """Numbers of the layers, sorted; ``ValueError`` for an unknown word, no number or a layer that does not exist."""
+    if not (isinstance(layers, str) or layers):
         raise ValueError("layers: expected at least one number, got none")
-    for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:
-            raise ValueError(f"layers: expected numbers from {-count} to {count - 1}, got {layer!r}")
-    return tuple(sorted({layer % count for layer in layers}))
+    return tuple(sorted(set(layer_numbers(len(LAYERS), layers))))
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,19 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationMixin
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.graphwriter.configuration import GraphWriterConfig
-from probattn.models.graphwriter.decoder import CopyOutput, FedState, GraphWriterDecoder
-from probattn.models.graphwriter.encoder import GraphWriterEncoder, GraphWriterEncoderOutput
-from probattn.models.graphwriter.graph import NO_RELATION
+from probattn.models.dot_product import all_maps
+from probattn.models.graphwriter.graph import NO_RELATION, GraphWriterConfig
+from probattn.models.graphwriter.layers import (
+    CopyOutput,
+    FedState,
+    GraphWriterDecoder,
+    GraphWriterEncoder,
+    GraphWriterEncoderOutput,
+)
 from probattn.models.graphwriter.program import GraphTextProgram
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import END, OwnEncoderDecoder
+from probattn.models.lstm import END, OwnEncoderDecoder, check_mask
 from probattn.models.program import IGNORED, Program
-from probattn.models.translation.recurrent.lstms import check_mask
 
 
 @cached_output
@@ -134,9 +138,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
         states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, cache_in(options))
         return GraphWriterOutput(
             **{CACHE: past},
-            cross_attentions=cast(tuple[Tensor, ...], tuple(maps))
-            if attentions and None not in maps
-            else None,
+            cross_attentions=all_maps(maps) if attentions else None,
             encoder_attentions=encoder_outputs.attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             decoder_last_hidden_state=states,

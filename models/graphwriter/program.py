@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from probattn.checks import check_number
 from probattn.models.heads.sequences import Translator
 from probattn.models.lstm import BEGIN, END, PAD, UNKNOWN
-from probattn.models.program import IGNORED
+from probattn.models.program import IGNORED, evaluating
 from probattn.options import Count, Options
 from probattn.sites.deferred import announce
 
@@ -144,9 +144,7 @@ def write_texts(
             for name, value in batch.items()
             if not name.startswith(("decoder_", "labels"))
         }
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
+        with evaluating(model):
             tokens: Tensor = net.generate(
                 **arguments,
                 num_beams=options.num_beams,
@@ -155,9 +153,6 @@ def write_texts(
                 max_new_tokens=options.max_length,
                 suppress_tokens=shut,
             )  # [B, T]
-        finally:
-            for module, mode in modes:
-                module.training = mode
         yield [_text(row) for row in tokens.tolist()]
 
 

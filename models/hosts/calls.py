@@ -138,15 +138,18 @@ def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:
 
 
 def _pick(group: list[AttentionCall], layers: str | Sequence[int]) -> list[AttentionCall]:
+    among = f" for the {group[0].kind} attention of {group[0].stack!r}"
+    return [group[number] for number in layer_numbers(len(group), layers, among)]
+
+
+def layer_numbers(count: int, layers: str | Sequence[int], among: str = "") -> list[int]:
+    """Numbers of layers from 0, in the order in which they are named; ``ValueError`` for one that does not exist."""
     if isinstance(layers, str):
         slices = {"all": slice(None), "first": slice(0, 1), "last": slice(-1, None)}
         if layers not in slices:
             raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
-        return group[slices[layers]]
+        return list(range(count)[slices[layers]])
     for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not -len(group) <= layer < len(group):
-            raise ValueError(
-                f"layers: expected numbers from {-len(group)} to {len(group) - 1} for the {group[0].kind} attention of "
-                f"{group[0].stack!r}, got {layer!r}"
-            )
-    return [group[layer] for layer in layers]
+        if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:
+            raise ValueError(f"layers: expected numbers from {-count} to {count - 1}{among}, got {layer!r}")
+    return [layer % count for layer in layers]

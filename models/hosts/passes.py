@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +29,6 @@ FUNCTION = "_gradient_checkpointing_func"
 """Attribute under which transformers keeps the function that checkpoints."""
 
 
-class _State(Protocol):
-    def remember(self) -> Callable[[], AbstractContextManager[None]]: ...
-
-
 class HostContexts:
     """``context_fn`` of a host's checkpoints: handlers, and the states of the stacks that the module belongs to."""
 
@@ -41,12 +37,10 @@ class HostContexts:
 
     def __call__(self) -> Contexts:
         """The contexts of the first and the second run."""
-        states: dict[int, _State] = {}
-        for module in self._module.modules():
-            state: Any = getattr(module, "state", None)
-            if hasattr(state, "remember"):
-                states[id(state)] = state
-        return checkpoint_contexts(*(state.remember() for state in states.values()))
+        modules = self._module.modules()
+        states = {id(state): state for state in (getattr(module, "state", None) for module in modules)}
+        passes = [state for state in states.values() if isinstance(state, StackPass)]
+        return checkpoint_contexts(*(state.remember() for state in passes))
 
 
 def prepare_recomputing(owner: nn.Module) -> None:

@@ -15,9 +15,8 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder
 from probattn.models.hosts.card import NOTES
 from probattn.models.hosts.convert import conversion, convert
-from probattn.models.hosts.description import FILE, Description, fill_sites, read_description
+from probattn.models.hosts.description import FILE, Description, fetched, fill_sites, read_description
 from probattn.models.hosts.hosting import add_scale
-from probattn.models.hosts.hub import fetched
 from probattn.models.hosts.peft_networks import ADAPTERS
 from probattn.models.hosts.pretrained import (
     StoredNetworkError,
@@ -86,10 +85,7 @@ def _loaded(
     _check_layers(source)
     cls = auto_class or _network_class(source, described.name, _config(source, described))
     net, info = _host(source, cls, options)
-    vars(net)[NOTES] = described.card
-    if described.methods:
-        _convert(net, described, source)
-    _add_noise(net, described, source)
+    _restore(net, described, source)
     if described.methods or described.noise:
         fill_sites(net, source)
     return net, info
@@ -202,19 +198,17 @@ def _host(source: Path, cls: Any, options: dict[str, Any]) -> tuple[PreTrainedMo
     return net, report
 
 
-def _convert(net: PreTrainedModel, described: Description, source: Path) -> None:
-    with reading(source, TypeError, ValueError):
-        convert(
-            net, *described.built(), layers=described.layers or "all", attention=described.attention or "all"
-        )
-
-
-def _add_noise(net: PreTrainedModel, described: Description, source: Path) -> None:
+def _restore(net: PreTrainedModel, described: Description, source: Path) -> None:
+    """Notes for the card, methods and noise of observed numbers; adapters are never without a method."""
+    vars(net)[NOTES] = described.card
     with reading(source, KeyError, TypeError, ValueError):
-        built = described.built_noise()
-    if built is not None:
-        add_scale(net, *built)
-        if not described.methods:
+        methods, noise = described.built(), described.built_noise()
+        if methods or (source / ADAPTERS).exists():
+            layers, attention = described.layers or "all", described.attention or "all"
+            convert(net, *methods, layers=layers, attention=attention)
+    if noise is not None:
+        add_scale(net, *noise)
+        if not methods:
             give_exits(net, None)
 
 
@@ -241,9 +235,7 @@ def _with_adapters(
     config = _config(source, described)
     cls = auto_class or _network_class(source, described.name, config)
     net, info = open_pretrained(cls, base, config=config, output_loading_info=True, **options)
-    vars(net)[NOTES] = described.card
-    _convert(net, described, source)
-    _add_noise(net, described, source)
+    _restore(net, described, source)
     check_patterns(adapters, net, source / ADAPTERS)
     check_folder(source)
     with reading(source):

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForVisualQuestionAnswering
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.dot_product import valid_places
+from probattn.models.dot_product import all_maps, valid_places
 from probattn.models.heads.classification import MultiLabelClassifier
-from probattn.models.lstm import OwnPreTrainedModel, read_padded
+from probattn.models.lstm import OwnPreTrainedModel, check_mask, read_padded
 from probattn.models.mcan.configuration import McanConfig
 from probattn.models.mcan.layers import AttentionalReduction, CoAttended, CoAttention, ImageGrid, PaddingMask
 from probattn.models.program import Program
@@ -193,7 +193,7 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
             None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
         )
         in_words, in_regions, guided = map(
-            _given, (attended.word_maps, attended.region_maps, attended.guided_maps)
+            all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps)
         )
         return McanOutput(loss, logits, in_words, in_regions, guided, word_maps, image_maps)
 
@@ -224,17 +224,10 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         """Raises ``ValueError`` unless a mask that is given fits ``[B, S, ...]`` and leaves something in every row."""
         if mask is None:
             return
-        owner, shape = type(self).__name__, states.shape[:2]
-        if mask.shape != shape:
-            raise ValueError(f"{owner}: expected {name} {list(shape)}, got {list(mask.shape)}")
+        owner = type(self).__name__
+        check_mask(owner, name, mask, states.shape[:2])
         some = mask.bool().any(dim=1)
         if not bool(some.all()):
             raise ValueError(
                 f"{owner}: expected a {what} in every row, got none in row {int((~some).nonzero()[0])}"
             )
-
-
-def _given(maps: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
-    """The maps, None where the attention implementation gives none."""
-    present = tuple(item for item in maps if item is not None)
-    return present if len(present) == len(maps) else None

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from probattn.models.dot_product import OwnAttention, additive_mask, valid_places
-from probattn.models.lstm import OwnConfig, OwnPreTrainedModel
+from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, check_mask, embed
 
 
 class PairConfig(OwnConfig):
@@ -143,15 +143,9 @@ class PairPreTrainedModel(OwnPreTrainedModel):
         Raises:
             ValueError: both kinds of words or neither, or a mask of another shape.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
-        words: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        shape = words.shape[:2]
+        words = embed(self, input_ids, inputs_embeds)
         for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if tensor is not None and tensor.shape != shape:
-                raise ValueError(
-                    f"{type(self).__name__}: expected {name} {list(shape)}, got {list(tensor.shape)}"
-                )
+            check_mask(type(self).__name__, name, tensor, words.shape[:2])
         logits, maps = self.classify(words, Sides.of(words, attention_mask, token_type_ids))
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
         return SequenceClassifierOutput(

@@ -3,11 +3,4 @@
 from probattn.models.rating.rated import ProxyProgram, RatedWords
 from probattn.models.rating.words import WordRatings, own_head, rate_words, word_saliency
 
-__all__ = [
-    "ProxyProgram",
-    "RatedWords",
-    "WordRatings",
-    "own_head",
-    "rate_words",
-    "word_saliency",
-]
+__all__ = ["ProxyProgram", "RatedWords", "WordRatings", "own_head", "rate_words", "word_saliency"]

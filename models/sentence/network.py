@@ -12,7 +12,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
 from probattn.models.dot_product import OwnAttention
-from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, read_padded
+from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, embed, layered_lstm, read_padded
 from probattn.models.pairs.crossing import Sides
 
 AttentionActivation = Literal["tanh", "relu"]
@@ -153,14 +153,8 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.lstm = nn.LSTM(
-            config.embedding_size,
-            config.hidden_size,
-            config.num_hidden_layers,
-            batch_first=True,
-            dropout=config.hidden_dropout if config.num_hidden_layers > 1 else 0.0,
-            bidirectional=True,
-        )
+        layers, dropout = config.num_hidden_layers, config.hidden_dropout
+        self.lstm = layered_lstm(config.embedding_size, config.hidden_size, layers, dropout)
         self.attention = SelfAttentiveAttention(config)
         self.gates = (
             nn.ModuleList(
@@ -202,9 +196,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
         Raises:
             ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
-        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embedded = embed(self, input_ids, inputs_embeds)
         if attention_mask is not None and attention_mask.shape != embedded.shape[:2]:
             raise ValueError(
                 f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "

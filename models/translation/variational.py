@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from probattn.models.heads.sequences import Translator, check_labels
 from probattn.models.hosts.convert import conversion
+from probattn.models.lstm import check_mask
 from probattn.models.program import IGNORED
-from probattn.models.translation.aligned_tokens import AlignedTokens
-from probattn.models.translation.recurrent.attention import AlignmentInference
-from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
-from probattn.models.translation.recurrent.lstms import check_mask
+from probattn.models.translation.recurrent.attention import AlignmentInference, RecurrentTranslationConfig
+from probattn.models.translation.recurrent.lstms import AlignedTokens
 from probattn.models.translation.recurrent.network import RecurrentForTranslation
 from probattn.sites.handlers import is_handled
 

@@ -12,17 +12,15 @@ from transformers.utils.generic import ModelOutput
 
 from probattn.models.heads.sequences import Translator
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnEncoderDecoder
+from probattn.models.lstm import OwnEncoderDecoder, check_mask
 from probattn.models.program import Program
-from probattn.models.translation.recurrent.attention import DotAttention
-from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
+from probattn.models.translation.recurrent.attention import DotAttention, RecurrentTranslationConfig
 from probattn.models.translation.recurrent.lstms import (
     DecoderState,
     OutputNetwork,
     RecurrentDecoder,
     RecurrentEncoder,
     RecurrentEncoderOutput,
-    check_mask,
     mixture_log_probabilities,
 )
 
@@ -69,13 +67,7 @@ class RecurrentTranslationOutput(ModelOutput):
     contexts: Tensor | None = None
 
 
-class RecurrentPreTrainedModel(OwnEncoderDecoder):
-    """Base of the networks."""
-
-    config_class = RecurrentTranslationConfig
-
-
-class RecurrentModel(RecurrentPreTrainedModel, auto=[AutoModel]):
+class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
     """LSTM encoder, LSTM decoder, and the attention between them.
 
     Args:
@@ -88,6 +80,8 @@ class RecurrentModel(RecurrentPreTrainedModel, auto=[AutoModel]):
         >>> output.contexts.shape, output.last_hidden_state.shape
         (torch.Size([2, 3, 8]), torch.Size([2, 3, 6]))
     """
+
+    config_class = RecurrentTranslationConfig
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__(config)
@@ -181,7 +175,7 @@ class RecurrentModel(RecurrentPreTrainedModel, auto=[AutoModel]):
         return hidden, states, past
 
 
-class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
+class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
     r"""An LSTM encoder-decoder with dot attention (Luong et al. 2015; Snell et al. 2021, section 2.1 and Eq. 20, 21).
 
     .. math::
@@ -215,6 +209,7 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin, auto=[A
         torch.Size([1, 2, 4])
     """
 
+    config_class = RecurrentTranslationConfig
     program_class: ClassVar[type[Program]] = Translator
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
