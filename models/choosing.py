@@ -18,7 +18,7 @@ from probattn.models.heads.tokens import (
     TokenClassifier,
 )
 from probattn.models.program import Program
-from probattn.sites.building import as_program
+from probattn.sites.method import as_program
 
 HEADS: Mapping[str, type[Program]] = {
     "MULTIPLE_CHOICE": MultipleChoice,

@@ -39,9 +39,9 @@ class OwnConfig(PretrainedConfig):
     ) -> None:
         """``ValueError`` unless these are integers >= 1, numbers in [0, 1), integers >= 0, and truth values."""
         owner = type(self).__name__
-        for least, names in ((1, counts), (0, naturals)):
+        for minimum, names in ((1, counts), (0, naturals)):
             for name in names:
-                check_integer(owner, name, getattr(self, name), least=least)
+                check_integer(owner, name, getattr(self, name), minimum=minimum)
         for name in shares:
             check_share(owner, name, getattr(self, name), one=False)
         for name in flags:

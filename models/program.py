@@ -105,7 +105,7 @@ class HeadProgram(Program):
     def __init__(self, net: nn.Module, *, num_data: int | None = None, label_name: str = "labels") -> None:
         super().__init__()
         if num_data is not None:
-            check_integer(type(self).__name__, "num_data", num_data, least=1)
+            check_integer(type(self).__name__, "num_data", num_data, minimum=1)
         self.net = net
         self.num_data = num_data
         self.label_name = label_name

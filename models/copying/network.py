@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from probattn.models.copying.tasks import CopyBatch, KeywordBatch
 from probattn.options import Count, Options
 from probattn.probes import AttentionMode, attention_weights
-from probattn.sites.seeds import seed_integers
+from probattn.sites.noise import seed_integers
 
 
 def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:

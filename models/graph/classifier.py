@@ -68,7 +68,7 @@ class NodeClassifier(Program):
     ) -> None:
         super().__init__()
         if num_data is not None:
-            check_integer("NodeClassifier", "num_data", num_data, least=1)
+            check_integer("NodeClassifier", "num_data", num_data, minimum=1)
         if graph.num_features != net.in_features:
             raise ValueError(
                 f"NodeClassifier: the network takes features of width {net.in_features}, those of "

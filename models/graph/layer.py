@@ -106,7 +106,7 @@ class GraphAttention(MessagePassing):
     ) -> None:
         super().__init__(aggr="add", node_dim=0)
         for name, size in (("in_features", in_features), ("out_features", out_features), ("heads", heads)):
-            check_integer("GraphAttention", name, size, least=1)
+            check_integer("GraphAttention", name, size, minimum=1)
         check_share("GraphAttention", "dropout", dropout, one=False)
         self.in_features, self.out_features, self.heads = in_features, out_features, heads
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout

@@ -14,7 +14,7 @@ from probattn.models.heads.sequences import Translator
 from probattn.models.lstm import BEGIN, END, PAD, UNKNOWN
 from probattn.models.program import IGNORED, evaluating
 from probattn.options import Count, Options
-from probattn.sites.deferred import announce
+from probattn.sites.handlers import announce
 
 
 class GraphTextProgram(Translator):

@@ -18,12 +18,10 @@ from transformers import AttentionInterface, PreTrainedModel
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall, is_bridge
 from probattn.sites import AttentionSite
-from probattn.sites.handlers import takes_expectations
-from probattn.sites.hooks import may_look
-from probattn.sites.running import hooked_call, is_running
+from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
+from probattn.sites.hooks import hooked_call, is_running, may_look
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass, graph_pass
-from probattn.sites.unreached import refuse_none, refuse_unreached
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function of converted networks is registered with transformers."""

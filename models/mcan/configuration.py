@@ -98,7 +98,7 @@ class McanConfig(OwnConfig):
         )
         channels = self.grid_channels
         for index, value in enumerate(channels or ()):
-            check_integer("McanConfig", f"grid_channels[{index}]", value, least=1)
+            check_integer("McanConfig", f"grid_channels[{index}]", value, minimum=1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"McanConfig.hidden_size: expected a multiple of the heads ({self.num_attention_heads}), got "
