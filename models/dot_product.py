@@ -52,8 +52,8 @@ def eager_attention_forward(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def valid_places(mask: Tensor | None, states: Tensor) -> Tensor:
-    """bool ``[B, S]`` of a mask of states ``[B, S, d]``, True everywhere without one."""
+def valid_positions(mask: Tensor | None, states: Tensor) -> Tensor:
+    """bool ``[B, S]`` of a mask of states or tokens ``[B, S, ...]``, True everywhere without one."""
     return states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.checks import check_batch, check_number, check_share
+from probattn.models.dot_product import valid_positions
 from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by, read_logits
 from probattn.sites.handlers import is_handled
 
@@ -289,8 +290,7 @@ class ElectraProgram(HeadProgram):
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
     ) -> None:
         """The site ``"replaced"``, one event a text."""
-        mask = inputs.get("attention_mask")
-        real = torch.ones_like(prediction, dtype=torch.bool) if mask is None else mask.bool()
+        real = valid_positions(inputs.get("attention_mask"), prediction)
         target = None if labels is None else labels["replaced"].to(prediction.dtype)
         tokens = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
         with poutine.scale(scale=self.weight):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -23,6 +23,9 @@ from probattn.sites.hooks import hooked_call, is_running, may_look
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass, graph_pass
 
+if TYPE_CHECKING:
+    from probattn.models.hosts.adapter import HostedSite
+
 IMPLEMENTATION = "probattn"
 """Name under which the attention function of converted networks is registered with transformers."""
 Implementations = list[tuple[Any, str, Any]]
@@ -31,14 +34,6 @@ CONFIGURED = "_attn_implementation_internal"
 """Where a configuration has the name of its attention implementation."""
 OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
 """Implementations that attend alike under another name; flash attention reads the name from the configuration."""
-
-
-class Hosted(Protocol):
-    """What a converted attention module holds."""
-
-    site: AttentionSite | None
-    calls: tuple[AttentionCall, ...]
-    training: bool
 
 
 @dataclass
@@ -105,7 +100,7 @@ class NetworkPasses:
     def __init__(
         self,
         before: Implementations,
-        hosts: Mapping[nn.Module, Hosted],
+        hosts: Mapping[nn.Module, HostedSite],
         members: Collection[nn.Module],
         attends_as_before: bool,
     ) -> None:
@@ -121,7 +116,7 @@ class NetworkPasses:
         cls,
         net: PreTrainedModel,
         before: Implementations,
-        hosted: Mapping[str, Hosted],
+        hosted: Mapping[str, HostedSite],
         calls: Iterable[AttentionCall],
     ) -> list[RemovableHandle]:
         """Hooks all parts of a network that :func:`~probattn.models.convert` has switched."""
@@ -274,7 +269,7 @@ def _refuse_other(module: nn.Module) -> None:
         )
 
 
-def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
+def _is_watched(host: nn.Module, hosted: HostedSite) -> bool:
     """Whether a module's weights may be looked at or replaced, or training without a driver must be refused."""
     recorded = bool(vars(host).keys() & host._modules.keys())  # a recorder hides what the module holds
     if recorded or (hosted.training and torch.is_grad_enabled()):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForVisualQuestionAnswering
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.dot_product import all_maps, valid_places
+from probattn.models.dot_product import all_maps, valid_positions
 from probattn.models.heads.classification import MultiLabelClassifier
 from probattn.models.lstm import OwnPreTrainedModel, check_mask, read_padded
 from probattn.models.mcan.configuration import McanConfig
@@ -178,7 +178,7 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         words, _last = read_padded(self.lstm, self.embed_tokens(input_ids), attention_mask)
         regions = self.project(regions)
         word_mask = PaddingMask.of(attention_mask.bool(), words.dtype)
-        mask = PaddingMask.of(valid_places(region_mask, regions), regions.dtype)
+        mask = PaddingMask.of(valid_positions(region_mask, regions), regions.dtype)
         attended: CoAttended = self.layers(words, regions, word_mask, mask, maps=maps)
         question, word_weights = self.question_reduction(attended.words, word_mask, maps=maps)
         image, region_weights = self.image_reduction(attended.regions, mask, maps=maps)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
+from probattn.models.dot_product import valid_positions
 from probattn.models.hosts.capture import capture
 from probattn.models.hosts.dry_run import untouched
 from probattn.models.program import IGNORED
@@ -158,13 +159,11 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
         return _classification(net, inputs, batch["labels"])
 
 
-def _mask(inputs: Mapping[str, Tensor]) -> Tensor:
-    mask = inputs.get("attention_mask")
-    return torch.ones_like(inputs["input_ids"], dtype=torch.bool) if mask is None else mask.bool()
-
-
 def _translation(net: RecurrentForTranslation, inputs: Mapping[str, Tensor], labels: Tensor) -> WordRatings:
-    mask, valid = _mask(inputs), labels != IGNORED
+    mask, valid = (
+        valid_positions(inputs.get("attention_mask"), next(iter(inputs.values()))),
+        labels != IGNORED,
+    )
     with kept_outputs(net) as outputs:
         (call,) = capture(net, inputs).values()
     assert call.weights is not None
@@ -191,7 +190,7 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
         )
     if net.num_labels == 1:
         raise ValueError(f"rate_words: expected two classes or more, {type(net).__name__} has one output")
-    mask, base = _mask(inputs), base_model(net)
+    mask, base = valid_positions(inputs.get("attention_mask"), next(iter(inputs.values()))), base_model(net)
     with kept_outputs(net, base) as outputs:
         calls = capture(net, inputs)
     logits, states = outputs[net].logits, getattr(outputs[base], "last_hidden_state", None)

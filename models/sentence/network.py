@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceCl
 
 from probattn.models.dot_product import OwnAttention
 from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, embed, layered_lstm, read_padded
-from probattn.models.pairs.crossing import Sides
+from probattn.models.pairs.networks import Sides
 
 AttentionActivation = Literal["tanh", "relu"]
 """Function between the two maps of the scores: that of Lin et al. 2017, or that of Snell et al. 2021."""
