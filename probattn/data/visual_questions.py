@@ -17,7 +17,7 @@ from probattn.data.files import unreadable
 from probattn.data.identity import Sampled, order
 from probattn.data.region_files import ImageFiles
 from probattn.files.json_files import JSONError, read_json
-from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
+from probattn.metrics.functional.texts import annotator_accuracy, normal_answer
 
 YES_NO = ("yes", "no")
 _SIGNS = re.compile(r"[.,'!?\"()*#:;]")

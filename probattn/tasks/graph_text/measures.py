@@ -18,7 +18,7 @@ from probattn.metrics.functional import (
     repeated_ngrams,
     rouge,
 )
-from probattn.metrics.functional.rouge import ROUGE
+from probattn.metrics.functional.texts import ROUGE
 from probattn.report.measures import MeasureText
 from probattn.tasks.measures import number, share
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from probattn.data import DataError, GraphTextCollate, GraphTexts, GraphVocabulary, TokenizedGraphTexts
 from probattn.files.durable import digest
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
-from probattn.metrics.functional.meteor import meteor_words
+from probattn.metrics.functional.texts import meteor_words
 from probattn.models import (
     GraphTextProgram,
     GraphWriterConfig,

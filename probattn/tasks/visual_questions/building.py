@@ -21,7 +21,7 @@ from probattn.data import (
 from probattn.data.files import read_text
 from probattn.data.visual_questions import frequent_answers, unanswerable
 from probattn.files.durable import digest
-from probattn.metrics.functional.visual_questions import normal_answer
+from probattn.metrics.functional.texts import normal_answer
 from probattn.models import McanConfig, McanForQuestionAnswering
 from probattn.models.program import seeded
 from probattn.tasks.programs import Data

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from probattn.inference import FeatureDistance, last_layer
 from probattn.report import Results, read_results
-from probattn.tasks import RunError, load_task, run_task
+from probattn.tasks import Drawing, RunError, load_task, run_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images
 from probattn.tasks.fine_tuning.predictor import Predictor
@@ -153,6 +153,30 @@ def test_what_is_measured(name: str, folder: Path, finished) -> None:
     )
     assert results.data[0].size == task.sizes()["test"]
     assert results.health and results.curves and results.kind == name
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_predictions_of_an_evaluation_are_in_a_table(name: str, finished) -> None:
+    place = finished(name)
+    with (place / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    task = run_task(place)
+    assert [row["true"] for row in rows] == [task.truth(example) for example in task.examples["test"]]
+    answered = next(
+        iter(task.answering.of_examples(place, task.examples["test"][:1], Drawing(num_samples=3)))
+    )
+    assert rows[0].keys() == {
+        "data",
+        "true",
+        *(answered.keys() & {*task.inputs}),
+        *task.answering.columns(answered),
+    }
+    assert all(np.isfinite(float(row[task.ranked_by])) for row in rows)
+    if name == "images":
+        values = read_results(place / "metrics.json", Results).scores[1].values
+        right = [row["label"] == row["true"] for row in rows]
+        assert np.mean(right) == pytest.approx(values["accuracy"])
+        assert json.loads(rows[0]["probabilities"]).keys() == {"dark", "light"}
 
 
 @pytest.mark.parametrize("name", ANSWERS)
