@@ -1,7 +1,5 @@
 """A few inputs of each area of the fuzz; ``python tests/fuzz/fuzz.py`` tries thousands."""
 
-from __future__ import annotations
-
 import pytest
 from areas import LostError
 from fuzz import AREAS, fuzz, table
