@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
-from probattn.models.translation.search import SearchOptions
+from probattn.models.translation.network import SearchOptions
 from probattn.options import Count, Filled, Natural
 from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
