@@ -33,14 +33,6 @@ LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0
 """What an LSTM has of the keys that both have, where they are left out."""
 
 
-INTRODUCTION = """# Recipes of translation
-
-A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
-[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
-
-
 class TranslationNetworkRecipe(Section):
     """An encoder-decoder with one embedding for both languages: a Transformer (Vaswani et al. 2017) or an LSTM.
 
@@ -306,7 +298,12 @@ class TranslationRecipe(MethodRecipe):
         ((), 4, 0.1)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of translation
+
+A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     translation: TranslationDataRecipe = Field(
         default=TranslationDataRecipe(), description="What to train on and to measure on."
