@@ -169,6 +169,10 @@ def bypass_all(net):
         layer.attention.forward = around
 
 
+def bypass_outer(net):
+    net.bert.encoder.layer[1].attention.forward = around
+
+
 def remove_one(net):
     del net.bert.encoder.layer[1].attention.self.probattn
 
@@ -187,7 +191,7 @@ def train(net):
     SVIDriver(Classifier(net), batch_size=2, progress=False, cpu=True).fit(data, steps=1)
 
 
-@pytest.mark.parametrize("change", [bypass_one, bypass_all, remove_one])
+@pytest.mark.parametrize("change", [bypass_one, bypass_all, bypass_outer, remove_one])
 @pytest.mark.parametrize(
     ("use", "fullgraph"),
     [
