@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from probattn.sites.unreached import refuse_replaced
+from probattn.sites.handlers import refuse_replaced
 
 Code = tuple[str, int]
 """File and first line of a function: a copy and a pickled network have them too."""

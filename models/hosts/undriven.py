@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -15,17 +15,17 @@ from torch.jit._trace import is_tracing
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
-from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.calls import AttentionCall
-from probattn.models.hosts.eager import Attended, HostCall
+from probattn.models.hosts.eager import Attended, HostCall, is_bridge
 from probattn.models.hosts.replaced import Outer, outer_modules
 from probattn.sites import AttentionSite
-from probattn.sites.handlers import takes_expectations
-from probattn.sites.hooks import may_look
-from probattn.sites.running import hooked_call, is_running
+from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
+from probattn.sites.hooks import hooked_call, is_running, may_look
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass, graph_pass
-from probattn.sites.unreached import refuse_none, refuse_unreached
+
+if TYPE_CHECKING:
+    from probattn.models.hosts.adapter import HostedSite
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function of converted networks is registered with transformers."""
@@ -35,14 +35,6 @@ CONFIGURED = "_attn_implementation_internal"
 """Where a configuration has the name of its attention implementation."""
 OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
 """Implementations that attend alike under another name; flash attention reads the name from the configuration."""
-
-
-class Hosted(Protocol):
-    """What a converted attention module holds."""
-
-    site: AttentionSite | None
-    calls: tuple[AttentionCall, ...]
-    training: bool
 
 
 @dataclass
@@ -111,7 +103,7 @@ class NetworkPasses:
     def __init__(
         self,
         before: Implementations,
-        hosts: Mapping[nn.Module, Hosted],
+        hosts: Mapping[nn.Module, HostedSite],
         members: Collection[nn.Module],
         outer: Mapping[str, Outer],
         attends_as_before: bool,
@@ -129,7 +121,7 @@ class NetworkPasses:
         cls,
         net: PreTrainedModel,
         before: Implementations,
-        hosted: Mapping[str, Hosted],
+        hosted: Mapping[str, HostedSite],
         calls: Iterable[AttentionCall],
     ) -> list[RemovableHandle]:
         """Hooks all parts of a network that :func:`~probattn.models.convert` has switched."""
@@ -150,12 +142,14 @@ class NetworkPasses:
             net.get_submodule(name).register_forward_pre_hook(partial(passes.meet_outer, name=name))
             for name in outer
         ]
-        for part in net.modules() if hosts else ():
-            if isinstance(part, PreTrainedModel):
-                site = next((name for module in part.modules() if (name := passes._names.get(module))), None)
+        for network in net.modules() if hosts else ():
+            if isinstance(network, PreTrainedModel):
+                site = next(
+                    (name for module in network.modules() if (name := passes._names.get(module))), None
+                )
                 enter, leave = partial(passes.enter, site=site), partial(passes.leave, site=site)
-                handles.append(part.register_forward_pre_hook(enter, with_kwargs=True))
-                handles.append(part.register_forward_hook(leave, always_call=True))
+                handles.append(network.register_forward_pre_hook(enter, with_kwargs=True))
+                handles.append(network.register_forward_hook(leave, always_call=True))
         return handles
 
     def enter(
@@ -261,8 +255,8 @@ class NetworkPasses:
             return False
         if torch.compiler.is_exporting() or is_tracing():
             return False
-        asked = kwargs.get("output_attentions")
-        if asked or (asked is None and getattr(module.config, "output_attentions", False)):
+        requested = kwargs.get("output_attentions")
+        if requested or (requested is None and getattr(module.config, "output_attentions", False)):
             return False
         return not any(_is_watched(host, hosted) for host, hosted in self._hosts.items())
 
@@ -286,10 +280,10 @@ def take_names(before: Implementations) -> None:
             setattr(owner, CONFIGURED, IMPLEMENTATION)
 
 
-def _may_drop_layers(part: Any) -> bool:
+def _may_drop_layers(network: Any) -> bool:
     """Whether a pass may leave out all layers of a part, by layer dropout in training."""
-    return part.training and any(
-        rate for name, rate in vars(part.config).items() if name.endswith("layerdrop")
+    return network.training and any(
+        rate for name, rate in vars(network.config).items() if name.endswith("layerdrop")
     )
 
 
@@ -306,7 +300,7 @@ def _refuse_other(module: nn.Module) -> None:
         )
 
 
-def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
+def _is_watched(host: nn.Module, hosted: HostedSite) -> bool:
     """Whether a module's weights may be looked at or replaced, or training without a driver must be refused."""
     recorded = bool(vars(host).keys() & host._modules.keys())  # a recorder hides what the module holds
     if recorded or (hosted.training and torch.is_grad_enabled()):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import pickle
 import random
 import shutil
 import traceback
 from collections import defaultdict
+from functools import cache
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 from click.testing import Result
 from scipy import sparse
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -23,6 +27,7 @@ from typer.testing import CliRunner
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
 from probattn.cli import app
 from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification, convert
+from probattn.report import Results, read_results
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "the", "a", "was"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -67,6 +72,26 @@ def refused(*arguments: object) -> str:
     return line
 
 
+def started(*arguments: object) -> BaseProcess:
+    """A command in a process of its own, forked from one that has imported the package and done nothing else."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(
+        ["probattn.cli", "probattn.tasks", "probattn.inference", "transformers.trainer"]
+    )
+    process = server.Process(target=_command, args=(list(map(str, arguments)), dict(os.environ)))
+    process.start()
+    return process
+
+
+def _command(arguments: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    null = os.open(os.devnull, os.O_RDWR)
+    torch.set_num_threads(1)  # the pool of a process that was forked may have no threads
+    for stream in (1, 2):
+        os.dup2(null, stream)
+    app(arguments)
+
+
 def overrides(*keys: str) -> list[str]:
     """Keys of a recipe as options of a command."""
     return [word for key in keys for word in ("--set", key)]
@@ -76,6 +101,20 @@ def trained(recipe: Path, place: Path, *keys: str) -> Path:
     """The folder of a run that is trained with a recipe and other values of its keys."""
     succeeds("train", recipe, "--output", place, "--quiet", *overrides(*keys))
     return place
+
+
+def measured_outside(run: Path, copy: Path, section: str, rows: list[dict[str, object]]) -> Results:
+    """Results of a copy of a run that also measures ``rows`` as data outside the domain."""
+    shutil.copytree(run, copy)
+    source = copy.with_name("outside.jsonl")
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    recipe = copy / "recipe.yaml"
+    keys = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    keys[section]["out_of_domain"] = str(source)
+    recipe.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    succeeds("evaluate", copy, "--quiet")
+    succeeds("report", copy, "--quiet")
+    return read_results(copy / "metrics.json", Results)
 
 
 def bert(**options: object) -> PreTrainedModel:
@@ -280,6 +319,7 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
     }
 
 
+@cache
 def make_runs(folder: Path) -> dict[str, Path]:
     """Finished runs with their reports, and one of each that was interrupted, by name.
 

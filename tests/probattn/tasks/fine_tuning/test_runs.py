@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 import runs
 import torch
+import yaml
 from runs import refused, succeeds
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from probattn.inference import FeatureDistance, last_layer
 from probattn.report import Results, read_results
-from probattn.tasks import RunError, load_task, run_task
+from probattn.tasks import Drawing, RunError, load_task, run_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images
+from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.held_out import HeldOut
 from probattn.triage import read_policy
 
@@ -153,6 +156,30 @@ def test_what_is_measured(name: str, folder: Path, finished) -> None:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
+def test_the_predictions_of_an_evaluation_are_in_a_table(name: str, finished) -> None:
+    place = finished(name)
+    with (place / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    task = run_task(place)
+    assert [row["true"] for row in rows] == [task.truth(example) for example in task.examples["test"]]
+    answered = next(
+        iter(task.answering.of_examples(place, task.examples["test"][:1], Drawing(num_samples=3)))
+    )
+    assert rows[0].keys() == {
+        "data",
+        "true",
+        *(answered.keys() & {*task.inputs}),
+        *task.answering.columns(answered),
+    }
+    assert all(np.isfinite(float(row[task.ranked_by])) for row in rows)
+    if name == "images":
+        values = read_results(place / "metrics.json", Results).scores[1].values
+        right = [row["label"] == row["true"] for row in rows]
+        assert np.mean(right) == pytest.approx(values["accuracy"])
+        assert json.loads(rows[0]["probabilities"]).keys() == {"dark", "light"}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
 def test_the_page_and_the_terminal_show_every_measure(
     name: str, folder: Path, finished, tmp_path: Path
 ) -> None:
@@ -205,9 +232,9 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     held = task.deciding.held_out(str(other))["test"]
     identity = task.section_of_examples.identity
     known = {identity(each) for part in ("train", "validation") for each in task.examples[part]}
-    assert len(held.known) == sum(identity(each) in known for each in held.examples) > 0
+    assert len(held.seen) == sum(identity(each) in known for each in held.examples) > 0
     succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
-    assert read_policy(place).size == (120 if name == "images" else 48) - len(held.known)
+    assert read_policy(place).size == (120 if name == "images" else 48) - len(held.seen)
     assert str(other) in (place / "triage.html").read_text(encoding="utf-8")
 
 
@@ -223,7 +250,7 @@ def test_far_images_go_to_a_person_and_choices_have_no_distance(
     assert isinstance(task, Images)
     network = task.network(place)
     training = task.examples["train"]
-    batch = task.batches(network, task.encode(network.codec, training), training)
+    batch = Predictor(task, network).batches(training)
     seen: list[Tensor] = []
     hook = last_layer(network.net, 2).register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach())
@@ -253,16 +280,75 @@ def test_far_images_go_to_a_person_and_choices_have_no_distance(
     assert "expected a run that gives a class to each text or image, got one of choices" in message
 
 
+def out_of_domain(name: str, folder: Path) -> Path:
+    """Inputs that are not the task, without labels."""
+    if name == "images":
+        image, draw = pytest.importorskip("PIL.Image", reason="needs pillow"), np.random.default_rng(1)
+        (folder / "noise" / "any").mkdir(parents=True)
+        for number in range(9):
+            pixels = draw.integers(0, 255, (8, 8, 3)).astype(np.uint8)
+            image.fromarray(pixels).save(folder / "noise" / "any" / f"{number}.png")
+        return folder / "noise"
+    rows: dict[str, Callable[[list[str]], dict[str, object]]] = {
+        "tokens": lambda words: {"tokens": words},
+        "regression": lambda words: {"text": " ".join(words)},
+        "choices": lambda words: {"text": " ".join(words), "endings": ["film", "the film was"]},
+    }
+    file = folder / "other.jsonl"
+    file.write_text(
+        "".join(json.dumps(rows[name](words)) + "\n" for words in sentences(11)), encoding="utf-8"
+    )
+    return file
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_uncertainty_detects_inputs_outside_the_domain(
+    name: str, folder: Path, finished, tmp_path: Path
+) -> None:
+    place = shutil.copytree(finished(name), tmp_path / "run")
+    recipe = place / "recipe.yaml"
+    keys = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    keys[name]["out_of_domain"] = str(out_of_domain(name, tmp_path))
+    recipe.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    succeeds("evaluate", place, "--quiet")
+    succeeds("report", place, "--quiet")
+    results, task = read_results(place / "metrics.json", Results), run_task(place)
+    (data,) = (item for item in results.data if item.key == "out_of_domain")
+    assert not data.labelled and data.size == len(task.examples["out_of_domain"]) in (9, 11)
+    assert "OOD" in (place / "report.html").read_text(encoding="utf-8")
+    baseline = task.network(place / "baseline")
+    scores = {}
+    for key in ("test", "out_of_domain"):
+        examples = [
+            {key: row[key] for key in row if key not in ("label", "target", "tags")}
+            for row in task.examples[key]
+        ]
+        predictor = Predictor(task, baseline)
+        answers = [
+            row
+            for batch in predictor.completed(examples)
+            for row in task.answer(predictor.expected(batch), batch)
+        ]
+        scores[key] = [answer[task.ranked_by] for answer in answers]
+    truth = [0] * len(scores["test"]) + [1] * len(scores["out_of_domain"])
+    values = results.score("deterministic", "out_of_domain").values
+    assert values["auroc"] == pytest.approx(
+        roc_auc_score(truth, scores["test"] + scores["out_of_domain"]), abs=1e-6
+    )
+    compared = {item.measure for item in results.differences if item.data == "out_of_domain"}
+    assert compared == {"auroc", "fpr95"} and compared <= results.measures.keys()
+
+
 def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
     def held(ending: str) -> HeldOut:
         example = {"text": "a film", "endings": ["good", ending], "label": 0}
         return HeldOut("t", "in_domain", "s", ("a film",), None, ("0",), examples=(example,))
 
     answer = {"label": "0", "probabilities": {"0": 1.0}, "entropy": 0.0, "mutual_information": 0.0}
-    held("bad").keep(tmp_path, "test", {"seed": 0}, [answer])
-    assert held("bad").kept(tmp_path, "test", {"seed": 0}) == [answer]
-    assert held("worse").kept(tmp_path, "test", {"seed": 0}) is None
-    assert held("bad").kept(tmp_path, "test", {"seed": 1}) is None
+    held("bad").store(tmp_path, "test", {"seed": 0}, [answer])
+    assert held("bad").stored(tmp_path, "test", {"seed": 0}) == [answer]
+    assert held("worse").stored(tmp_path, "test", {"seed": 0}) is None
+    assert held("bad").stored(tmp_path, "test", {"seed": 1}) is None
 
 
 def test_other_heads_say_that_they_have_no_class_to_decide_about(finished) -> None:
