@@ -21,6 +21,7 @@ from probattn.inference.expansion_check import (
     DOUBT,
     FAR,
     LAST,
+    LOCAL,
     MORE,
     NEAR,
     WIDE,
@@ -91,12 +92,14 @@ def posterior_moments(
     1. A row whose weights have a relative variance above 10 (a concentration below 0.4, a log-normal scale above 1.5)
        is left to draws.
     2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, the likeliest ones at two
-       standard deviations. If both are within :math:`0.3 \sigma` of :math:`z_0 \pm 2 \sigma`, the row is kept.
+       standard deviations. If both are within :math:`0.3 \sigma` of :math:`z_0 \pm 2 \sigma`, and the relative variance
+       is at most 2 (a concentration of 0.72, a scale of 1.05), the row is kept.
     3. Else ``num_samples`` draws decide. The expansion predicts each of them, :math:`l = \sum_j f_j\, \partial z /
        \partial u_j`, from the weights that were drawn. Compared are the variance of the residuals :math:`z - z_0 - l`
-       over :math:`\sigma^2`, the size of their mean over :math:`\sigma`, and the ratio of the standard deviations of z
-       and l, either way. A row within 0.2, 1.5 and 1.25 is kept, one beyond 0.6, 3 or 1.8 is left to draws. Of others
-       three times as many new draws are taken; those beyond 0.4, 1.5 or 1.3 are left to draws.
+       over :math:`\sigma^2`, the size of their mean over :math:`\sigma`, and two ratios, either way: of the standard
+       deviation of z to that of l, and, of 20 draws or more, to :math:`\sigma`. A row within 0.2, 1.5, 1.25 and 1.4 is
+       kept, one beyond 0.6, 3, 1.8 or 2 is left to draws. Of others three times as many new draws are taken; those
+       beyond 0.4, 1.5, 1.3 or 1.4 are left to draws.
 
     The standard deviation of z is between :math:`\sigma` times 1 minus and 1 plus the root of the residual variance.
     With normal residuals, which 20 draws know to 32% and 60 to 18%, the third step gives up a row with a residual
@@ -278,9 +281,10 @@ class _Batch:
                 return at_positions(self.model(self.some(indices)), 0, self.request.positions)
 
         assert moments.relative_variance is not None
-        wide = ~(moments.relative_variance.reshape(len(indices), -1).amax(dim=1) <= WIDE)
-        doubtful = deviations(moments, slopes, predict) > DOUBT
-        rows = (wide | doubtful).nonzero().squeeze(1)
+        relative = moments.relative_variance.reshape(len(indices), -1).amax(dim=1)
+        wide = ~(relative <= WIDE)
+        doubtful = ~(relative <= LOCAL) | (deviations(moments, slopes, predict) > DOUBT)
+        rows = doubtful.nonzero().squeeze(1)
         if not len(rows):
             return moments
         posterior, residuals = compared(rows, samples, seed)
