@@ -122,7 +122,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
         """Key of the network in records: latent attention comes before alignment."""
         return METHODS.key(self.methods) or "deterministic"
 
-    def beside(
+    def baselines(
         self, run: Path, baseline: Path | None, network: Network[NodeClassifier]
     ) -> list[Network[NodeClassifier]]:
         """The deterministic network beside the run's own."""
