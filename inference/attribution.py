@@ -39,13 +39,13 @@ class Pair(NamedTuple):
     slope: float
 
 
-def share_by(maps: Mapping[str, Tensor], *parts: Part) -> Tensor:
+def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
     """Sums attributed maps over everything but the named parts.
 
     Args:
         maps: :attr:`Moments.share`, or :attr:`Moments.slope`, whose sums are derivatives by a factor that the weights
             have in common; ``[B, ..., H, T, S]`` by site.
-        parts: what to keep, of "site", "head", "query" and "key"; none for the sum of all.
+        *dimensions: what to keep, of "site", "head", "query" and "key"; none for the sum of all.
 
     Returns:
         ``[B, ...]`` and the kept dimensions, in the order site, head, query, key.
@@ -59,23 +59,23 @@ def share_by(maps: Mapping[str, Tensor], *parts: Part) -> Tensor:
         >>> share_by(maps, "site"), share_by(maps, "site", "key").shape
         (tensor([[0.1800, 0.7200]]), torch.Size([1, 2, 3]))
     """
-    unknown = [part for part in parts if part not in PARTS]
+    unknown = [dimension for dimension in dimensions if dimension not in PARTS]
     if unknown or not maps:
         got = repr(unknown[0]) if unknown else "no maps; call posterior_moments(..., attribution=True)"
         raise ValueError(
             f"share_by: expected parts among {', '.join(PARTS)} and maps of some site, got {got}"
         )
-    summed = [index - 3 for index, part in enumerate(PARTS[1:]) if part not in parts]
-    each = [one.sum(dim=summed) if summed else one for one in maps.values()]
-    shapes = sorted({tuple(one.shape) for one in each})
+    summed = [index - 3 for index, dimension in enumerate(PARTS[1:]) if dimension not in dimensions]
+    sums = [one.sum(dim=summed) if summed else one for one in maps.values()]
+    shapes = sorted({tuple(one.shape) for one in sums})
     if len(shapes) > 1:
         raise ValueError(
-            f"share_by: expected sites whose maps agree in what is kept ({', '.join(parts)}), got shapes {shapes}; "
-            "take the sites that belong together"
+            f"share_by: expected sites whose maps agree in what is kept ({', '.join(dimensions)}), got shapes "
+            f"{shapes}; take the sites that belong together"
         )
     sites = next(iter(maps.values())).dim() - 3
-    stacked = torch.stack(each, dim=sites)
-    return stacked if "site" in parts else stacked.sum(dim=sites)
+    stacked = torch.stack(sums, dim=sites)
+    return stacked if "site" in dimensions else stacked.sum(dim=sites)
 
 
 def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
@@ -103,7 +103,7 @@ def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
         raise ValueError(f"leading_pairs: expected shares [B, H, T, S], got {got}; use positions=[one]")
     flat = torch.cat([item.reshape(rows, -1) for item in share.values()], dim=1)
     order = flat.topk(min(number, flat.shape[1])).indices
-    found: list[list[tuple[int, Pair]]] = [[] for _ in range(rows)]
+    ranked: list[list[tuple[int, Pair]]] = [[] for _ in range(rows)]
     first = 0
     for name, value in share.items():
         inside = (order >= first) & (order < first + value[0].numel())
@@ -112,9 +112,9 @@ def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
         values = (value[row, head, query, key], slope[name][row, head, query, key])
         first += value[0].numel()
         columns = (column.tolist() for column in (row, rank, head, query, key, *values))
-        for here, place, *numbers in zip(*columns, strict=True):
-            found[here].append((place, Pair(name, *numbers)))
-    return [[pair for _, pair in sorted(pairs)] for pairs in found]
+        for here, position, *numbers in zip(*columns, strict=True):
+            ranked[here].append((position, Pair(name, *numbers)))
+    return [[pair for _, pair in sorted(pairs)] for pairs in ranked]
 
 
 def reweighted_expectation(

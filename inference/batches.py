@@ -99,8 +99,8 @@ class DataOrder:
         assert self.length_pool is not None
         full = self.num_rows // self.rows_per_step * self.rows_per_step
         lengths, pool = np.asarray(self.lengths), self.length_pool * self.rows_per_step
-        parts = [rows[start : min(start + pool, full)] for start in range(0, full, pool)]
-        ordered = [part[np.argsort(lengths[part], kind="stable")] for part in parts]
+        chunks = [rows[start : min(start + pool, full)] for start in range(0, full, pool)]
+        ordered = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
         steps = np.concatenate([*ordered, rows[:0]]).reshape(-1, self.rows_per_step)
         return np.concatenate([generator.permutation(steps).ravel(), rows[full:]])
 
@@ -119,11 +119,11 @@ class DataOrder:
     def _cut(self, rows: np.ndarray[Any, np.dtype[np.int64]], index: int, rank: int) -> list[Share]:
         rows = rows[index * self.rows_per_step : (index + 1) * self.rows_per_step]
         micro_batches = -(-len(rows) // (self.batch_size * self.num_processes))
-        parts = np.array_split(rows, micro_batches * self.num_processes)
-        mine = parts[rank :: self.num_processes]
+        chunks = np.array_split(rows, micro_batches * self.num_processes)
+        mine = chunks[rank :: self.num_processes]
         return [
-            Share(part.tolist(), len(part) / len(rows)) if len(part) else Share(rows[:1].tolist(), 0.0)
-            for part in mine
+            Share(chunk.tolist(), len(chunk) / len(rows)) if len(chunk) else Share(rows[:1].tolist(), 0.0)
+            for chunk in mine
         ]
 
 

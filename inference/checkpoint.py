@@ -32,7 +32,7 @@ from probattn.files.manifest import DamagedFolderError, Manifest, verify_manifes
 
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{6,})")
-_OWN = re.compile(r"probattn(\.\w+)+")
+_LIBRARY_CLASS = re.compile(r"probattn(\.\w+)+")
 
 
 class CheckpointError(RuntimeError):
@@ -58,7 +58,7 @@ class Checkpoint:
     path: Path
     step: int
     state: dict[str, Any]
-    parts: dict[str, Any]
+    tensors: dict[str, Any]
 
 
 class CheckpointStore:
@@ -89,14 +89,14 @@ class CheckpointStore:
         self,
         step: int,
         state: Mapping[str, Any],
-        parts: Mapping[str, Any],
+        tensors: Mapping[str, Any],
         protect: Collection[int] = (),
     ) -> Path:
         """Writes one checkpoint, then drops those beyond ``keep_last`` that ``protect`` does not name.
 
-        ``state`` holds plain JSON values, ``parts`` tensors and plain containers by name of their file.
+        ``state`` holds plain JSON values, ``tensors`` tensors and plain containers by name of their file.
         """
-        plain = {name: plain_values(part, name) for name, part in parts.items()}
+        plain = {name: plain_values(content, name) for name, content in tensors.items()}
         target = self.path(step)
         temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
         try:
@@ -117,17 +117,17 @@ class CheckpointStore:
         if manifest.step != step:
             raise CorruptCheckpointError(f"checkpoint {path}: expected step {step}, got {manifest.step}")
         state: dict[str, Any] = {}
-        parts: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for name in manifest.files:
             try:
                 if name == STATE:
                     state = read_json(path / name, TypeAdapter(dict[str, Any]))
                 else:
-                    parts[Path(name).stem] = torch.load(path / name, map_location="cpu", weights_only=True)
+                    tensors[Path(name).stem] = torch.load(path / name, map_location="cpu", weights_only=True)
             except Exception as error:  # torch's unpickler has no errors of its own: they are of every kind
                 reason = shortened(str(error), 200)
                 raise CorruptCheckpointError(f"checkpoint {path}: {name} is unreadable ({reason})") from error
-        return Checkpoint(path, step, state, parts)
+        return Checkpoint(path, step, state, tensors)
 
     def remove_leftovers(self) -> None:
         """Removes what killed processes left behind: unfinished writes and deletions. Complete ones are not touched."""
@@ -159,12 +159,12 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 
 def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
-    """Refuses a checkpoint whose configuration ``found`` differs from this run's, and names every difference."""
+    """Refuses a checkpoint whose configuration ``stored`` differs from this run's, and names every difference."""
     current, previous = flatten(json.loads(json.dumps(expected))), flatten(stored)
     moved = {
         key
         for key in current.keys() & previous.keys()
-        if _own_class(current[key]) == _own_class(previous[key]) != ""
+        if _library_class(current[key]) == _library_class(previous[key]) != ""
     }
     missing = "(absent)"
     differing = [
@@ -179,9 +179,9 @@ def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str,
         )
 
 
-def _own_class(value: Any) -> str:
+def _library_class(value: Any) -> str:
     """The name of a class of this library without its module, which may change between versions."""
-    return value.rpartition(".")[2] if isinstance(value, str) and _OWN.fullmatch(value) else ""
+    return value.rpartition(".")[2] if isinstance(value, str) and _LIBRARY_CLASS.fullmatch(value) else ""
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -213,13 +213,13 @@ def plain_values(value: Any, where: str) -> Any:
     )
 
 
-def _write(folder: Path, step: int, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+def _write(folder: Path, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     files: dict[str, FileDigest] = {}
-    for name, part in parts.items():
+    for name, content in tensors.items():
         file = f"{name}.pt"
-        files[file] = write_digested(folder / file, partial(torch.save, part))
+        files[file] = write_digested(folder / file, partial(torch.save, content))
     text = json.dumps(state, allow_nan=True, indent=1).encode()
     files[STATE] = write_digested(folder / STATE, lambda out: out.write(text))
     write_manifest(folder, files, step=step)

@@ -99,13 +99,13 @@ def log_latent(owner: str, model: nn.Module, *, guided: bool = False) -> None:
     """
     sites, heads = attention_sites(model), repulsive_heads(model)
     particles = getattr(model, "num_particles", 0)
-    parts = {
+    descriptions = {
         f"the attention weights of {len(sites)} sites": bool(sites),
         f"the heads of {len(heads)} projections, as particles": bool(heads),
         f"the model itself, as {particles} particles": bool(particles),
         "what the guide draws": guided,
     }
-    latent = [part for part, holds in parts.items() if holds]
+    latent = [description for description, holds in descriptions.items() if holds]
     if latent:
         LOGGER.info("%s: latent: %s", owner, "; ".join(latent))
     else:
@@ -138,7 +138,7 @@ def refuse_sharded(module: nn.Module) -> None:
     """Refuses parameters of which this process holds a part: a site reads those of other layers than its own."""
     if not (dist.is_available() and dist.is_initialized()):
         return
-    fsdp = any(getattr(part, "_is_fsdp_managed_module", False) for part in module.modules())
+    fsdp = any(getattr(child, "_is_fsdp_managed_module", False) for child in module.modules())
     if fsdp or any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
         raise ValueError(
             f"AttentionELBO: the model's parameters are sharded by {'FSDP' if fsdp else 'DeepSpeed'}, which gathers "

@@ -78,22 +78,22 @@ def variance_removed(
     )
     if moments.classes.dim() != 2 or moments.link != "softmax":
         raise ValueError(f"{OWNER}: expected one class a row, got logits {list(moments.logits.shape)}")
-    held = _leading(_ranking(program, inputs, by, seed, moments.share), fraction, rows)
+    masks = _leading(_ranking(program, inputs, by, seed, moments.share), fraction, rows)
 
-    def held_program(part: Mapping[str, Tensor]) -> Tensor:
-        with Holding(held):
-            logits: Tensor = program(part)
+    def masked_program(chunk: Mapping[str, Tensor]) -> Tensor:
+        with Holding(masks):
+            logits: Tensor = program(chunk)
         return logits
 
-    def variance(each: Any) -> Tensor:
+    def variance(network: Any) -> Tensor:
         drawn = posterior_predict(
-            each, inputs, num_samples, seed=seed, chunk_size=chunk_size, batch_keys=sorted(keys)
+            network, inputs, num_samples, seed=seed, chunk_size=chunk_size, batch_keys=sorted(keys)
         )
         pair = drawn.logits.gather(-1, moments.classes.expand(num_samples, rows, 2))
         return (pair[..., 0] - pair[..., 1]).var(dim=0)
 
     with evaluating(program):
-        return 1 - variance(held_program) / variance(program)
+        return 1 - variance(masked_program) / variance(program)
 
 
 def _ranking(
@@ -107,7 +107,7 @@ def _ranking(
     with evaluating(model), torch.no_grad(), Expansion() as expansion:
         model(inputs)
     generator = torch.Generator().manual_seed(derived_seed(*seed_words(seed)))
-    found = {}
+    ranking = {}
     for name, point in expansion.points.items():
         if point.inputs.method.learns_scale:
             raise ValueError(f"{OWNER}: {name}: expected sigma 0, got {point.inputs.method.sigma}")
@@ -120,8 +120,8 @@ def _ranking(
         elif by == "spread":
             first = point.variances(torch.arange(weights.numel(), device=weights.device)).first
             score = first.expand(weights.numel()).view_as(weights) * (1 + 1e-6 * chance)
-        found[name] = torch.where(weights > 0, score, -torch.inf)
-    return found
+        ranking[name] = torch.where(weights > 0, score, -torch.inf)
+    return ranking
 
 
 def _leading(scores: Mapping[str, Tensor], fraction: float, rows: int) -> dict[str, Tensor]:
@@ -130,18 +130,18 @@ def _leading(scores: Mapping[str, Tensor], fraction: float, rows: int) -> dict[s
     allowed = (flat > -torch.inf).sum(dim=1)
     number = (allowed * fraction).round().long().clamp_min(1)
     order = flat.argsort(dim=1, descending=True).argsort(dim=1)
-    chosen = order < number[:, None]
+    leading = order < number[:, None]
     sizes = [score[0].numel() * len(score) // rows for score in scores.values()]
-    parts = chosen.split(sizes, dim=1)
-    return {name: part.view(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}
+    masks = leading.split(sizes, dim=1)
+    return {name: mask.view(score.shape) for (name, score), mask in zip(scores.items(), masks, strict=True)}
 
 
 class Holding(LogMeans):
     """Pyro handler within the one that draws: gives held weights their expectation after the draw."""
 
-    def __init__(self, held: Mapping[str, Tensor]) -> None:
+    def __init__(self, masks: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self._held = held
+        self._masks = masks
 
     def _pyro_post_sample(self, msg: Message) -> None:
         name = str(msg["name"])
@@ -150,7 +150,7 @@ class Holding(LogMeans):
         value = msg["value"]
         assert isinstance(value, Tensor)
         log_mean = self.log_means.pop(name)
-        held = self._held[name]
-        held = held.repeat(len(value) // len(held), *[1] * (held.dim() - 1))
+        mask = self._masks[name]
+        mask = mask.repeat(len(value) // len(mask), *[1] * (mask.dim() - 1))
         log_value = carried_log(value)
-        msg["value"] = exp_carrying_log(torch.where(held, log_mean, log_value))
+        msg["value"] = exp_carrying_log(torch.where(mask, log_mean, log_value))

@@ -93,14 +93,14 @@ def generate_with_uncertainty(
     with evaluating(net):
         answer = net.generate(**inputs, **(options | {"return_dict_in_generate": True}))
         sequences: Tensor = answer.sequences
-        given, target = _teacher_forced(net, inputs, sequences)
+        arguments, target = _teacher_forced(net, inputs, sequences)
         mask = until_the_end(net, target, options)
         scored = _Scores(target)
-        most = max(1, rows_per_pass(target.device) // len(target))
-        for first in range(0, draws, most):
-            count = min(most, draws - first)
+        chunk = max(1, rows_per_pass(target.device) // len(target))
+        for first in range(0, draws, chunk):
+            count = min(chunk, draws - first)
             with folded_draws(net, seed, count, first):
-                logits = net(**given, use_cache=False).logits
+                logits = net(**arguments, use_cache=False).logits
             for item in logits.unflatten(0, (count, -1)):
                 scored.add(item[:, -1 - target.shape[1] : -1] if _continues(net) else item)
     return scored.result(sequences, mask, draws)
@@ -128,8 +128,8 @@ class _Scores:
         assert self.mean is not None
         mean, zero = self.mean / draws, torch.zeros_like(self.expected_entropy)
         entropy = torch.special.entr(mean).sum(dim=-1)
-        each = torch.stack(self.log_probabilities).where(mask, 0.0)  # [P, N, T]
-        token = each.logsumexp(dim=0) - math.log(draws)
+        drawn = torch.stack(self.log_probabilities).where(mask, 0.0)  # [P, N, T]
+        token = drawn.logsumexp(dim=0) - math.log(draws)
         return Generation(
             sequences,
             self.target,
@@ -137,7 +137,7 @@ class _Scores:
             token.where(mask, zero),
             entropy.where(mask, zero),
             (entropy - self.expected_entropy / draws).clamp_min(0).where(mask, zero),
-            each.sum(dim=-1).logsumexp(dim=0) - math.log(draws),
+            drawn.sum(dim=-1).logsumexp(dim=0) - math.log(draws),
         )
 
 
@@ -150,8 +150,8 @@ def _teacher_forced(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Inputs of a pass over whole sequences, and the generated tokens ``[N, T]`` that it is to predict."""
     prompts = next(iter(inputs.values()))
-    each = len(sequences) // len(prompts)
-    repeated = {name: value.repeat_interleave(each, dim=0) for name, value in inputs.items()}
+    repeats = len(sequences) // len(prompts)
+    repeated = {name: value.repeat_interleave(repeats, dim=0) for name, value in inputs.items()}
     if not _continues(net):
         return repeated | {"decoder_input_ids": sequences[:, :-1]}, sequences[:, 1:]
     ids = inputs.get("input_ids")
@@ -162,12 +162,12 @@ def _teacher_forced(
     target = sequences[:, ids.shape[1] :]
     mask = repeated.get("attention_mask", torch.ones_like(repeated["input_ids"]))
     mask = torch.cat([mask, mask.new_ones(target.shape)], dim=1)
-    given = repeated | {"input_ids": sequences, "attention_mask": mask}
+    arguments = repeated | {"input_ids": sequences, "attention_mask": mask}
     if (
         "position_ids" in inspect.signature(net.forward).parameters
     ):  # as generate counts them, without the padding
-        given["position_ids"] = (mask.long().cumsum(dim=1) - 1).clamp_min(0)
-    return given, target
+        arguments["position_ids"] = (mask.long().cumsum(dim=1) - 1).clamp_min(0)
+    return arguments, target
 
 
 def until_the_end(net: Any, target: Tensor, options: Mapping[str, Any]) -> Tensor:

@@ -105,8 +105,8 @@ def accumulate_gradients(
             terms = module(send_to_device(next(batches), accelerator.device))
             # Gradients are averaged over ranks, so a rank's share counts that many times.
             accelerator.backward(terms.loss * (weight * accelerator.num_processes))
-        part = weight * torch.stack([term.detach() for term in terms])
-        total = part if total is None else total + part
+        weighted = weight * torch.stack([term.detach() for term in terms])
+        total = weighted if total is None else total + weighted
     reduced: Tensor = accelerator.reduce(total, "sum")
     return reduced
 
@@ -152,9 +152,9 @@ def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) ->
 def _mean_over_ranks(sums: dict[str, float], rows: int) -> dict[str, float]:
     ranks = gather_object([(sums, rows)])
     total = sum(count for _, count in ranks)
-    names = {name: None for part, _ in ranks for name in part}
+    names = {name: None for values, _ in ranks for name in values}
     order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
-    return {name: sum(part.get(name, 0.0) for part, _ in ranks) / total for name in order}
+    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in order}
 
 
 def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
@@ -213,7 +213,7 @@ def kl_explosion(
         f"the KL of the attention weights exploded: {terms.kl:.3g} beside a log-likelihood of "
         f"{terms.log_likelihood:.3g}{where}"
     )
-    methods = [part.method for part in module.modules() if isinstance(part, LatentSite)]
+    methods = [child.method for child in module.modules() if isinstance(child, LatentSite)]
     causes = []
     if any(method.scores == "raw" for method in methods):
         causes.append("exp(scores) has no bound with scores='raw': set scores='normalised'")
@@ -244,8 +244,8 @@ def describe_failure(
 ) -> str:
     """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
     if explosion is None:
-        parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
-        failure = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
+        values = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
+        failure = f"{where} is not finite: {values}, gradient norm {gradient_norm}"
         site = "; no attention site is to blame: every site's KL, concentration and spread are finite"
         advice = (
             "Lower the learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with "
@@ -257,8 +257,8 @@ def describe_failure(
     site = f"; sites: {_first(sites)}" if sites else site
     gradient = f"; gradients that are not finite: {_first(gradients)}" if gradients else ""
     validation = f"; Pyro's validation: {_first(complaints, 1)}" if complaints else ""
-    kept_state = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
-    return f"{failure}{site}{gradient}{validation}; {kept_state}. No update was made from it. {advice}"
+    saved = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
+    return f"{failure}{site}{gradient}{validation}; {saved}. No update was made from it. {advice}"
 
 
 def _first(names: Sequence[str], count: int = 3) -> str:

@@ -169,10 +169,10 @@ class _ManyRuns(Training):
         yield {"kind": "validation", "step": step, "seconds": seconds, **measured}
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        parts = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
-        return {"last": self.last.get("validation")}, parts
+        tensors = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return {"last": self.last.get("validation")}, tensors
 
-    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-        self.load_weights(parts)
-        self._optimizer.load_state_dict(parts["optimizer"])
+    def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        self.load_weights(tensors)
+        self._optimizer.load_state_dict(tensors["optimizer"])
         self.last = {} if state["last"] is None else {"validation": state["last"]}

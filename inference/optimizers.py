@@ -287,7 +287,7 @@ class Clipping:
 
     def __init__(self, module: nn.Module) -> None:
         stacks = stacked_parameters(module)
-        self._main, self._alignment = (_groups(part, stacks) for part in split_alignment(module))
+        self._main, self._alignment = (_groups(parameters, stacks) for parameters in split_alignment(module))
 
     def measure(self) -> tuple[Tensor, Tensor]:
         """Norms of all gradients but alignment's networks', and of theirs."""
@@ -300,8 +300,8 @@ class Clipping:
 
 
 def _groups(parameters: Sequence[nn.Parameter], stacks: set[int]) -> list[Clipped]:
-    parts = [[p for p in parameters if (id(p) in stacks) == stacked] for stacked in (False, True)]
-    return [Clipped(part, stacked=bool(number)) for number, part in enumerate(parts) if part]
+    subsets = [[p for p in parameters if (id(p) in stacks) == stacked] for stacked in (False, True)]
+    return [Clipped(subset, stacked=bool(number)) for number, subset in enumerate(subsets) if subset]
 
 
 def _joint(groups: Sequence[Clipped]) -> Tensor:

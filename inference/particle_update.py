@@ -45,12 +45,12 @@ class _Once(ParticleKernel):
 
     def __init__(self, kernel: ParticleKernel) -> None:
         self._kernel = kernel
-        self._found: Interaction | None = None
+        self._result: Interaction | None = None
 
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        if self._found is None:
-            self._found = self._kernel.interact(particles, grads)
-        return self._found
+        if self._result is None:
+            self._result = self._kernel.interact(particles, grads)
+        return self._result
 
 
 @dataclass
@@ -88,7 +88,7 @@ class ParticleUpdate:
         self._members = {name: _Member(*member) for name, member in sets.items()}
         self._scale = scale
         self._num_data = num_data
-        self._given = kernel
+        self._override = kernel
         self.diagnostics: dict[str, dict[str, float]] = {}
         """By set of particles: the :class:`probattn.particles.ParticleDiagnostics` of the last measured update."""
 
@@ -155,7 +155,9 @@ class ParticleUpdate:
             member.generator, member.kernel = torch.Generator(device=device), None
         member.generator.manual_seed(derived_seed(*entropy))
         if member.kernel is None:
-            kernel = member.options.build_kernel(member.generator) if self._given is None else self._given
+            kernel = (
+                member.options.build_kernel(member.generator) if self._override is None else self._override
+            )
             member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)
         return member.kernel
 

@@ -79,9 +79,11 @@ def expected_observations(model_trace: Trace, guide_trace: Trace) -> tuple[Tenso
     Where the guide enumerates, they are expectations under it; otherwise those of the draw.
     """
     sites = [site for site in model_trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
-    parts = [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
+    groups = [
+        [site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)
+    ]
     with torch.no_grad():
-        terms = [_expectation(guide_trace, part) for part in parts]
+        terms = [_expectation(guide_trace, group) for group in groups]
     return terms[0], terms[1]
 
 

@@ -88,12 +88,12 @@ class Training(ABC):
         """Plain values and parts of a checkpoint after ``step`` updates."""
 
     @abstractmethod
-    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Takes over what :meth:`state` returned."""
 
-    def load_weights(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Takes over the weights among ``parts``."""
-        self.model.load_state_dict(parts["model"])
+    def load_weights(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes over the weights among ``tensors``."""
+        self.model.load_state_dict(tensors["model"])
 
     def finish(self) -> None:
         """Leaves the model ready for use."""
@@ -119,7 +119,7 @@ class Run:
         checkpoint = None if self._storage is None else self._storage.open(resume, self._configuration)
         try:
             if checkpoint is not None:
-                self._training.load_state(checkpoint.state, checkpoint.parts)
+                self._training.load_state(checkpoint.state, checkpoint.tensors)
                 self._step = checkpoint.step
                 self._earlier_seconds = checkpoint.state["seconds"]
                 self._stopping = StoppingState(**checkpoint.state["early_stopping"])
@@ -223,7 +223,7 @@ class Run:
         """Leaves the model with the weights to keep, ready for use."""
         best = self._stopping.best_step
         if best is not None and best != self._step:
-            weights = self._best_weights if self._storage is None else self._storage.store.load(best).parts
+            weights = self._best_weights if self._storage is None else self._storage.store.load(best).tensors
             assert weights is not None
             self._training.load_weights(weights)
         self._training.finish()
@@ -238,7 +238,7 @@ class Run:
 
     def _save(self) -> None:
         assert self._storage is not None
-        plain, parts = self._training.state(self._step)
+        plain, tensors = self._training.state(self._step)
         state = {
             "step": self._step,
             **plain,
@@ -247,14 +247,14 @@ class Run:
             "configuration": self._configuration,
         }
         best = self._stopping.best_step
-        self._storage.save(self._step, state, parts, protect=() if best is None else (best,))
+        self._storage.save(self._step, state, tensors, protect=() if best is None else (best,))
 
     def _weights(self) -> dict[str, Any]:
         """A copy of the weights, on the CPU, that later updates leave alone."""
-        _, parts = self._training.state(self._step)
+        _, tensors = self._training.state(self._step)
         return {
-            name: {key: value.detach().to("cpu", copy=True) for key, value in part.items()}
-            for name, part in parts.items()
+            name: {key: value.detach().to("cpu", copy=True) for key, value in state.items()}
+            for name, state in tensors.items()
             if name in ("model", "guide")
         }
 

@@ -195,8 +195,12 @@ class _Sampler(Messenger):
             if self._draws > 1:
                 self._refuse_unrepeatable(kwargs)
                 inputs, kwargs = self._repeated(inputs), self._repeated(kwargs)
-            given = [inputs, *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")), *kwargs.values()]
-            first = next((item for item in given if isinstance(item, Tensor) and item.dim() > 0), None)
+            candidates = [
+                inputs,
+                *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")),
+                *kwargs.values(),
+            ]
+            first = next((item for item in candidates if isinstance(item, Tensor) and item.dim() > 0), None)
             self._prompts = self._draws if first is None else len(first)
             self._generations += 1
             try:

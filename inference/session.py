@@ -54,7 +54,7 @@ def accelerator_session(
     precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
     """
     with _SESSION.changed() as changes:
-        changes.enter_context(_own_accelerate_state())
+        changes.enter_context(_fresh_accelerate_state())
         accelerator = Accelerator(
             mixed_precision=precision,
             cpu=cpu,
@@ -77,7 +77,7 @@ def accelerator_session(
 
 
 @contextmanager
-def _own_accelerate_state() -> Iterator[None]:
+def _fresh_accelerate_state() -> Iterator[None]:
     singletons = (AcceleratorState, GradientState, PartialState)
     before = [dict(singleton._shared_state) for singleton in singletons]
     for singleton in singletons:

@@ -47,8 +47,8 @@ class Source(ABC):
         """The updates that follow ``step`` completed ones, up to ``total``."""
 
     @abstractmethod
-    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
-        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+    def evaluation(self, seed: tuple[int, ...], limit: int | None) -> Iterator[tuple[Any, int]]:
+        """This rank's batches of one pass in order, or the first ``limit``, with their numbers of rows."""
 
     def total(self, steps: int | None, epochs: int | None) -> int:
         """Updates of a run that was asked for in either way."""
@@ -124,11 +124,11 @@ class RowSource(Source):
                 yield [share.weight for share in shares], itertools.islice(batches, len(shares))
             step += len(steps)
 
-    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
-        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+    def evaluation(self, seed: tuple[int, ...], limit: int | None) -> Iterator[tuple[Any, int]]:
+        """This rank's batches of one pass in order, or the first ``limit``, with their numbers of rows."""
         rows, size = list(range(self.rank, len(self.data), self.num_processes)), self.options.batch_size
-        parts = [rows[first : first + size] for first in range(0, len(rows), size)][:most]
-        return zip(self._load(parts, seed), map(len, parts), strict=True)
+        batches = [rows[first : first + size] for first in range(0, len(rows), size)][:limit]
+        return zip(self._load(batches, seed), map(len, batches), strict=True)
 
     def _load(self, batches: list[list[int]], seed: tuple[int, ...]) -> DataLoader[Any]:
         options = self.options
@@ -200,11 +200,11 @@ class StreamSource(Source):
                     )
                 self._epoch, self._start = self._epoch + 1, step
 
-    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
-        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+    def evaluation(self, seed: tuple[int, ...], limit: int | None) -> Iterator[tuple[Any, int]]:
+        """This rank's batches of one pass in order, or the first ``limit``, with their numbers of rows."""
         collate = self.options.collate or default_collate
         stream = itertools.islice(self.data, self.rank, None, self.num_processes)
-        for _ in itertools.count() if most is None else range(most):
+        for _ in itertools.count() if limit is None else range(limit):
             rows = list(itertools.islice(stream, self.options.batch_size))
             if not rows:
                 return

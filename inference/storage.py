@@ -76,14 +76,14 @@ class RunStorage:
             self._writer.append(record)
 
     def save(
-        self, step: int, state: Mapping[str, Any], parts: Mapping[str, Any], protect: Collection[int]
+        self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any], protect: Collection[int]
     ) -> None:
         """Writes a checkpoint, in the first process, once the records are on the disk; if it cannot, all raise."""
         failure: CheckpointError | OSError | None = None
         if self._writer is not None:
             try:
                 self._writer.sync()
-                self.store.save(step, state, parts, protect)
+                self.store.save(step, state, tensors, protect)
             except (CheckpointError, OSError) as error:
                 failure = error
         if self._accelerator.num_processes > 1:

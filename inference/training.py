@@ -122,10 +122,10 @@ class ProgramTraining(Training):
         self._recorded = time.monotonic()
 
     def _build_scheduler(self) -> LRScheduler | ReduceLROnPlateau | None:
-        chosen = self._options.scheduler
-        if chosen is None:
+        scheduler = self._options.scheduler
+        if scheduler is None:
             return None
-        build = chosen.build if isinstance(chosen, SchedulerOptions) else chosen
+        build = scheduler.build if isinstance(scheduler, SchedulerOptions) else scheduler
         return build(self._update.optimizer, self.total)
 
     def configuration(self) -> dict[str, Any]:
@@ -260,8 +260,8 @@ class ProgramTraining(Training):
             "kl_weight": kl_weight,
         }
 
-    def _evaluate(self, most: int | None = None) -> dict[str, float]:
-        """Means over all validation rows, or ``most`` batches, with the same noise every time and without a trace."""
+    def _evaluate(self, limit: int | None = None) -> dict[str, float]:
+        """Means over all validation rows, or ``limit`` batches, with the same noise every time and without a trace."""
         accelerator, metrics = self._accelerator, self._options.validation_metrics
         assert self._validation is not None
         with preserved_random_state(accelerator.device):
@@ -270,7 +270,7 @@ class ProgramTraining(Training):
             return evaluate(
                 accelerator,
                 self._guarded,
-                self._validation.evaluation(seed, most),
+                self._validation.evaluation(seed, limit),
                 None if metrics is None else partial(metrics, self.model),
             )
 
@@ -278,7 +278,7 @@ class ProgramTraining(Training):
         """Refuses early stopping on a metric that is not there; the user's own are known from a first batch."""
         rule = self._options.early_stopping
         if rule is not None and rule.modes.keys() - set(StepTerms._fields):
-            rule.values(self._evaluate(most=1))
+            rule.values(self._evaluate(limit=1))
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint."""
@@ -290,7 +290,7 @@ class ProgramTraining(Training):
             "reporter": {"meter": asdict(self._meter), "last": self.last},
         }
         scaler = self._accelerator.scaler
-        parts = {
+        tensors = {
             "model": self.model.state_dict(),
             "training": {
                 "optimizer": self._optimizer.state_dict(),
@@ -300,13 +300,13 @@ class ProgramTraining(Training):
             },
         }
         if isinstance(self._update.guide, nn.Module):
-            parts["guide"] = self._update.guide.state_dict()
-        return plain, parts
+            tensors["guide"] = self._update.guide.state_dict()
+        return plain, tensors
 
-    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Takes over what :meth:`state` returned."""
-        self.load_weights(parts)
-        training, scaler = parts["training"], self._accelerator.scaler
+        self.load_weights(tensors)
+        training, scaler = tensors["training"], self._accelerator.scaler
         self._optimizer.load_state_dict(training["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(training["scheduler"])
@@ -318,11 +318,11 @@ class ProgramTraining(Training):
         rank, device = self._accelerator.process_index, self._accelerator.device
         restore_random_state(training["random"][rank], device)
 
-    def load_weights(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Takes over the weights among ``parts``."""
-        super().load_weights(parts)
+    def load_weights(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes over the weights among ``tensors``."""
+        super().load_weights(tensors)
         if isinstance(self._update.guide, nn.Module):
-            self._update.guide.load_state_dict(parts["guide"])
+            self._update.guide.load_state_dict(tensors["guide"])
 
     def finish(self) -> None:
         """Leaves the model in evaluation mode, under the final KL weight."""

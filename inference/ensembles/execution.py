@@ -43,23 +43,23 @@ class Execution:
     def run(self, what: str, owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> Tensor:
         """Values of all particles ``[P, ...]``; ``what`` names the function, whose way of running is found once."""
         self.settle(what, owner, stacks, one)
-        return torch.cat([self.chunk(what, part, one) for part in self.parts(what, stacks)])
+        return torch.cat([self.chunk(what, chunk, one) for chunk in self.chunks(what, stacks)])
 
     def settle(self, what: str, owner: nn.Module, stacks: Mapping[str, Tensor], one: OneParticle) -> None:
         """Finds out how ``what`` runs, if that is not known yet; ``owner`` holds everything that it runs."""
         if what not in self.taken:
             self.taken[what] = self.choice if self.choice != "auto" else _choose_execution(owner, stacks, one)
 
-    def parts(self, what: str, stacks: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    def chunks(self, what: str, stacks: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         """The stacks in the chunks in which ``what`` runs, views."""
         count = len(next(iter(stacks.values())))
         size = (self.chunk_size or count) if self.taken[what] == "vectorized" else 1
         for start in range(0, count, size):
             yield {name: stack[start : start + size] for name, stack in stacks.items()}
 
-    def chunk(self, what: str, part: Mapping[str, Tensor], one: OneParticle) -> Tensor:
+    def chunk(self, what: str, stacks: Mapping[str, Tensor], one: OneParticle) -> Tensor:
         """Values of the particles of one chunk."""
-        return _values(part, one, vectorized=self.taken[what] == "vectorized")
+        return _values(stacks, one, vectorized=self.taken[what] == "vectorized")
 
 
 def _values(stacks: Mapping[str, Tensor], one: OneParticle, *, vectorized: bool) -> Tensor:

@@ -20,7 +20,7 @@ from probattn.sites.threads import SHARED_STATE
 WHAT = "objective"
 
 
-class _OwnValues(Messenger):
+class _ParticleValues(Messenger):
     """Answers ``pyro.param`` with the tensor it is given: a particle's, which no store must keep for the next one."""
 
     def _pyro_param(self, msg: Message) -> None:
@@ -37,7 +37,7 @@ class _Program(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Any) -> Tensor:
-        with SHARED_STATE.changed() as changes, _OwnValues():
+        with SHARED_STATE.changed() as changes, _ParticleValues():
             changes.enter_context(pyro.get_param_store().scope())
             return torch.stack(list(self.objective.terms(batch)))
 
@@ -76,14 +76,14 @@ class EnsembleObjective(nn.Module):
         execution.settle(WHAT, ensemble, stacks, one)
         versions = self._versions()
         parameters = ensemble.stacked_parameters()
-        own = {id(stack) for stack in parameters.values()}
-        shared = [p for p in self.parameters() if p.requires_grad and id(p) not in own]
+        stacked = {id(stack) for stack in parameters.values()}
+        shared = [p for p in self.parameters() if p.requires_grad and id(p) not in stacked]
         values: list[Tensor] = []
         pieces: list[Sequence[Tensor | None]] = []
         graded = torch.is_grad_enabled()
-        for part in execution.parts(WHAT, stacks):
-            leaves = {name: part[name].detach().requires_grad_(graded) for name in parameters}
-            terms = execution.chunk(WHAT, part | leaves, one)  # [chunk, 5]
+        for chunk in execution.chunks(WHAT, stacks):
+            leaves = {name: chunk[name].detach().requires_grad_(graded) for name in parameters}
+            terms = execution.chunk(WHAT, chunk | leaves, one)  # [chunk, 5]
             if graded:
                 inputs = [*leaves.values(), *shared]
                 pieces.append(torch.autograd.grad(terms[:, 0].sum(), inputs, allow_unused=True))

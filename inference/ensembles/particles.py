@@ -107,8 +107,8 @@ class StackedSet:
         for parameter in self.parameters.values():
             assert parameter.grad is not None
             size = parameter[0].numel()
-            part = directions[:, start : start + size]
-            parameter.grad.copy_((-step_size * part).view_as(parameter))
+            block = directions[:, start : start + size]
+            parameter.grad.copy_((-step_size * block).view_as(parameter))
             start += size
 
     @staticmethod

@@ -40,21 +40,21 @@ def _selects(choice: Choice, name: str, tensor: Tensor) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def chosen_parameters(model: nn.Module, choice: Choice | None) -> dict[str, Tensor]:
+def selected_parameters(model: nn.Module, choice: Choice | None) -> dict[str, Tensor]:
     """Trainable parameters that particles have of their own."""
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    chosen: dict[str, Tensor] = {
+    selected: dict[str, Tensor] = {
         name: p for name, p in trainable.items() if choice is None or _selects(choice, name, p)
     }
-    if not chosen:
+    if not selected:
         available = ", ".join(list(trainable)[:8]) or "none"
         raise ValueError(
             f"{OWNER}.parameters: expected some of the trainable parameters ({available}), got none"
         )
-    return chosen
+    return selected
 
 
-def chosen_buffers(model: nn.Module, choice: Choice | None) -> dict[str, Tensor]:
+def selected_buffers(model: nn.Module, choice: Choice | None) -> dict[str, Tensor]:
     """Buffers that particles have of their own: what training changes in known modules, and what is asked for."""
     learning = [module for module in model.modules() if isinstance(module, (_NormBase, AlignmentFactor))]
     ids = {id(buffer) for module in learning for buffer in module.buffers()}
@@ -80,14 +80,14 @@ def repeated(tensor: Tensor, count: int) -> Tensor:
 
 
 def rows_of(
-    initial: Callable[[int], nn.Module], count: int, chosen: Mapping[str, Tensor]
+    initial: Callable[[int], nn.Module], count: int, selected: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Rows ``[P, ...]`` of the chosen tensors, from one model after another."""
     if not callable(initial):
         raise TypeError(
             f'{OWNER}.initial: expected "perturb" or a function of the particle\'s number, got {initial!r}'
         )
-    rows = {name: repeated(tensor, count) for name, tensor in chosen.items()}
+    rows = {name: repeated(tensor, count) for name, tensor in selected.items()}
     for index in range(count):
         model = initial(index)
         if not isinstance(model, nn.Module):

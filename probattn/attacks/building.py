@@ -165,15 +165,15 @@ def _flair() -> Iterator[None]:
 def _nltk_words() -> Iterator[None]:
     """Within the block NLTK has a list of English stop words."""
     nltk: Any = importlib.import_module("nltk")
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "corpora", "stopwords")
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root, "corpora", "stopwords")
         folder.mkdir(parents=True)
         (folder / "english").write_text("\n".join(sorted(stopwords())), encoding="utf-8")
-        nltk.data.path.append(place)  # the last place where it looks
+        nltk.data.path.append(root)  # the last place where it looks
         try:
             yield
         finally:
-            nltk.data.path.remove(place)
+            nltk.data.path.remove(root)
 
 
 def build_attack(name: AttackName, victim: Victim, queries: int, resources: Resources) -> Attacker:
@@ -223,10 +223,10 @@ class Attacker:
         result = self.attack.attack(text if pair is None else pair, label)
         before, after = result.original_result, result.perturbed_result
         words = before.attacked_text.words_per_input[-1]
-        given, made = before.attacked_text.tokenizer_input, after.attacked_text.tokenizer_input
+        original, made = before.attacked_text.tokenizer_input, after.attacked_text.tokenizer_input
         return AttackedText(
-            text=given if isinstance(given, str) else given[-1],
-            first=None if isinstance(given, str) else given[0],
+            text=original if isinstance(original, str) else original[-1],
+            first=None if isinstance(original, str) else original[0],
             label=self.victim.classes[label],
             outcome=self._outcome(type(result).__name__),
             probability=float(before.raw_output[label]),
@@ -329,7 +329,9 @@ def _look_alikes(textattack: Any) -> Any:
 
         def _get_replacement_words(self, word: str) -> list[str]:
             indices = [index for index, letter in enumerate(word) if letter in LOOK_ALIKE]
-            return [f"{word[:place]}{LOOK_ALIKE[word[place]]}{word[place + 1 :]}" for place in indices]
+            return [
+                f"{word[:position]}{LOOK_ALIKE[word[position]]}{word[position + 1 :]}" for position in indices
+            ]
 
     return LookAlikes()
 
@@ -350,10 +352,10 @@ def _bae(textattack: Any, resources: Resources) -> Parts:
         """Texts as long as the longest of a batch, on the network's device."""
 
         def _encode_text(self, text: list[str]) -> Any:
-            given = tokenizer(text, padding=True, truncation=True, max_length=most, return_tensors="pt")
-            return {name: given[name].to(net.device) for name in FEATURES if name in given}
+            encoded = tokenizer(text, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+            return {name: encoded[name].to(net.device) for name in FEATURES if name in encoded}
 
-    most = length_limit(tokenizer, net.config)
+    limit = length_limit(tokenizer, net.config)
     swap = Masked(
         method="bae",
         masked_language_model=net,
@@ -435,8 +437,8 @@ def _importance(textattack: Any, how: str) -> Any:
 def _embedding(textattack: Any, resources: Resources) -> Any:
     words, vectors = read_vectors(resources.vectors)
     indices = {word: index for index, word in enumerate(words)}
-    known = dict(enumerate(words))
-    return textattack.shared.WordEmbedding(vectors.numpy(), indices, known, _Neighbours(vectors))
+    by_index = dict(enumerate(words))
+    return textattack.shared.WordEmbedding(vectors.numpy(), indices, by_index, _Neighbours(vectors))
 
 
 class _Neighbours:
@@ -446,12 +448,12 @@ class _Neighbours:
         self._vectors = vectors
         self._rows: dict[int, list[int]] = {}
 
-    def __getitem__(self, place: int) -> list[int]:
-        if place not in self._rows:
-            most = min(NEIGHBOURS + 1, len(self._vectors))
-            near = (self._vectors @ self._vectors[place]).topk(most).indices.tolist()
-            self._rows[place] = [place, *(other for other in near if other != place)]
-        return self._rows[place]
+    def __getitem__(self, row: int) -> list[int]:
+        if row not in self._rows:
+            count = min(NEIGHBOURS + 1, len(self._vectors))
+            near = (self._vectors @ self._vectors[row]).topk(count).indices.tolist()
+            self._rows[row] = [row, *(other for other in near if other != row)]
+        return self._rows[row]
 
 
 def _part_of_speech(textattack: Any, resources: Resources) -> list[Any]:
@@ -518,14 +520,14 @@ def _meaning(textattack: Any, resources: Resources, **options: Any) -> list[Any]
 
 @cache
 def _encoder(name: str) -> tuple[Any, Any]:
-    place = NetworkRecipe(name=name).locate()
+    folder = NetworkRecipe(name=name).locate()
     with quiet_loading():
-        net = open_pretrained(AutoModel, place)
-        return net.to(current_device()).eval(), open_pretrained(AutoTokenizer, place)
+        net = open_pretrained(AutoModel, folder)
+        return net.to(current_device()).eval(), open_pretrained(AutoTokenizer, folder)
 
 
 def _encoded(net: Any, tokenizer: Any, sentences: Sequence[str]) -> Tensor:
-    parts = []
+    means = []
     for start in range(0, len(sentences), 2 * BATCH):
         batch = tokenizer(
             list(sentences[start : start + 2 * BATCH]), padding=True, truncation=True, return_tensors="pt"
@@ -533,5 +535,5 @@ def _encoded(net: Any, tokenizer: Any, sentences: Sequence[str]) -> Tensor:
         with torch.no_grad():
             states = net(**batch).last_hidden_state
         real = batch["attention_mask"][..., None].to(states.dtype)
-        parts.append(((states * real).sum(dim=1) / real.sum(dim=1)).cpu())
-    return torch.cat(parts)
+        means.append(((states * real).sum(dim=1) / real.sum(dim=1)).cpu())
+    return torch.cat(means)

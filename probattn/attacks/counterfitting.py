@@ -113,7 +113,7 @@ def counter_fit(
     for _ in tracked(range(options.epochs), "counter-fitting"):
         move = _move(current, apart, -1.0, lambda d, _: d < options.antonyms)
         move += _move(current, together, 1.0, lambda d, _: d > options.synonyms)
-        move += _move(current, near, 1.0, lambda d, part: d > distances[part])
+        move += _move(current, near, 1.0, lambda d, chunk: d > distances[chunk])
         current = torch.nn.functional.normalize(current + options.step * move, dim=-1)
     kinds = {"synonyms": together, "antonyms": apart, "neighbours": near}
     return Fitted(
@@ -128,25 +128,25 @@ def _move(vectors: Tensor, pairs: Tensor, sign: float, active: Active) -> Tensor
     """Mean direction of each vector over its active pairs, ``[V, D]``: on the sphere, together (1) or apart (-1)."""
     total, count = torch.zeros_like(vectors), vectors.new_zeros(len(vectors))
     for start in range(0, len(pairs), CHUNK):
-        part = slice(start, start + CHUNK)
-        first, second = pairs[part].unbind(dim=-1)
+        chunk = slice(start, start + CHUNK)
+        first, second = pairs[chunk].unbind(dim=-1)
         u, w = vectors[first], vectors[second]
         cosine = (u * w).sum(dim=-1, keepdim=True)
-        wanted = active(1 - cosine[:, 0], part).float()[:, None]
-        for place, own, other in ((first, u, w), (second, w, u)):
-            total.index_add_(0, place, sign * wanted * (other - cosine * own))
-            count.index_add_(0, place, wanted[:, 0])
+        weight = active(1 - cosine[:, 0], chunk).float()[:, None]
+        for index, vector, other in ((first, u, w), (second, w, u)):
+            total.index_add_(0, index, sign * weight * (other - cosine * vector))
+            count.index_add_(0, index, weight[:, 0])
     return total / count.clamp_min(1)[:, None]
 
 
-def _numbered(pairs: Pairs, places: Mapping[str, int]) -> Tensor:
+def _numbered(pairs: Pairs, indices: Mapping[str, int]) -> Tensor:
     """Different pairs of known words by their places, the smaller first: int64 ``[N, 2]``."""
-    known = {
-        (min(places[a], places[b]), max(places[a], places[b]))
+    unique = {
+        (min(indices[a], indices[b]), max(indices[a], indices[b]))
         for a, b in pairs
-        if a in places and b in places and a != b
+        if a in indices and b in indices and a != b
     }
-    return torch.tensor(sorted(known), dtype=torch.long).reshape(-1, 2)
+    return torch.tensor(sorted(unique), dtype=torch.long).reshape(-1, 2)
 
 
 def _without(pairs: Tensor, others: Tensor, size: int) -> Tensor:
@@ -157,15 +157,15 @@ def _without(pairs: Tensor, others: Tensor, size: int) -> Tensor:
 
 def _neighbours(vectors: Tensor, radius: float) -> Tensor:
     """Pairs of vectors of length 1 within a cosine distance, the smaller place first."""
-    found = [torch.zeros(0, 2, dtype=torch.long)]
+    chunks = [torch.zeros(0, 2, dtype=torch.long)]
     rows = max(1, CHUNK * 64 // len(vectors))
     for start in tracked(range(0, len(vectors), rows), "neighbours of words"):
         near = (vectors[start : start + rows] @ vectors[start:].T) >= 1 - radius
         pairs = near.triu(diagonal=1).nonzero()
-        found.append(pairs + start)
-    return torch.cat(found)
+        chunks.append(pairs + start)
+    return torch.cat(chunks)
 
 
 def _cosines(vectors: Tensor, pairs: Tensor) -> Tensor:
-    parts = [(vectors[part[:, 0]] * vectors[part[:, 1]]).sum(dim=-1) for part in pairs.split(CHUNK)]
-    return torch.cat(parts)
+    cosines = [(vectors[chunk[:, 0]] * vectors[chunk[:, 1]]).sum(dim=-1) for chunk in pairs.split(CHUNK)]
+    return torch.cat(cosines)

@@ -198,12 +198,12 @@ class AttackFile:
         if not records:
             self.path.unlink(missing_ok=True)  # at most an unfinished first line
             return []
-        known = settings_of(self.path, records)
-        for name in sorted(known.keys() | settings.keys()):
-            if known.get(name) != settings.get(name):
+        recorded = settings_of(self.path, records)
+        for name in sorted(recorded.keys() | settings.keys()):
+            if recorded.get(name) != settings.get(name):
                 raise RunError(
                     f"{self.path}: expected an attack with {name} {settings.get(name)!r} to continue, its {name} is "
-                    f"{known.get(name)!r}; begin anew with --again, or name another --output"
+                    f"{recorded.get(name)!r}; begin anew with --again, or name another --output"
                 )
         truncate_records(self.path, len(records))
         return attacked_texts(self.path, records)

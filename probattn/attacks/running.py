@@ -101,21 +101,21 @@ class AttackOptions(Options):
 
     def settings(self) -> dict[str, Any]:
         """All that this attack depends on, of the options; what it does not use is left out."""
-        kept = {"attack", "prediction", "number", "queries", "seed", "data"}
-        kept |= {"num_samples", "noise"} if self.prediction == "draws" else set()
-        kept |= {"similarity"} if self.attack == "textfooler" else set()
-        kept |= {"tagger"} if self.attack in TAGGED_ATTACKS else set()
-        kept |= {"encoder"} if self.attack in MEANING_ATTACKS else set()
-        kept |= {"masked_lm"} if self.attack == "bae" else set()
-        found = {name: value for name, value in vars(self).items() if name in kept}
+        used = {"attack", "prediction", "number", "queries", "seed", "data"}
+        used |= {"num_samples", "noise"} if self.prediction == "draws" else set()
+        used |= {"similarity"} if self.attack == "textfooler" else set()
+        used |= {"tagger"} if self.attack in TAGGED_ATTACKS else set()
+        used |= {"encoder"} if self.attack in MEANING_ATTACKS else set()
+        used |= {"masked_lm"} if self.attack == "bae" else set()
+        values = {name: value for name, value in vars(self).items() if name in used}
         file = Path(self.vectors) if self.vectors else vectors_file()
         if self.attack in WORD_ATTACKS and file.is_file():
-            found["vectors"] = file_sha256(file)[:16]
+            values["vectors"] = file_sha256(file)[:16]
         for name in ("encoder", "masked_lm"):
-            folder = Path(str(found.get(name)))
+            folder = Path(str(values.get(name)))
             if folder.is_dir():  # which another training may have filled anew
-                found[name] = f"{found[name]} {_weights_digest(folder)}"
-        return found
+                values[name] = f"{values[name]} {_weights_digest(folder)}"
+        return values
 
 
 def attack_run(

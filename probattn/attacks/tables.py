@@ -56,7 +56,7 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
     Raises:
         RunError: no finished attack, or a file that holds none.
     """
-    found: dict[tuple[str, str], dict[tuple[str, str], dict[str, list[AttackResult]]]] = {}
+    tables: dict[tuple[str, str], dict[tuple[str, str], dict[str, list[AttackResult]]]] = {}
     for file in _files(runs):
         try:
             result = read_json(file, TypeAdapter(AttackResult))
@@ -66,11 +66,11 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
         number = f", {settings['num_samples']}" if "num_samples" in settings else ""
         noise = " (fresh)" if settings.get("noise") == "fresh" else ""
         row = (result.method, f"{settings['prediction']}{number}{noise}")
-        rows = found.setdefault((_title(result), str(settings["texts"])), {})
+        rows = tables.setdefault((_title(result), str(settings["texts"])), {})
         rows.setdefault(row, {}).setdefault(str(settings["network"]), []).append(result)
-    if not found:
+    if not tables:
         raise RunError("attack-table: expected runs with attacks, found none; make them: probattn attack RUN")
-    titles = Counter(title for title, _ in found)
+    titles = Counter(title for title, _ in tables)
     groups = tuple(
         Group(
             title if titles[title] == 1 else f"{title}, texts {texts[:6]}",
@@ -79,7 +79,7 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
                 for row, networks in sorted(rows.items())
             ),
         )
-        for (title, texts), rows in sorted(found.items())
+        for (title, texts), rows in sorted(tables.items())
     )
     note = (
         "In percent, with half the width of the 95% interval by Student's t over runs (none of one run); several "
@@ -118,8 +118,8 @@ def _files(runs: Iterable[Path]) -> Iterator[Path]:
 
 
 def _over_networks(networks: Iterable[Sequence[AttackResult]], measure: str) -> str:
-    found = ([getattr(item.summary, measure).value for item in several] for several in networks)
-    shares = [[share for share in item if share is not None] for item in found]
+    by_network = ([getattr(item.summary, measure).value for item in several] for several in networks)
+    shares = [[share for share in item if share is not None] for item in by_network]
     values = [100 * statistics.fmean(share) for share in shares if share]
     if not values:
         return "-"

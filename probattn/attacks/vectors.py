@@ -68,10 +68,12 @@ def make_vectors(
     file = file or vectors_file()
     synonyms, antonyms = list(_pairs(SYNONYMS)), list(_pairs(ANTONYMS))
     words = _vocabulary(source, most)
-    found = word_vectors({word: index for index, word in enumerate(words)}, source)
-    if found.found != len(words):
-        raise DataError(f"{source}: expected a vector of each of {len(words):,} words, got {found.found:,}")
-    fitted = counter_fit(words, found.weight, synonyms, antonyms, options)
+    embedding = word_vectors({word: index for index, word in enumerate(words)}, source)
+    if embedding.found != len(words):
+        raise DataError(
+            f"{source}: expected a vector of each of {len(words):,} words, got {embedding.found:,}"
+        )
+    fitted = counter_fit(words, embedding.weight, synonyms, antonyms, options)
     file.parent.mkdir(parents=True, exist_ok=True)
 
     def write(opened: Any) -> None:
@@ -124,13 +126,13 @@ def _pairs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
                 raise DataError(f"{path} line {number}: expected two words, got {len(pair)}")
 
 
-def _vocabulary(source: str | Path, most: int | None) -> list[str]:
+def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     """Different words of a source that consist of letters, in its order."""
     words: dict[str, None] = {}
     for word in _glove_words() if str(source) == GLOVE else _first_words(Path(source)):
         if _WORD.fullmatch(word):
             words[word] = None
-        if len(words) == most:
+        if len(words) == limit:
             break
     if not words:
         raise DataError(f"{source}: expected vectors of words, a word and its numbers a line, found no word")

@@ -91,8 +91,8 @@ class NetworkVictim:
 
     def __call__(self, texts: Sequence[Text]) -> Tensor:
         """Probabilities of the classes, float64 ``[N, C]``, each row's sum 1."""
-        found = [self._probabilities(batch) for batch in self._batches(texts)]
-        probabilities = torch.cat(found).cpu().double()
+        batches = [self._probabilities(batch) for batch in self._batches(texts)]
+        probabilities = torch.cat(batches).cpu().double()
         return probabilities / probabilities.sum(dim=-1, keepdim=True)
 
     def _batches(self, texts: Sequence[Text]) -> Any:

@@ -185,11 +185,11 @@ class ParallelCorpus:
 
     def __repr__(self) -> str:
         sizes = (len(self), len(self.source_vocabulary), len(self.target_vocabulary))
-        parts = [
+        phrases = [
             f"{size:,} {name}{'' if size == 1 else 's'}"
             for size, name in zip(sizes, ("pair", "source word", "target word"), strict=True)
         ]
-        return f"ParallelCorpus({', '.join(parts)})"
+        return f"ParallelCorpus({', '.join(phrases)})"
 
     @classmethod
     def from_words(cls, source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> ParallelCorpus:

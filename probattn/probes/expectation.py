@@ -54,10 +54,10 @@ def normalisers(source: csr_matrix, target: csr_matrix, table: csr_matrix) -> np
         cells = slice(start, stop)
         first = ends[cells] - per_cell[cells] - done  # of each cell's pairs, within this part
         shift = np.repeat(source.indptr[rows[cells]] - first, per_cell[cells])
-        places = np.arange(len(shift)) + shift
+        indices = np.arange(len(shift)) + shift
         columns = np.repeat(target.indices[cells], per_cell[cells])
-        each = table_entries(table, source.indices[places], columns) * source.data[places]
-        totals[cells] = np.add.reduceat(each, first)
+        products = table_entries(table, source.indices[indices], columns) * source.data[indices]
+        totals[cells] = np.add.reduceat(products, first)
         start = stop
     return totals
 

@@ -132,8 +132,8 @@ class IBMModel1:
         lengths = np.asarray(source.sum(axis=1)).ravel()
         totals = normalisers(source, corpus.target, self.table)
         with np.errstate(divide="ignore"):
-            each = np.log(totals) - np.log(np.repeat(lengths, np.diff(corpus.target.indptr)))
-        return float(each @ corpus.target.data)
+            logs = np.log(totals) - np.log(np.repeat(lengths, np.diff(corpus.target.indptr)))
+        return float(logs @ corpus.target.data)
 
     def probe(self, source: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Probability that each source word translates to each target word.
@@ -164,15 +164,15 @@ class IBMModel1:
         for name, ids in (("source", source), ("target", target)):
             if ids.is_floating_point() or ids.dtype == torch.bool:
                 raise TypeError(f"IBMModel1: expected integer {name} words, got {ids.dtype}")
-        known_words = (source >= 0) & (source < len(self.source_vocabulary))
-        known_words = known_words & valid_positions("IBMModel1", mask, source)
+        in_vocabulary = (source >= 0) & (source < len(self.source_vocabulary))
+        in_vocabulary = in_vocabulary & valid_positions("IBMModel1", mask, source)
         heard = (target >= 0) & (target < len(self.target_vocabulary))
         rows, columns = torch.broadcast_tensors(source.unsqueeze(-2), target.unsqueeze(-1))  # [..., T, L]
-        valid = (known_words.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
+        valid = (in_vocabulary.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
         probabilities = torch.zeros(rows.shape, dtype=torch.float64)
         # Copies, because scipy asks for arrays that it may mark as writable.
-        places = [np.array(item[valid].numpy(force=True)) for item in (rows, columns)]
-        entries = table_entries(self.table, *places)
+        indices = [np.array(item[valid].numpy(force=True)) for item in (rows, columns)]
+        entries = table_entries(self.table, *indices)
         probabilities[valid.cpu()] = torch.from_numpy(entries)
         return probabilities.to(source.device)
 

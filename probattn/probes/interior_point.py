@@ -47,15 +47,15 @@ class Problem(NamedTuple):
         """The gradient of f where the softmax is ``shares`` ``[N, O]``: ``[N, L]``."""
         return torch.bmm(self.logits, shares.unsqueeze(-1)).squeeze(-1)
 
-    def least(self, slope: Tensor) -> Tensor:
+    def minimum(self, slope: Tensor) -> Tensor:
         """The smallest slope of a valid position, ``[N, 1]``; 0 without any."""
-        least = slope.masked_fill(~self.valid, torch.inf).amin(dim=-1, keepdim=True)
-        return torch.where(least.isinf(), 0, least)
+        smallest = slope.masked_fill(~self.valid, torch.inf).amin(dim=-1, keepdim=True)
+        return torch.where(smallest.isinf(), 0, smallest)
 
     def gap(self, weights: Tensor) -> Tensor:
         r"""The Frank-Wolfe gap :math:`\langle \nabla f, w \rangle - \min_l \partial_l f \ge f(w) - f^*`, ``[N]``."""
         slope = self.slope(self.mixed(weights).softmax(dim=-1))
-        above = slope - self.least(slope)  # a difference of two sums would lose digits
+        above = slope - self.minimum(slope)  # a difference of two sums would lose digits
         return (weights * above).sum(dim=-1)
 
 
@@ -111,7 +111,7 @@ def _start(problem: Problem, weights: Tensor) -> _Point:
     """Every condition holds but complementarity."""
     shares = problem.mixed(weights).softmax(dim=-1).clamp(min=_TINY)
     slope = problem.slope(shares)
-    level = problem.gap(weights).unsqueeze(-1) - problem.least(slope)
+    level = problem.gap(weights).unsqueeze(-1) - problem.minimum(slope)
     return _Point(weights, torch.where(problem.valid, slope + level, 0), level, shares)
 
 

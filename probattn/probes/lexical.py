@@ -68,17 +68,17 @@ def lexical_probe(
     (batch, length, _), steps = states.shape, target.shape[1]
     if not target.numel() or not length:
         return states.new_zeros(batch, steps, length)
-    parts: list[Tensor] = []
+    probes: list[Tensor] = []
     start, size = 0, 1  # the first call tells how many outputs there are
     while start < steps:
-        chosen = queries[:, start : start + size]
-        context = states.unsqueeze(1).expand(-1, chosen.shape[1], -1, -1)  # [B, K, S, D]
-        logits = output(context, chosen.unsqueeze(2).expand(-1, -1, length, -1))
+        chunk = queries[:, start : start + size]
+        context = states.unsqueeze(1).expand(-1, chunk.shape[1], -1, -1)  # [B, K, S, D]
+        logits = output(context, chunk.unsqueeze(2).expand(-1, -1, length, -1))
         _check_logits(logits, context.shape[:-1])
-        parts.append(_chosen(logits, target[:, start : start + size].unsqueeze(-1)))
-        start += chosen.shape[1]
+        probes.append(_target_logs(logits, target[:, start : start + size].unsqueeze(-1)))
+        start += chunk.shape[1]
         size = max(1, _LOGITS // (batch * length * logits.shape[-1]))
-    probe = torch.cat(parts, dim=1)  # [B, T, S]
+    probe = torch.cat(probes, dim=1)  # [B, T, S]
     return _finished(probe, None if mask is None else mask.unsqueeze(1), log).to(logits.dtype)
 
 
@@ -129,10 +129,10 @@ def classifier_probe(
     _check_logits(logits, states.shape[:-1])
     if logits.shape[-1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=-1)  # softmax of (0, a) = sigmoid of a
-    return _finished(_chosen(logits, target.unsqueeze(-1)), mask, log).to(logits.dtype)
+    return _finished(_target_logs(logits, target.unsqueeze(-1)), mask, log).to(logits.dtype)
 
 
-def _chosen(logits: Tensor, target: Tensor) -> Tensor:
+def _target_logs(logits: Tensor, target: Tensor) -> Tensor:
     """Log-probabilities [..., S] of targets [..., 1] under logits [..., S, O], in float32 at least."""
     outputs = logits.shape[-1]
     if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < outputs:

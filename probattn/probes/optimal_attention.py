@@ -89,20 +89,20 @@ def optimal_attention(
         return OptimalAttention(*empty)
     if not shape:
         logits, query, target, valid = (item.unsqueeze(0) for item in (logits, query, target, valid))
-    parts = []
-    for part in _parts(target, max(1, _ENTRIES // (length * outputs))):
-        problem = _problem(logits[part], query[part], target[part], valid[part])
+    solutions = []
+    for index in _chunks(target, max(1, _ENTRIES // (length * outputs))):
+        problem = _problem(logits[index], query[index], target[index], valid[index])
         weights = solve(problem, tolerance, max_steps)
-        parts.append((weights, problem.loss(weights), problem.gap(weights)))
-    weights, loss, gap = (torch.cat(item) for item in zip(*parts, strict=True))
+        solutions.append((weights, problem.loss(weights), problem.gap(weights)))
+    weights, loss, gap = (torch.cat(item) for item in zip(*solutions, strict=True))
     return OptimalAttention(weights.view(*shape, length), loss.view(shape), gap.view(shape))
 
 
-def _parts(target: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
+def _chunks(target: Tensor, size: int) -> Iterator[tuple[Tensor, ...]]:
     """Indices of ``size`` targets at a time; each picks ``[N, ...]`` of an expanded tensor."""
     numbers = torch.arange(target.numel(), device=target.device)
-    for part in numbers.split(size):
-        yield torch.unravel_index(part, target.shape)
+    for chunk in numbers.split(size):
+        yield torch.unravel_index(chunk, target.shape)
 
 
 def _problems(

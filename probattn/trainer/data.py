@@ -21,12 +21,12 @@ def some_labels(*data: Any) -> Tensor | None:
     rows: Any = next((row for row in data if hasattr(row, "__len__") and not isinstance(row, dict)), ())
     row = rows[0] if len(rows) else None
     named = row if isinstance(row, Mapping) else {}
-    found = next((named[name] for name in LABELS if name in named), None)
+    labels = next((named[name] for name in LABELS if name in named), None)
     try:
-        return None if found is None else torch.as_tensor(found)
+        return None if labels is None else torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"ProbabilisticTrainer: expected numbers as labels, got {shown(found)} in the first row; number the "
+            f"ProbabilisticTrainer: expected numbers as labels, got {shown(labels)} in the first row; number the "
             "classes, with the names in config.label2id"
         ) from error
 
@@ -48,5 +48,5 @@ def name_of(data: Any) -> str:
     if not isinstance(name, str) or name in FILES:
         return ""
     config, split = getattr(info, "config_name", None), getattr(data, "split", None)
-    parts = [str(part) for part in (config, split) if part is not None and part != "default"]
-    return f"{name} ({', '.join(parts)})" if parts else name
+    details = [str(detail) for detail in (config, split) if detail is not None and detail != "default"]
+    return f"{name} ({', '.join(details)})" if details else name

@@ -60,8 +60,8 @@ def real_rows(batch: Mapping[str, Any], accelerator: Accelerator) -> Mapping[str
     if not repeated:
         return batch
     rows = len(next(iter(batch.values())))
-    kept = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
-    return {name: value[:kept] if isinstance(value, Tensor) else value for name, value in batch.items()}
+    count = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
+    return {name: value[:count] if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
 def prediction_words(prediction: Prediction, draws: int) -> str:
@@ -105,8 +105,8 @@ def mean_of_draws(program: HeadProgram, inputs: Mapping[str, Tensor], draws: int
     total: tuple[Tensor, ...] = ()
     for start in range(0, draws, chunk):
         number = min(chunk, draws - start)
-        part = posterior_predict(program, inputs, number, seed=(*seed, start), chunk_size=number)
-        sums = _sums(part.logits.float(), program.link)
+        drawn = posterior_predict(program, inputs, number, seed=(*seed, start), chunk_size=number)
+        sums = _sums(drawn.logits.float(), program.link)
         total = sums if not total else tuple(map(_added(program.link), total, sums))
     if program.link == "identity":
         return total[0] / draws
@@ -147,7 +147,7 @@ def add_to_card(
         for key, value in metrics.items()
         if isinstance(value, float | int) and key not in aside
     }
-    known = name_of(data)
+    source = name_of(data)
     number = "rows" if rows is None else f"{rows} rows"
-    entry = {"figures": figures, "on": f"{number}{f' of {known}' if known else ''}, {words}"}
+    entry = {"figures": figures, "on": f"{number}{f' of {source}' if source else ''}, {words}"}
     note_evaluations(net, evaluations_in(notes(net)) | {name: entry})

@@ -75,16 +75,16 @@ def refuse_certain(program: HeadProgram, prediction: str) -> None:
 def refuse_smoothing(program: HeadProgram, factor: float) -> None:
     """Refuses a ``label_smoothing_factor`` out of its range, or for a program that has no smoothing or its own."""
     check_share("ProbabilisticTrainer", "args.label_smoothing_factor", factor, one=False)
-    name, own = type(program).__name__, getattr(program, "label_smoothing", None)
-    if own is None:
+    name, smoothing = type(program).__name__, getattr(program, "label_smoothing", None)
+    if smoothing is None:
         raise ValueError(
             f"ProbabilisticTrainer: label_smoothing_factor={factor} is not supported with {name}, whose likelihood "
             "has no label smoothing; leave it out, or give a program that has: program=..."
         )
-    if own not in (0, factor):
+    if smoothing not in (0, factor):
         raise ValueError(
-            f"ProbabilisticTrainer: label_smoothing_factor={factor}, but the program has label_smoothing={own}; give "
-            "one of them"
+            f"ProbabilisticTrainer: label_smoothing_factor={factor}, but the program has label_smoothing={smoothing}; "
+            "give one of them"
         )
 
 

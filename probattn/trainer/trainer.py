@@ -156,7 +156,7 @@ class ProbabilisticTrainer(Checkpoints):
             )
         self.kl_schedule = KLSchedule(final=FINE_TUNING_WEIGHT) if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
-        self._make_program = self._chosen_program if program is None else program
+        self._make_program = self._default_program if program is None else program
         self._objective: Objective | None = None
         self._bound_to: Any = None
         self._updates: Updates | None = None
@@ -201,7 +201,7 @@ class ProbabilisticTrainer(Checkpoints):
             self._objective, self._bound_to = Objective(program), self.model
         return self._objective
 
-    def _chosen_program(self, net: Any) -> HeadProgram:
+    def _default_program(self, net: Any) -> HeadProgram:
         program = program_for(net, labels=some_labels(self.train_dataset, self.eval_dataset))
         if not isinstance(program, HeadProgram):
             raise TypeError(
@@ -209,14 +209,14 @@ class ProbabilisticTrainer(Checkpoints):
             )
         return program
 
-    def noise(self, kind: int, *place: int) -> Noise:
+    def noise(self, kind: int, *indices: int) -> Noise:
         """Source of the draws of a batch, the same at every visit; processes have their own.
 
         Args:
             kind: 0 for training, 1 for evaluation.
-            *place: in training the completed steps and the number of the micro-batch, in evaluation that of the batch.
+            *indices: in training the completed steps and the number of the micro-batch, else that of the batch.
         """
-        seed = derived_seed(self.args.seed, self.args.process_index, kind, *place)
+        seed = derived_seed(self.args.seed, self.args.process_index, kind, *indices)
         return SeededNoise([seed], self.args.device)
 
     # Training
@@ -228,10 +228,10 @@ class ProbabilisticTrainer(Checkpoints):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer of ``Trainer``, in which what conversion added has groups and rates of its own."""
-        given = self.optimizer is not None
+        provided = self.optimizer is not None
         added = added_parameters(self._bound())
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
-        if not given:
+        if not provided:
             rates = {
                 kind: self.args.learning_rate if rate is None else rate for kind, rate in self._rates.items()
             }
@@ -377,11 +377,11 @@ class ProbabilisticTrainer(Checkpoints):
                 self.args.seed, self.args.process_index, number,
             )  # fmt: skip
         positions = len(self.program.label_names)
-        given = tuple(inputs[name] for name in self.label_names) if labelled else ()
+        targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
         return (
             loss,
             scores if positions == 1 else scores.unbind(1),
-            (given[0] if len(given) == 1 else given) if labelled else None,
+            (targets[0] if len(targets) == 1 else targets) if labelled else None,
         )
 
     @torch.no_grad()

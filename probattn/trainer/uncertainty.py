@@ -78,7 +78,11 @@ def compute_uncertainty(
         certain = entropy < math.log(scores.shape[-1]) / 2
         columns.append((nats, brier_score(scores, target, inputs="logits"), entropy, wrong, certain))
         bins = bin_sums(scores, target, inputs="logits")
-        sums = list(bins) if not sums else [total + part for total, part in zip(sums, bins, strict=True)]
+        sums = (
+            list(bins)
+            if not sums
+            else [total + increment for total, increment in zip(sums, bins, strict=True)]
+        )
     if not columns:
         raise ValueError(f"{OWNER}: expected labels other than {IGNORED}, got none")
     nats, brier, entropy, wrong, certain = (torch.cat(item) for item in zip(*columns, strict=True))
@@ -109,13 +113,13 @@ def _aligned(prediction: EvalPrediction, program: HeadProgram | None) -> Iterato
         pairs = list(zip(outputs, labels, strict=False))
     else:
         pairs = [(outputs[0] if isinstance(outputs, tuple) else outputs, labels)]
-    for logits, given in pairs:
+    for logits, target in pairs:
         scores = torch.as_tensor(logits)
-        _check(scores, given, program)
+        _check(scores, target, program)
         yield (
-            (scores, torch.as_tensor(given))
+            (scores, torch.as_tensor(target))
             if program is None
-            else program.aligned(scores, torch.as_tensor(given))
+            else program.aligned(scores, torch.as_tensor(target))
         )
 
 

@@ -56,12 +56,12 @@ class Objective(NonFiniteThrough):
         """The network with its likelihood."""
         return cast(HeadProgram, self.elbo.model)
 
-    def forward(self, batch: Any = None, **parts: Any) -> Any:
+    def forward(self, batch: Any = None, **inputs: Any) -> Any:
         """The terms of ``batch``, a mapping; parts by name are for the network alone, and refused."""
-        if parts or batch is None:
+        if inputs or batch is None:
             raise TypeError(
                 "ProbabilisticTrainer: the module that is trained is the evidence lower bound, which takes a whole "
-                f"batch, and was called with {', '.join(parts) or 'nothing'} by name; call self.model for the outputs "
+                f"batch, and was called with {', '.join(inputs) or 'nothing'} by name; call self.model for the outputs "
                 "of the network, or add to what super().compute_loss(...) returns"
             )
         return super().forward(batch)
@@ -176,10 +176,10 @@ def parameters_of(
     """Gives the parameters that conversion added groups of their own, with their rates, after those that hold them."""
     for group in list(groups):
         for kind, ids in added.items():
-            own = [parameter for parameter in group["params"] if id(parameter) in ids]
-            if own:
+            members = [parameter for parameter in group["params"] if id(parameter) in ids]
+            if members:
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
-                groups.append({**group, "params": own, "lr": rates[kind]})
+                groups.append({**group, "params": members, "lr": rates[kind]})
 
 
 def undecayed(model: nn.Module, added: Mapping[str, set[int]]) -> set[str]:
