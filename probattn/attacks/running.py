@@ -14,8 +14,7 @@ import torch
 from annotated_types import Ge
 
 from probattn.attacks.building import AttackName, Resources, Tagger, build_attack
-from probattn.attacks.records import AttackedText, AttackFile, AttackResult, summarise
-from probattn.attacks.tables import ATTACKS
+from probattn.attacks.records import ATTACKS, AttackedText, AttackFile, AttackResult, summarise
 from probattn.attacks.vectors import vectors_file
 from probattn.attacks.victims import NetworkVictim, Prediction, Randomness, Text, Victim
 from probattn.data import BUILT_IN, DataWarning, Source, TextDataset
