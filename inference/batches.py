@@ -25,10 +25,9 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DataOrder:
-    """The rows of every step, from seed and epoch: a permutation of the rows, cut into steps; the last takes the rest.
+    """The rows of every step, from seed and epoch: a permutation cut into steps; the last takes the rest.
 
-    With ``length_pool`` the rows of that many neighbouring steps are sorted by length and cut again, in random order,
-    so that little of a batch is padding.
+    ``length_pool`` sorts the rows of so many neighbouring steps by length, so that little is padding.
     """
 
     num_rows: int
@@ -187,15 +186,15 @@ def _length(row: Mapping[str, Any]) -> int:
 
 def collate_rows(rows: list[Any]) -> Any:
     """Stacks rows as torch does; a list of numbers in a row, as a ``datasets.Dataset`` has them, is a tensor."""
-    return default_collate([_as_tensors(row) if isinstance(row, Mapping) else row for row in rows])
+    return default_collate(
+        [{n: _as_tensor(v) for n, v in row.items()} if isinstance(row, Mapping) else row for row in rows]
+    )
 
 
-def _as_tensors(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _as_tensor(value) if isinstance(value, list) else value for name, value in row.items()}
-
-
-def _as_tensor(values: list[Any]) -> Any:
-    """A tensor of nested lists of numbers; of other lists the list itself."""
+def _as_tensor(values: Any) -> Any:
+    """A tensor of nested lists of numbers; anything else as it is."""
+    if not isinstance(values, list):
+        return values
     first: Any = values
     while isinstance(first, list):
         first = first[0] if first else None

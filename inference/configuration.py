@@ -34,23 +34,20 @@ def model_configuration(model: nn.Module) -> dict[str, Any]:
         "parameters": digest.hexdigest()[:16],
         "sites": {name: repr(site.method) for name, site in attention_sites(model).items()},
     }
-    aligned = {
-        name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, AlignmentFactor)
+    further = {
+        "alignment": _described(model, AlignmentFactor),
+        "disagreement": _described(model, DisagreementFactor),
+        "repulsive": {name: repr(method) for name, (method, _) in repulsive_heads(model).items()},
     }
-    penalised = {
-        name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, DisagreementFactor)
-    }
-    repulsive = {name: repr(method) for name, (method, _) in repulsive_heads(model).items()}
-    described |= {"alignment": aligned} if aligned else {}
-    described |= {"disagreement": penalised} if penalised else {}
-    return described | ({"repulsive": repulsive} if repulsive else {})
+    return described | {key: modules for key, modules in further.items() if modules}
+
+
+def _described(model: nn.Module, kind: type[nn.Module]) -> dict[str, str]:
+    return {name: repr(module) for name, module in model.named_modules() if isinstance(module, kind)}
 
 
 def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:
-    """Class and hyper-parameters of every group, as they are before a scheduler touches them.
-
-    ``fused`` is None, whatever it is: it says how torch computes the same update, and a resumed run keeps its own.
-    """
+    """Class and hyper-parameters of every group, before a scheduler; ``fused`` is None: it changes no number."""
     groups = {
         str(group.get("name", number)): {key: value for key, value in group.items() if _is_plain(value)}
         | ({"fused": None} if "fused" in group else {})
@@ -90,13 +87,7 @@ def warn_of_frozen_sites(model: nn.Module) -> None:
 
 
 def log_latent(owner: str, model: nn.Module, *, guided: bool = False) -> None:
-    """Logs, in one line, what a training takes as latent; that nothing is, as a warning.
-
-    Args:
-        owner: who trains.
-        model: the model.
-        guided: whether a guide of the user's may draw further variables.
-    """
+    """Logs what a training takes as latent, that nothing is as a warning; ``guided`` if a guide may draw more."""
     sites, heads = attention_sites(model), repulsive_heads(model)
     particles = getattr(model, "num_particles", 0)
     descriptions = {

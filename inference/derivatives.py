@@ -11,8 +11,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.inference.contract import refuse_latent
 from probattn.inference.expansion_check import SiteSlopes
+from probattn.inference.guide import refuse_latent
 from probattn.inference.predictive import predict_label
 from probattn.sites.posterior import MeanPoint, SitePosterior
 from probattn.sites.site import INFER_KEY

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_choice, check_integer
 from probattn.distributions.log_space import computing_dtype
-from probattn.inference.contract import check_output, link_of, naming_contract
 from probattn.inference.derivatives import Expansion, differentiate
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.expansion_check import (
@@ -29,8 +28,9 @@ from probattn.inference.expansion_check import (
     SiteSlopes,
     deviations,
 )
+from probattn.inference.guide import check_output, naming_contract
 from probattn.inference.moments import Moments, centred, moments_of_draws
-from probattn.inference.posterior import Link, Posterior
+from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.predictive import (
     Model,
     batched_inputs,

@@ -60,10 +60,7 @@ class Meter:
 
 
 class NonFiniteThrough(nn.Module):
-    """Computes on where Pyro's validation stops at a NaN, so that every rank can report the step together.
-
-    An error of the validation is raised if the loss is finite without it; :attr:`complaint` keeps one that is not.
-    """
+    """Computes on where Pyro's validation stops at a NaN, so that all ranks report it; keeps its complaint."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -197,12 +194,9 @@ class Explosion(NamedTuple):
 def kl_explosion(
     terms: StepTerms, diagnostics: Callable[[], Mapping[str, Mapping[str, float]]], module: nn.Module
 ) -> Explosion | None:
-    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1; None where there is no such KL.
+    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1, in the means of a step.
 
-    Args:
-        terms: means of a step.
-        diagnostics: figures of each site, computed where there is something to say.
-        module: has the attention sites.
+    ``diagnostics`` are figures of each site, computed on demand; ``module`` has the sites.
     """
     if math.isnan(terms.kl) or abs(terms.kl) <= LOST * max(1.0, abs(terms.log_likelihood)):
         return None
@@ -222,12 +216,57 @@ def kl_explosion(
     return Explosion(words, "; ".join([*causes, "or lower the KL weight and the learning rates"]))
 
 
-def warn_exploded(step: int, explosion: Explosion) -> None:
-    """Warns of an explosion of a KL in a run that goes on."""
-    message = (
-        f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels; {explosion.advice}"
-    )
-    warnings.warn(message, ExplodedKLWarning, stacklevel=4)
+class StepCheck:
+    """Refuses steps that are not finite, and warns once of a KL that exploded, with the advice ``precision``."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        objective: NonFiniteThrough,
+        module: nn.Module,
+        diagnostics: Callable[[], Mapping[str, Mapping[str, float]]],
+        precision: str = "precision='no'",
+    ) -> None:
+        self._accelerator, self._objective, self._module = accelerator, objective, module
+        self._diagnostics, self._precision = diagnostics, precision
+        self._exploded = False
+
+    def terms(self, sums: Tensor, norms: Sequence[Tensor]) -> tuple[StepTerms, float]:
+        """Terms ``[5]``, and the gradient's norm, or that of alignment's networks if it is not finite, as numbers."""
+        *values, norm, other = torch.cat([sums, *(norm.to(sums).reshape(1) for norm in norms)]).tolist()
+        return StepTerms(*values), norm if math.isfinite(other) else other
+
+    def check(
+        self, step: int, terms: StepTerms, norm: float, where: str, checkpoint: Callable[[], Path | None]
+    ) -> None:
+        """Raises :class:`NonFiniteError`, with the checkpoint that is made for it, or warns."""
+        scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
+        finite = math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))
+        explosion = (
+            None if finite and self._exploded else kl_explosion(terms, self._diagnostics, self._module)
+        )
+        if finite and explosion is not None:
+            self._exploded = True
+            lost = f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels"
+            warnings.warn(f"{lost}; {explosion.advice}", ExplodedKLWarning, stacklevel=4)
+        if finite:
+            return
+        complaint = self._objective.complaint
+        sites = gather_object(unhealthy_sites(self._diagnostics()))
+        complaints = gather_object([] if complaint is None else [complaint])
+        raise NonFiniteError(
+            describe_failure(
+                where=f"the loss of step {step + 1}{where}",
+                terms=terms,
+                gradient_norm=norm,
+                sites=list(dict.fromkeys(sites)),
+                gradients=unhealthy_gradients(self._module),
+                complaints=list(dict.fromkeys(complaints)),
+                checkpoint=checkpoint(),
+                precision=self._precision,
+                explosion=explosion,
+            )
+        )
 
 
 def describe_failure(

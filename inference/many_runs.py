@@ -11,12 +11,12 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
+from probattn.inference.checkpoint import Resume
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.options import RunOptions
 from probattn.inference.records import Record
 from probattn.inference.run import FitResult, Run, Training
 from probattn.inference.session import accelerator_session
-from probattn.inference.storage import Resume
 from probattn.options import Count, Options, Positive
 
 OWNER = "ManyRunsDriver"

@@ -176,10 +176,7 @@ class SchedulerOptions(Options):
 
 
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters by group name: those that a program adds apart, the undecayed apart from the others.
-
-    Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
-    """
+    """Trainable parameters, each once, by group name, the undecayed apart; ``ValueError`` where there are none."""
     stacks = stacked_parameters(model)
     kinds = added_parameters(model)
     names = [name + twin for name in ("pretrained", *kinds) for twin in ("", ".no_decay")]
@@ -202,10 +199,7 @@ def added_parameters(model: nn.Module) -> dict[str, set[int]]:
 
 
 def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Trainable parameters without the networks of alignment factors, and those networks' own.
-
-    These learn from the unweighted divergence, whose gradient does not determine the step of the others.
-    """
+    """Trainable parameters without the networks of alignment factors, and theirs, which learn by another loss."""
     ids = _ids(model, AlignmentFactor)
     parameters = list(_trainable(model))
     others = [parameter for parameter in parameters if id(parameter) not in ids]
@@ -230,10 +224,7 @@ def _trainable(model: nn.Module) -> Iterator[nn.Parameter]:
 def build_optimizer(
     optimizer: OptimizerOptions | OptimizerFactory, model: nn.Module, *, scaled: bool = False
 ) -> Optimizer:
-    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace.
-
-    ``scaled`` is whether the loss is, see :meth:`OptimizerOptions.build`.
-    """
+    """The optimiser of a run, with a scaled loss or not; a factory gets the groups of the default options."""
     if isinstance(optimizer, OptimizerOptions):
         return optimizer.build(optimizer.groups(model), scaled=scaled)
     made = optimizer(OptimizerOptions().groups(model))

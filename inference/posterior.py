@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probattn.checks import check_number, check_share, optional
+from probattn.checks import check_choice, check_number, check_share, optional
 from probattn.sites.observation import ObservedNoise
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ SHOWN_ROWS = 10
 def linked(logits: Tensor, link: Link) -> Tensor:
     """Probabilities of logits ``[..., C]``, in single precision: one of C classes, or each of C labels by itself."""
     return logits.float().sigmoid() if link == "sigmoid" else logits.float().softmax(dim=-1)
+
+
+def link_of(owner: str, model: object) -> Link:
+    """What makes probabilities of a model's predictions, its attribute ``link``; "softmax" without one."""
+    link: Link = getattr(model, "link", "softmax")
+    check_choice(owner, "the model's attribute link", link, Link)
+    return link
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -23,18 +23,18 @@ from probattn.checks import check_batch
 from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
 from probattn.inference.batches import as_rows, collate_rows
 from probattn.inference.configuration import attention_sites, network_name, refuse_unwrapped
-from probattn.inference.contract import (
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.inference.guide import (
+    PREDICTION_KEY,
+    AttentionGuide,
     check_output,
     draw_apart,
     is_other_latent,
-    link_of,
     naming_contract,
     refuse_latent,
     refuse_unstarted,
 )
-from probattn.inference.ensembles.ensemble import ParticleEnsemble
-from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
-from probattn.inference.posterior import Posterior
+from probattn.inference.posterior import Posterior, link_of
 from probattn.inference.session import evaluating
 from probattn.inference.trunk import Trunk
 from probattn.sites.answers import AnsweringPosterior
@@ -319,9 +319,7 @@ class AttentionDraws:
         if self.sites is None:
             return None, None, None
         values = self.moments if self.streaming else self.draws
-        order = (
-            list(values) if self.sites == "all" else list(self.sites)
-        )  # that of the pass, or the requested one
+        order = list(values if self.sites == "all" else self.sites)  # that of the pass, or the requested one
         if not self.streaming:
             return {name: torch.cat(self.draws[name]) for name in order}, None, None
         moments = {name: self.moments[name] for name in order}

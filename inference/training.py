@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from pyro.infer import ELBO
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from probattn.inference.configuration import (
     kl_reduction_label,
@@ -24,21 +23,15 @@ from probattn.inference.configuration import (
     options_configuration,
 )
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
-from probattn.inference.ensembles.objective import EnsembleObjective
+from probattn.inference.ensembles.particles import EnsembleObjective
 from probattn.inference.loop import (
-    Explosion,
     Meter,
-    NonFiniteError,
     NonFiniteThrough,
+    StepCheck,
     StepTerms,
     accumulate_gradients,
-    describe_failure,
     evaluate,
-    kl_explosion,
     mean_diagnostics,
-    unhealthy_gradients,
-    unhealthy_sites,
-    warn_exploded,
 )
 from probattn.inference.optimizers import Clipping, SchedulerOptions, build_optimizer, learning_rates
 from probattn.inference.options import RunOptions
@@ -111,22 +104,17 @@ class ProgramTraining(Training):
         total = self._source.total(steps, epochs)
         super().__init__(model, total, self._source.steps_per_epoch or total)
         self._optimizer_configuration = optimizer_configuration(update.optimizer)  # a scheduler changes rates
-        self._scheduler = self._build_scheduler()
+        scheduler = options.scheduler
+        build = scheduler.build if isinstance(scheduler, SchedulerOptions) else scheduler
+        self._scheduler = None if build is None else build(update.optimizer, total)
         self._guarded = NonFiniteThrough(update.objective)
         self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()
-        self._exploded = False
+        self._check = StepCheck(accelerator, self._guarded, update.objective, update.objective.diagnostics)
         self._batches: Iterator[Step] = iter(())
         self._terms, self._norm, self._kl_weight = StepTerms(*[math.nan] * 5), math.nan, 0.0
         self._rates: dict[str, float] = {}
         self._recorded = time.monotonic()
-
-    def _build_scheduler(self) -> LRScheduler | ReduceLROnPlateau | None:
-        scheduler = self._options.scheduler
-        if scheduler is None:
-            return None
-        build = scheduler.build if isinstance(scheduler, SchedulerOptions) else scheduler
-        return build(self._update.optimizer, self.total)
 
     def configuration(self) -> dict[str, Any]:
         """Settings that a resumed run must share, besides its fingerprint."""
@@ -162,14 +150,18 @@ class ProgramTraining(Training):
         weights, batches = next(self._batches)
         self._kl_weight = self._options.kl_schedule.weight(step, self.total)
         self._update.weigh_kl(self._kl_weight)
-        self._terms, self._norm = self._gradients(weights, batches)
-        if not self._is_finite():
+        sums = accumulate_gradients(self._accelerator, self._module, weights, batches)
+        self._accelerator.unscale_gradients()  # once: a gradient scaler refuses a second time
+        self._terms, self._norm = self._check.terms(sums, self._update.norms())
+
+        def checkpoint() -> Path | None:
             if before is not None:
                 restore_random_state(before, device)
-            raise NonFiniteError(self._failure(step, rescue))
-        if not self._exploded and (explosion := self._explosion()):
-            self._exploded = True
-            warn_exploded(step, explosion)
+            return rescue()
+
+        epoch, index = self._source.position(step)
+        where = f" (epoch {epoch + 1}, its step {index + 1})"
+        self._check.check(step, self._terms, self._norm, where, checkpoint)
         self._update.direct(step, measure=self._is_recorded(step + 1))
         self._optimizer.step()
         self._rates = learning_rates(self._optimizer)
@@ -178,38 +170,6 @@ class ProgramTraining(Training):
             self._scheduler.step()
         self._optimizer.zero_grad()
         self._meter.add(self._terms)
-
-    def _gradients(self, weights: list[float], batches: Iterator[Any]) -> tuple[StepTerms, float]:
-        """Means of the objective's parts; the gradient's norm, or that of alignment's networks if it is not finite."""
-        sums = accumulate_gradients(self._accelerator, self._module, weights, batches)
-        self._accelerator.unscale_gradients()  # once: a gradient scaler refuses a second time
-        norms = [norm.to(sums).reshape(1) for norm in self._update.norms()]
-        *values, norm, other = torch.cat([sums, *norms]).tolist()
-        return StepTerms(*values), norm if math.isfinite(other) else other
-
-    def _is_finite(self) -> bool:
-        scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
-        return math.isfinite(sum(self._terms)) and (scaled or math.isfinite(self._norm))
-
-    def _failure(self, step: int, rescue: Callable[[], Path | None]) -> str:
-        sites = gather_object(unhealthy_sites(self._update.objective.diagnostics()))
-        complaint = self._guarded.complaint
-        complaints = gather_object([] if complaint is None else [complaint])
-        epoch, index = self._source.position(step)
-        return describe_failure(
-            where=f"the loss of step {step + 1} (epoch {epoch + 1}, its step {index + 1})",
-            terms=self._terms,
-            gradient_norm=self._norm,
-            sites=list(dict.fromkeys(sites)),
-            gradients=unhealthy_gradients(self._update.objective),
-            complaints=list(dict.fromkeys(complaints)),
-            checkpoint=rescue(),
-            explosion=self._explosion(),
-        )
-
-    def _explosion(self) -> Explosion | None:
-        objective = self._update.objective
-        return kl_explosion(self._terms, objective.diagnostics, objective)
 
     def words(self) -> str:
         """Text of a progress bar about the last update."""

@@ -67,21 +67,11 @@ class _Result(NamedTuple):
 
 @dataclass
 class Trunk:
-    """Outputs of the modules that finish before the first latent variable of a pass is reached.
+    """What modules compute before the first latent variable of a pass: once, and repeated for folded draws.
 
-    A network whose last layer alone is latent computes the same embeddings and lower layers in every draw. They run
-    once, with the batch as it is; passes into which draws are folded take their outputs, repeated. A module is skipped
-    only where that makes no difference: it takes and gives tensors and plain values, finishes before the first random
-    number of a pass, speaks to no Pyro handler, no hook looks inside, and later arguments have the sizes of the first
-    but for the rows. Everything else runs in every pass.
-
-    One prediction runs at a time in a process; a plain pass of another thread meets the modules' own forward passes.
-
-    Args:
-        model: in evaluation mode. One that is compiled, scripted or spread over devices is left alone.
-        inputs: of a batch.
-        keys: inputs with a row a datum.
-        rows: of the batch.
+    A module is skipped where that makes no difference: it takes and gives tensors and plain values, ends before the
+    first random number, speaks to no Pyro handler, no hook looks inside, and later arguments have the first sizes but
+    for the rows. Models that are compiled, scripted or spread over devices run whole; so do passes of other threads.
     """
 
     model: Any
@@ -97,11 +87,7 @@ class Trunk:
 
     @contextmanager
     def once(self, draws: int) -> Iterator[None]:
-        """Runs what comes before the first latent variable; :meth:`folded` skips it inside.
-
-        Args:
-            draws: of a pass, at most.
-        """
+        """Runs what comes before the first latent variable, for passes of at most so many draws."""
         modules = self._install()
         try:
             if modules:
@@ -178,10 +164,12 @@ class Trunk:
         if runs or not any(_has_rows(size, self._first) for size in sizes or ()):
             self._log.insert(start, (module, None))
         else:
-            flagged = [
-                (leaf, isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first)) for leaf in leaves
+            outputs = [
+                (leaf[: self.rows], True)
+                if isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first)
+                else (leaf, False)
+                for leaf in leaves
             ]
-            outputs = [(leaf[: self.rows], True) if rows else (leaf, False) for leaf, rows in flagged]
             self._log[start:] = [(module, _Result(sizes or [], outputs, form))]
         return output
 

@@ -16,10 +16,11 @@ from torch.func import functional_call
 from probattn.checks import check_integer, check_number
 from probattn.files.durable import replace_atomically
 from probattn.inference.checkpoint import plain_values
-from probattn.inference.ensembles.execution import Execution, ExecutionName
-from probattn.inference.ensembles.stacking import (
+from probattn.inference.ensembles.stacks import (
     OWNER,
     Choice,
+    Execution,
+    ExecutionName,
     check_model,
     copied,
     perturbed,

@@ -145,7 +145,7 @@ def build_attack(name: AttackName, victim: Victim, queries: int, resources: Reso
 
     Raises ``RunError`` where TextAttack or a resource is missing.
     """
-    textattack = load_textattack()
+    textattack: Any = load_textattack()
     transformation, constraints, search = _COMPONENTS[name](textattack, resources)
 
     class Wrapper(textattack.models.wrappers.ModelWrapper):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -113,7 +113,8 @@ class AttackOptions(Options):
         for name in ("encoder", "masked_lm"):
             folder = Path(str(values.get(name)))
             if folder.is_dir():  # which another training may have filled anew
-                values[name] = f"{values[name]} {_weights_digest(folder)}"
+                weights = digest(map(file_sha256, sorted(folder.glob("*.safetensors"))))
+                values[name] = f"{values[name]} {weights}"
         return values
 
 
@@ -155,6 +156,9 @@ def attack_run(
     attack = build_attack(options.attack, victim, options.queries, options.resources)
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
     path = file.with_suffix(".json")
+    versions = package_versions()
+    with suppress(PackageNotFoundError):
+        versions["textattack"] = version("textattack")
     with AttackFile(file, settings, again=again) as records:
         if len(records.done) < len(data):
             path.unlink(missing_ok=True)  # of an attack that was begun anew
@@ -166,7 +170,7 @@ def attack_run(
             trained_on=task.recipe.data.train.source,
             training_seed=task.recipe.training.seed,
             settings=settings,
-            versions=package_versions() | _version("textattack"),
+            versions=versions,
             summary=summarise(records.done),
         )
     write_atomically(path, (result.model_dump_json(indent=1) + "\n").encode())
@@ -187,7 +191,8 @@ def attack_texts(attack: Attack, victim: Victim, data: TextDataset, records: Att
     left = range(len(records.done), len(data))
     for row in tracked(left, f"attack on {data.source}") if left else ():
         pair = data.pair(row)
-        with _seeded(seed, row):
+        with preserved_random_state(torch.device("cpu")):
+            seed_generators(seed, row)
             victim.begin(row)
             text = data.texts[row] if pair is None else (data.texts[row], pair)
             records.append(attack(text, data.labels[row]))
@@ -232,21 +237,3 @@ def _warn_of_training_texts(data: TextDataset, train: TextDataset) -> None:
             DataWarning,
             stacklevel=3,
         )
-
-
-def _weights_digest(folder: Path) -> str:
-    return digest(file_sha256(file) for file in sorted(folder.glob("*.safetensors")))
-
-
-@contextmanager
-def _seeded(seed: int, row: int) -> Iterator[None]:
-    with preserved_random_state(torch.device("cpu")):
-        seed_generators(seed, row)
-        yield
-
-
-def _version(package: str) -> dict[str, str]:
-    try:
-        return {package: version(package)}
-    except PackageNotFoundError:
-        return {}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probattn.probes.rows import valid_positions
+from probattn.probes.rows import check_targets, valid_positions
 
 _LOGITS = 2**24
 """Logits that exist at once: 64 MiB in float32."""
@@ -64,7 +64,7 @@ def lexical_probe(
             "lexical_probe: expected states [B, S, D], queries [B, T, E] and target [B, T], "
             f"got {list(states.shape)}, {list(queries.shape)} and {list(target.shape)}"
         )
-    _check_integers(target)
+    check_targets("lexical probe", target)
     (batch, length, _), steps = states.shape, target.shape[1]
     if not target.numel() or not length:
         return states.new_zeros(batch, steps, length)
@@ -122,7 +122,7 @@ def classifier_probe(
             "classifier_probe: expected states [B, S, D] and target [B], "
             f"got {list(states.shape)} and {list(target.shape)}"
         )
-    _check_integers(target)
+    check_targets("lexical probe", target)
     logits = output(states)
     if logits.ndim == 2:
         logits = logits.unsqueeze(-1)
@@ -134,12 +134,8 @@ def classifier_probe(
 
 def _target_logs(logits: Tensor, target: Tensor) -> Tensor:
     """Log-probabilities [..., S] of targets [..., 1] under logits [..., S, O], in float32 at least."""
-    outputs = logits.shape[-1]
-    if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < outputs:
-        raise ValueError(
-            f"lexical probe: expected targets in 0 .. {outputs - 1}, got {int(target.min())} .. {int(target.max())}; "
-            "give padded positions any target in the range"
-        )
+    advice = "; give padded positions any target in the range"
+    check_targets("lexical probe", target, logits.shape[-1], advice)
     index = target.long().unsqueeze(-1).expand(*logits.shape[:-1], 1)
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     precise = precise - precise.detach().amax(dim=-1, keepdim=True)
@@ -152,11 +148,6 @@ def _target_logs(logits: Tensor, target: Tensor) -> Tensor:
 def _finished(probe: Tensor, mask: Tensor | None, log: bool) -> Tensor:
     valid = valid_positions("lexical probe", mask, probe)
     return probe.masked_fill(~valid, -torch.inf) if log else probe.exp().masked_fill(~valid, 0)
-
-
-def _check_integers(target: Tensor) -> None:
-    if target.is_floating_point() or target.dtype == torch.bool:
-        raise TypeError(f"lexical probe: expected integer targets, got {target.dtype}")
 
 
 def _check_logits(logits: Tensor, leading: torch.Size) -> None:

@@ -30,14 +30,15 @@ from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
 from probattn.trainer.checkpoints import Checkpoints
-from probattn.trainer.data import size_for_particles, some_labels
 from probattn.trainer.evaluation import (
     EvaluationMeans,
     Prediction,
     add_to_card,
-    predicted_scores,
+    mean_of_draws,
+    mean_of_moments,
     prediction_words,
     real_rows,
+    with_program,
 )
 from probattn.trainer.refusals import (
     refuse_arguments,
@@ -45,8 +46,9 @@ from probattn.trainer.refusals import (
     refuse_model,
     refuse_other_loss,
     refuse_smoothing,
+    size_for_particles,
+    some_labels,
 )
-from probattn.trainer.uncertainty import with_program
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 TRAINING = 0
@@ -277,9 +279,7 @@ class ProbabilisticTrainer(Checkpoints):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The negative evidence lower bound of a micro-batch as its share of the update's mean over labels."""
-        if (
-            self.accelerator.unwrap_model(model) is self.model
-        ):  # in an evaluation, which has a loss of its own
+        if self.accelerator.unwrap_model(model) is self.model:  # in an evaluation, which has its own loss
             outputs = model(**inputs)
             loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
             return (loss, outputs) if return_outputs else loss
@@ -372,10 +372,9 @@ class ProbabilisticTrainer(Checkpoints):
         refuse_certain(self.program, self.prediction)
         inputs = self._prepare_inputs(inputs)
         with self.accelerator.autocast():
-            scores = predicted_scores(
-                self.program, self.program.inputs(inputs), self.prediction, self.num_samples,
-                self.args.seed, self.args.process_index, number,
-            )  # fmt: skip
+            predict = mean_of_moments if self.prediction == "moments" else mean_of_draws
+            seed = self.args.seed, self.args.process_index, number
+            scores = predict(self.program, self.program.inputs(inputs), self.num_samples, *seed)
         positions = len(self.program.label_names)
         targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
         return (
