@@ -28,7 +28,7 @@ from probattn.metrics.functional import (
     sequence_start,
 )
 from probattn.report import Predictions
-from probattn.report.columns import columns
+from probattn.report.columns import ClassMeasures, class_columns, detection
 from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.tasks.classification.networks import TrainedClassifier
 from probattn.tasks.classification.task import Classification
@@ -124,23 +124,22 @@ def figures(
     Returns:
         The figures by name; one that is infinite is left out.
     """
-    pilot, own = (columns(probabilities[part], None, labels[part], BINS) for part in ("validation", "test"))
-    assert own.correct is not None
-    assert pilot.correct is not None
-    wrong = ~own.correct
-    start = sequence_start(pilot.uncertainty, ~pilot.correct, error=error)
-    policy = controlled_threshold(own.uncertainty, wrong, error=error, start=start)
-    curve = risk_coverage_curve(own.uncertainty, wrong)
+    pilot, own = (class_columns(probabilities[part], None, labels[part]) for part in ("validation", "test"))
+    wrong = ~own["right"]
+    start = sequence_start(pilot["doubt"], ~pilot["right"], error=error)
+    policy = controlled_threshold(own["doubt"], wrong, error=error, start=start)
+    curve = risk_coverage_curve(own["doubt"], wrong)
     kept = curve.coverage[curve.risk <= error]
     found: dict[Any, float | None] = {
-        **own.measures(None),
+        **ClassMeasures(BINS).figures(own),
         "coverage": float(kept.max()) if len(kept) else 0.0,
         "answered": policy.answered / len(wrong),
     }
     if ood_scores is not None:
         found["auroc"] = ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
     elif "out_of_domain" in probabilities:
-        found |= columns(probabilities["out_of_domain"], None, None, BINS).detection(own)
+        outside = class_columns(probabilities["out_of_domain"], None, None)
+        found |= detection(own["uncertainty"], outside["uncertainty"])
     return {name: value for name, value in found.items() if name in MEASURES and value is not None}
 
 

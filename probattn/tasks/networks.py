@@ -144,16 +144,16 @@ def predictions(
         uncertainty: of latent attention "draws", "moments" (the closed form), or both. "moments" alone are the
             network's own prediction, and draws replace them where the closed form does not serve.
     """
-    given: dict[str, Any] = {"seed": options.seed, "device": network.device}
+    options_of_draws: dict[str, Any] = {"seed": options.seed, "device": network.device}
     if network.key == "bayesian_mean" and "draws" not in uncertainty:
         number_of_draws = max(options.num_samples, 2)
-        parts = [
+        batches_of_moments = [
             posterior_moments(
                 network.program, batch, num_samples=number_of_draws, seed=(options.seed, number)
             )
             for number, batch in enumerate(moved(batches, network.device), first_batch)
         ]
-        moments = Moments.together(parts)
+        moments = Moments.together(batches_of_moments)
         closed = 1 - moments.drawn.double().mean().item()
         return {"bayesian_mean": Predictions.from_moments(moments, options.num_samples, closed)}
     if network.key == "bayesian_mean":
@@ -164,17 +164,21 @@ def predictions(
             chunk_size=chunk_size,
             first_batch=first_batch,
             moments="moments" in uncertainty,
-            **given,
+            **options_of_draws,
         )
-        found = {
+        by_model = {
             "bayesian_mean": Predictions.from_draws(drawn.draws),
             "bayesian_expectation": Predictions(drawn.expectation),
         }
         if drawn.moments is not None:
-            found["bayesian_moments"] = Predictions.from_moments(drawn.moments, options.num_samples)
-        return found
+            by_model["bayesian_moments"] = Predictions.from_moments(drawn.moments, options.num_samples)
+        return by_model
     logits = predict_deterministic(
-        network.program, batches, options.num_samples if dropout else 0, first_batch=first_batch, **given
+        network.program,
+        batches,
+        options.num_samples if dropout else 0,
+        first_batch=first_batch,
+        **options_of_draws,
     )
     if logits.draws is None:
         return {network.key: Predictions(logits.probabilities)}
@@ -264,9 +268,11 @@ def check_finished(folder: Path) -> Path:
 
 def share_weights(source: nn.Module, target: nn.Module) -> None:
     """Gives the target the weights of the source, where both have them by the same name and of the same shape."""
-    weights, own = source.state_dict(), target.state_dict()
+    weights, target_weights = source.state_dict(), target.state_dict()
     shared = {
-        name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape
+        name: weights[name]
+        for name in target_weights
+        if name in weights and weights[name].shape == target_weights[name].shape
     }
     target.load_state_dict(shared, strict=False)
 

@@ -58,9 +58,9 @@ class TextDeciding(Deciding):
             raise RunError(f"{file}: expected texts with their classes, got none")
         return texts
 
-    def predict(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Answer]:
+    def predict(self, run: Path, inputs: HeldOut, **drawing: Any) -> Iterator[Answer]:
         """As for texts of users."""
-        return self.task.answering.predict(run, held.texts, held.pairs, **drawing)
+        return self.task.answering.predict(run, inputs.texts, inputs.pairs, **drawing)
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of texts; see the base class."""
