@@ -157,7 +157,7 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(_is_plain(item) for item in value.values())
     if isinstance(value, (list, tuple)):
-        return all(_is_plain(item) for item in value) and not isinstance(value, str)
+        return all(_is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
 
 

@@ -146,7 +146,8 @@ def build_attack(name: AttackName, victim: Victim, queries: int, resources: Reso
     Raises ``RunError`` where TextAttack or a resource is missing.
     """
     textattack: Any = load_textattack()
-    transformation, constraints, search = _COMPONENTS[name](textattack, resources)
+    swaps, constraints, importance = _COMPONENTS[name](textattack, resources)
+    methods, kinds = textattack.search_methods, textattack.transformations
 
     class Wrapper(textattack.models.wrappers.ModelWrapper):
         """The victim as TextAttack asks it."""
@@ -165,6 +166,8 @@ def build_attack(name: AttackName, victim: Victim, queries: int, resources: Reso
         pre.StopwordModification(stopwords=_InAnyCase(stopwords())),
         pre.InputColumnModification(list(PAIR), {PAIR[0]}),
     ]
+    transformation = swaps[0] if len(swaps) == 1 else kinds.CompositeTransformation(swaps)
+    search = methods.GreedyWordSwapWIR(wir_method=importance) if importance else methods.GreedySearch()
     return Attacker(textattack.Attack(goal, [*shared, *constraints], transformation, search), victim)
 
 
@@ -219,8 +222,8 @@ class _InAnyCase(frozenset[str]):
 
 _OPEN = {"NN": "NOUN", "VB": "VERB", "MD": "VERB", "JJ": "ADJ", "RB": "ADV"}
 """Universal tags by the beginning of those of the Penn Treebank."""
-Components = tuple[Any, list[Any], Any]
-"""Transformation, constraints beside those of all attacks, and search."""
+Components = tuple[list[Any], list[Any], str | None]
+"""Transformations, constraints beside those of all attacks, and what orders words by their importance, if anything."""
 
 
 def _textfooler(textattack: Any, resources: Resources) -> Components:
@@ -229,33 +232,23 @@ def _textfooler(textattack: Any, resources: Resources) -> Components:
         embedding=embedding, min_cos_sim=resources.similarity
     )
     near = _meaning(textattack, resources, threshold=ANGLE, compare_against_original=False, **WINDOWED)
-    return (
-        textattack.transformations.WordSwapEmbedding(max_candidates=NEIGHBOURS, embedding=embedding),
-        [similar, *_part_of_speech(textattack, resources), *near],
-        _importance(textattack),
-    )
+    swaps = _swaps(textattack, "Embedding", max_candidates=NEIGHBOURS, embedding=embedding)
+    return swaps, [similar, *_part_of_speech(textattack, resources), *near], "delete"
 
 
 def _textbugger(textattack: Any, resources: Resources) -> Components:
-    swap = partial(_swaps, textattack, random_one=True, skip_first_char=True, skip_last_char=True)
-    return (
-        textattack.transformations.CompositeTransformation(
-            [
-                *swap("RandomCharacterInsertion", letters_to_insert=" "),
-                *swap("RandomCharacterDeletion", "NeighboringCharacterSwap"),
-                _look_alikes(textattack),
-                textattack.transformations.WordSwapEmbedding(
-                    max_candidates=5, embedding=_embedding(textattack, resources)
-                ),
-            ]
-        ),
-        _meaning(textattack, resources, threshold=0.8),
-        _importance(textattack),
-    )
+    inner = partial(_swaps, textattack, random_one=True, skip_first_char=True, skip_last_char=True)
+    swaps = [
+        *inner("RandomCharacterInsertion", letters_to_insert=" "),
+        *inner("RandomCharacterDeletion", "NeighboringCharacterSwap"),
+        _look_alikes(textattack),
+        *_swaps(textattack, "Embedding", max_candidates=5, embedding=_embedding(textattack, resources)),
+    ]
+    return swaps, _meaning(textattack, resources, threshold=0.8), "delete"
 
 
 def _swaps(textattack: Any, *names: str, **options: Any) -> list[Any]:
-    """Changes of characters by their names in TextAttack."""
+    """Changes of words by their names in TextAttack."""
     return [getattr(textattack.transformations, f"WordSwap{name}")(**options) for name in names]
 
 
@@ -302,42 +295,22 @@ def _bae(textattack: Any, resources: Resources) -> Components:
         min_confidence=0.0,
     )
     net.to(current_device())
-    near = _meaning(
-        textattack,
-        resources,
-        threshold=0.936338023,
-        metric="cosine",
-        compare_against_original=True,
-        **WINDOWED,
-    )
-    return swap, [*_part_of_speech(textattack, resources), *near], _importance(textattack)
+    options = {"threshold": 0.936338023, "metric": "cosine", "compare_against_original": True}
+    near = _meaning(textattack, resources, **options, **WINDOWED)
+    return [swap], [*_part_of_speech(textattack, resources), *near], "delete"
 
 
 def _deepwordbug(textattack: Any, _: Resources) -> Components:
-    names = (
-        "NeighboringCharacterSwap",
-        "RandomCharacterSubstitution",
-        "RandomCharacterDeletion",
-        "RandomCharacterInsertion",
-    )
-    return (
-        textattack.transformations.CompositeTransformation(_swaps(textattack, *names)),
-        [textattack.constraints.overlap.LevenshteinEditDistance(30)],
-        _importance(textattack, "unk"),
-    )
+    kinds = "Substitution", "Deletion", "Insertion"
+    names = "NeighboringCharacterSwap", *(f"RandomCharacter{kind}" for kind in kinds)
+    return _swaps(textattack, *names), [textattack.constraints.overlap.LevenshteinEditDistance(30)], "unk"
 
 
 def _pruthi(textattack: Any, _: Resources) -> Components:
     names = "NeighboringCharacterSwap", "RandomCharacterDeletion", "RandomCharacterInsertion", "QWERTY"
     swaps = _swaps(textattack, *names, random_one=False, skip_first_char=True, skip_last_char=True)
-    return (
-        textattack.transformations.CompositeTransformation(swaps),
-        [
-            textattack.constraints.pre_transformation.MinWordLength(min_length=4),
-            textattack.constraints.overlap.MaxWordsPerturbed(max_num_words=1),
-        ],
-        textattack.search_methods.GreedySearch(),
-    )
+    short = textattack.constraints.pre_transformation.MinWordLength(min_length=4)
+    return swaps, [short, textattack.constraints.overlap.MaxWordsPerturbed(max_num_words=1)], None
 
 
 _COMPONENTS: dict[AttackName, Callable[[Any, Resources], Components]] = {
@@ -349,11 +322,6 @@ _COMPONENTS: dict[AttackName, Callable[[Any, Resources], Components]] = {
 }
 
 
-def _importance(textattack: Any, how: str = "delete") -> Any:
-    """Words in the order of their importance, each changed as hurts most."""
-    return textattack.search_methods.GreedyWordSwapWIR(wir_method=how)
-
-
 def _embedding(textattack: Any, resources: Resources) -> Any:
     words, vectors = read_vectors(resources.vectors)
     indices = {word: index for index, word in enumerate(words)}
@@ -361,19 +329,17 @@ def _embedding(textattack: Any, resources: Resources) -> Any:
     return textattack.shared.WordEmbedding(vectors.numpy(), indices, by_index, _Neighbours(vectors))
 
 
-class _Neighbours:
+class _Neighbours(dict[int, list[int]]):
     """Rows of the matrix of nearest neighbours, each word itself before them, made as they are asked for."""
 
     def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
         self._vectors = vectors
-        self._rows: dict[int, list[int]] = {}
 
-    def __getitem__(self, row: int) -> list[int]:
-        if row not in self._rows:
-            count = min(NEIGHBOURS + 1, len(self._vectors))
-            near = (self._vectors @ self._vectors[row]).topk(count).indices.tolist()
-            self._rows[row] = [row, *(other for other in near if other != row)]
-        return self._rows[row]
+    def __missing__(self, row: int) -> list[int]:
+        count = min(NEIGHBOURS + 1, len(self._vectors))
+        near = (self._vectors @ self._vectors[row]).topk(count).indices.tolist()
+        return self.setdefault(row, [row, *(other for other in near if other != row)])
 
 
 def _part_of_speech(textattack: Any, resources: Resources) -> list[Any]:
