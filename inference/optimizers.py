@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -278,21 +279,24 @@ class Clipping:
 
     def __init__(self, module: nn.Module) -> None:
         stacks = stacked_parameters(module)
-        self._main, self._alignment = (_groups(parameters, stacks) for parameters in split_alignment(module))
+        self._groups = [
+            [
+                Clipped(subset, stacked=stacked)
+                for stacked in (False, True)
+                if (subset := [p for p in parameters if (id(p) in stacks) == stacked])
+            ]
+            for parameters in split_alignment(module)
+        ]
 
     def measure(self) -> tuple[Tensor, Tensor]:
         """Norms of all gradients but alignment's networks', and of theirs."""
-        return _joint(self._main), _joint(self._alignment)
+        main, alignment = map(_joint, self._groups)
+        return main, alignment
 
     def clip(self, limit: float) -> None:
         """Shortens what is longer than ``limit``, as last measured."""
-        for group in (*self._main, *self._alignment):
+        for group in chain.from_iterable(self._groups):
             group.clip(limit)
-
-
-def _groups(parameters: Sequence[nn.Parameter], stacks: set[int]) -> list[Clipped]:
-    subsets = [[p for p in parameters if (id(p) in stacks) == stacked] for stacked in (False, True)]
-    return [Clipped(subset, stacked=bool(number)) for number, subset in enumerate(subsets) if subset]
 
 
 def _joint(groups: Sequence[Clipped]) -> Tensor:

@@ -225,7 +225,7 @@ class EnsembleObjective(nn.Module):
 
         stacks = ensemble.stacks()
         execution.settle(WHAT, ensemble, stacks, one)
-        versions = self._versions()
+        versions = self._buffer_versions() if self.training and not self._buffers_checked else {}
         parameters = ensemble.stacked_parameters()
         stacked = {id(stack) for stack in parameters.values()}
         shared = [p for p in self.parameters() if p.requires_grad and id(p) not in stacked]
@@ -252,23 +252,15 @@ class EnsembleObjective(nn.Module):
         """Health of the attention sites' posterior in the last particle that ran, per site."""
         return self.program.objective.diagnostics()
 
-    def _versions(self) -> dict[str, int]:
-        if self._buffers_checked or not self.training:
-            return {}
-        stacked = set(self.ensemble.buffer_names)
-        return {
-            name: buffer._version
-            for name, buffer in self.ensemble.model.named_buffers()
-            if name not in stacked
-        }
+    def _buffer_versions(self) -> dict[str, int]:
+        """Of the buffers that particles share."""
+        buffers, stacked = self.ensemble.model.named_buffers(), self.ensemble.buffer_names
+        return {name: buffer._version for name, buffer in buffers if name not in stacked}
 
     def _require_unchanged(self, versions: Mapping[str, int]) -> None:
         """Once, in training."""
-        changed = [
-            name
-            for name, version in versions.items()
-            if self.ensemble.model.get_buffer(name)._version != version
-        ]
+        after = self._buffer_versions() if versions else {}
+        changed = [name for name, version in versions.items() if after[name] != version]
         if changed:
             raise ValueError(
                 f"ParticleEnsemble: training changes the buffers {', '.join(changed)}, which all particles share; give "

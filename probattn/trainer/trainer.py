@@ -255,12 +255,11 @@ class ProbabilisticTrainer(Checkpoints):
             log_latent("ProbabilisticTrainer", self._network)
         self._objective = None  # a run of its own: accelerate changes what it prepares
         objective = self._bound()
-        self._updates = Updates(objective, self.accelerator, self._data_size)
+        self._updates = Updates(
+            objective, self.accelerator, lambda: self.num_data or size_for_particles(self.train_dataset)
+        )
         prepared: nn.Module = self.accelerator.prepare(objective)
         return prepared
-
-    def _data_size(self) -> int:
-        return size_for_particles(self.train_dataset) if self.num_data is None else self.num_data
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
