@@ -10,14 +10,14 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_integer, check_share
-from probattn.distributions.carried import carried_log, exp_carrying_log
+from probattn.distributions.log_space_distribution import carried_log, exp_carrying_log
 from probattn.inference.derivatives import Expansion
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.expansion_check import LogMeans
 from probattn.inference.moments import Moments
 from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch, seed_words
 from probattn.inference.session import derived_seed, evaluating
-from probattn.sites.building import as_program
+from probattn.sites.method import as_program
 
 Part = Literal["site", "head", "query", "key"]
 PARTS: tuple[Part, ...] = ("site", "head", "query", "key")
@@ -95,7 +95,7 @@ def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
     Raises:
         ValueError: moments without shares, or with several predictions a row: compute one with ``positions``.
     """
-    check_integer("leading_pairs", "number", number, least=1)
+    check_integer("leading_pairs", "number", number, minimum=1)
     share, slope = moments.share, moments.slope
     if share is None or slope is None:
         raise ValueError(

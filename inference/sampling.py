@@ -23,8 +23,8 @@ from probattn.inference.predictive import rows_per_pass
 from probattn.inference.session import evaluating
 from probattn.sites.noise import PlacedNoise, hashed
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
+from probattn.sites.upward import SharedUpward
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -66,8 +66,8 @@ def sampling(net: Network, *, seed: int = 0, draws: int = 1) -> Iterator[Network
         ...     net(ids).pooler_output.unflatten(0, (5, -1)).shape
         torch.Size([5, 3, 8])
     """
-    check_integer("sampling", "seed", seed, least=0)
-    check_integer("sampling", "draws", draws, least=1)
+    check_integer("sampling", "seed", seed, minimum=0)
+    check_integer("sampling", "draws", draws, minimum=1)
     if not isinstance(net, nn.Module):
         raise TypeError(f"sampling: expected a network, a torch.nn.Module, got {type(net).__name__}")
     with folded_draws(net, seed, draws):
@@ -290,8 +290,8 @@ def generate_with_uncertainty(
         >>> out.entropy.shape, bool((out.mutual_information >= -1e-6).all())
         (torch.Size([1, 4]), True)
     """
-    check_integer("generate_with_uncertainty", "draws", draws, least=1)
-    check_integer("generate_with_uncertainty", "seed", seed, least=0)
+    check_integer("generate_with_uncertainty", "draws", draws, minimum=1)
+    check_integer("generate_with_uncertainty", "seed", seed, minimum=0)
     if not callable(getattr(net, "generate", None)):
         raise TypeError(
             f"generate_with_uncertainty: expected a network that generates, got {type(net).__name__}; load it with "

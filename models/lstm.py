@@ -151,6 +151,6 @@ def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | N
     return inputs, (torch.stack(hidden), torch.stack(cells))
 
 
-def _at(values: Tensor, places: Tensor) -> Tensor:
-    """Rows ``[B, K, E]`` of values ``[B, S, E]`` at places ``[B, K]``."""
-    return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
+def _at(values: Tensor, positions: Tensor) -> Tensor:
+    """Rows ``[B, K, E]`` of values ``[B, S, E]`` at positions ``[B, K]``."""
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))

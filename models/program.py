@@ -60,8 +60,8 @@ class Program(PyroModule):
 
     def __getattr__(self, name: str) -> Any:
         """As Pyro's, which announces all parameters of a network that is read, but not where nobody listens."""
-        found = self.__dict__.get("_modules", {}).get(name)
-        return super().__getattr__(name) if found is None or not takes_answers() else found
+        module = self.__dict__.get("_modules", {}).get(name)
+        return super().__getattr__(name) if module is None or not takes_answers() else module
 
 
 class HeadProgram(Program):
@@ -93,7 +93,7 @@ class HeadProgram(Program):
     def __init__(self, net: nn.Module, *, num_data: int | None = None, label_name: str = "labels") -> None:
         super().__init__()
         if num_data is not None:
-            check_integer(type(self).__name__, "num_data", num_data, least=1)
+            check_integer(type(self).__name__, "num_data", num_data, minimum=1)
         self.net = net
         self.num_data = num_data
         self.label_name = label_name
@@ -233,9 +233,9 @@ def check_classes(
             + ("row" if len(shape) == 1 else "token")
             + (SEVERAL if labels.shape == (*shape, classes) and len(shape) == 1 else "")
         )
-    given = labels[labels != IGNORED] if ignored else labels
-    if not given.numel():
+    observed = labels[labels != IGNORED] if ignored else labels
+    if not observed.numel():
         return
-    least, most = torch.stack(given.aminmax()).tolist()  # both at once: a device is waited for
-    if least < 0 or most >= classes:
-        raise ValueError(f"{owner}: expected {name} in 0..{classes - 1}{also}, got {least}..{most}")
+    minimum, maximum = torch.stack(observed.aminmax()).tolist()  # both at once: a device is waited for
+    if minimum < 0 or maximum >= classes:
+        raise ValueError(f"{owner}: expected {name} in 0..{classes - 1}{also}, got {minimum}..{maximum}")

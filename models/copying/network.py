@@ -156,8 +156,8 @@ class CopyingRuns(nn.Module):
     def losses(self, batch: CopyBatch) -> Tensor:
         """Cross-entropy of every run, the mean over output words, ``[R]`` (Eq. 3 over the number of words)."""
         logits = self(batch.source, batch.target).logits
-        each = F.cross_entropy(logits.flatten(0, 2), batch.target.flatten(), reduction="none")
-        return each.unflatten(0, (self.num_runs, -1)).mean(dim=-1)
+        cross_entropy = F.cross_entropy(logits.flatten(0, 2), batch.target.flatten(), reduction="none")
+        return cross_entropy.unflatten(0, (self.num_runs, -1)).mean(dim=-1)
 
     def _scores(self, queries: Tensor, states: Tensor) -> Tensor:
         """Scores of every head, ``[R, K, B, T, L]``."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from probattn.sites.seeds import seed_integers
+from probattn.sites.noise import seed_integers
 
 
 def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:
@@ -72,10 +72,10 @@ class StackedLSTM(nn.Module):
         """Hidden states ``[R, B, L, D]`` of words ``[R, B, L]``, and the last hidden and cell state ``[R, B, D]``."""
         runs, size, _ = words.shape
         types = self.embedding.shape[1]
-        least, most = torch.stack(words.aminmax()).tolist() if words.numel() else (0, 0)
-        if least < 0 or most >= types:
+        minimum, maximum = torch.stack(words.aminmax()).tolist() if words.numel() else (0, 0)
+        if minimum < 0 or maximum >= types:
             # the tables of all runs are one below the other: such a word would be one of another run
-            raise IndexError(f"StackedLSTM: expected words in 0 .. {types - 1}, got {least} .. {most}")
+            raise IndexError(f"StackedLSTM: expected words in 0 .. {types - 1}, got {minimum} .. {maximum}")
         width = self.embedding.shape[-1]
         hidden, cell = state or (self.embedding.new_zeros(runs, size, width),) * 2
         recurrent = self.weight_hidden.mT

@@ -72,10 +72,10 @@ class CopyTask:
     order: Order = "copy"
 
     def __post_init__(self) -> None:
-        check_integer("CopyTask", "length", self.length, least=1)
-        check_integer("CopyTask", "sets", self.sets, least=1)
+        check_integer("CopyTask", "length", self.length, minimum=1)
+        check_integer("CopyTask", "sets", self.sets, minimum=1)
         check_choice("CopyTask", "order", self.order, Order)
-        check_integer("CopyTask", "types", self.types, least=1)
+        check_integer("CopyTask", "types", self.types, minimum=1)
         if self.types < self.length:
             raise ValueError(
                 f"CopyTask.types: expected at least length ({self.length}) words, got {self.types}; words are drawn "
@@ -152,13 +152,15 @@ class KeywordTask:
     length: int = 40
 
     def __post_init__(self) -> None:
-        check_integer("KeywordTask", "types", self.types, least=2)
-        check_integer("KeywordTask", "length", self.length, least=1)
+        check_integer("KeywordTask", "types", self.types, minimum=2)
+        check_integer("KeywordTask", "length", self.length, minimum=1)
 
     def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> KeywordBatch:
         """Sentences of one step, of every run; arguments as for :meth:`CopyTask.draw`."""
         batches = [self._sentences(_generator(seed, step, split), batch_size) for seed in seeds]
-        words, labels, positions = (torch.from_numpy(np.stack(part)) for part in zip(*batches, strict=True))
+        words, labels, positions = (
+            torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)
+        )
         return KeywordBatch(words, labels, positions)
 
     def _sentences(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:

@@ -105,16 +105,16 @@ def corrupt(
         The texts, and the generator's logits.
     """
     count = masked.sum(dim=1)
-    most = max(int(count.max()), 1)
-    indices = masked.int().argsort(dim=1, descending=True, stable=True)[:, :most]  # [B, K]
-    known = torch.arange(most, device=masked.device) < count[:, None]
+    width = max(int(count.max()), 1)
+    indices = masked.int().argsort(dim=1, descending=True, stable=True)[:, :width]  # [B, K]
+    is_masked = torch.arange(width, device=masked.device) < count[:, None]
     hidden = net.electra(original_ids.masked_fill(masked, mask_id), attention_mask=attention_mask)[0]
-    chosen = hidden.gather(1, indices[..., None].expand(-1, -1, hidden.shape[-1]))
-    logits = net.generator_lm_head(net.generator_predictions(chosen))  # [B, K, V]
+    masked_states = hidden.gather(1, indices[..., None].expand(-1, -1, hidden.shape[-1]))
+    logits = net.generator_lm_head(net.generator_predictions(masked_states))  # [B, K, V]
     with torch.no_grad():
         drawn = draw_tokens(logits, generator)
         originals = original_ids.gather(1, indices)
-        input_ids = original_ids.scatter(1, indices, drawn.where(known, originals))
+        input_ids = original_ids.scatter(1, indices, drawn.where(is_masked, originals))
     return Corrupted(
-        input_ids, input_ids != original_ids, masked, logits, originals.masked_fill(~known, IGNORED)
+        input_ids, input_ids != original_ids, masked, logits, originals.masked_fill(~is_masked, IGNORED)
     )

@@ -108,14 +108,14 @@ class ElectraProgram(HeadProgram):
             if value is not None:
                 check_number(owner, name, value, positive=True)
         for size in ("vocab_size", "max_position_embeddings"):
-            own, other = getattr(net.config, size), getattr(generator.config, size)
-            if own != other:
+            expected, received = getattr(net.config, size), getattr(generator.config, size)
+            if expected != received:
                 raise ValueError(
-                    f"{owner}: expected a generator with {size} {own}, as the discriminator, got {other}"
+                    f"{owner}: expected a generator with {size} {expected}, as the discriminator, got {received}"
                 )
-        special, most = sorted({*special_ids, mask_id}), net.config.vocab_size - 1
-        if special[0] < 0 or special[-1] > most:
-            raise ValueError(f"{owner}: expected mask_id and special_ids in 0..{most}, got {special}")
+        special, largest = sorted({*special_ids, mask_id}), net.config.vocab_size - 1
+        if special[0] < 0 or special[-1] > largest:
+            raise ValueError(f"{owner}: expected mask_id and special_ids in 0..{largest}, got {special}")
         if tied:
             tie_embeddings(net, generator)
         self.generator = generator
@@ -185,18 +185,18 @@ class ElectraProgram(HeadProgram):
         """The site ``"replaced"``, one event a text."""
         mask = inputs.get("attention_mask")
         real = torch.ones_like(prediction, dtype=torch.bool) if mask is None else mask.bool()
-        given = None if labels is None else labels["replaced"].to(prediction.dtype)
+        target = None if labels is None else labels["replaced"].to(prediction.dtype)
         tokens = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
         with poutine.scale(scale=self.weight):
-            pyro.sample("replaced", tokens, obs=given, infer={"prediction": given is None})
+            pyro.sample("replaced", tokens, obs=target, infer={"prediction": target is None})
 
     def _observe_masked(self, corrupted: Corrupted, length: float) -> None:
         """The site ``"masked"``, one event a text."""
-        known = corrupted.targets != IGNORED
-        masked = self.mean_masked or max(known.float().sum(dim=1).mean().item(), 1e-9)
-        tokens = dist.Categorical(logits=corrupted.logits.float()).mask(known).to_event(1)
+        valid = corrupted.targets != IGNORED
+        masked = self.mean_masked or max(valid.float().sum(dim=1).mean().item(), 1e-9)
+        tokens = dist.Categorical(logits=corrupted.logits.float()).mask(valid).to_event(1)
         with poutine.scale(scale=length / masked):
-            pyro.sample("masked", tokens, obs=corrupted.targets.where(known, 0))
+            pyro.sample("masked", tokens, obs=corrupted.targets.where(valid, 0))
 
     def _length(self, batch: Mapping[str, Tensor]) -> float:
         return self.mean_length or attention_mask_of(batch).float().sum(dim=1).mean().item()
@@ -204,8 +204,8 @@ class ElectraProgram(HeadProgram):
 
 def attention_mask_of(batch: Mapping[str, Tensor]) -> Tensor:
     """The mask of a batch: 1 everywhere where it has none."""
-    given = batch.get("attention_mask")
-    return torch.ones_like(next(iter(batch.values())), dtype=torch.long) if given is None else given
+    mask = batch.get("attention_mask")
+    return torch.ones_like(next(iter(batch.values())), dtype=torch.long) if mask is None else mask
 
 
 def tie_embeddings(net: ElectraForPreTraining, generator: ElectraForMaskedLM) -> None:
@@ -214,12 +214,12 @@ def tie_embeddings(net: ElectraForPreTraining, generator: ElectraForMaskedLM) ->
     Raises:
         ValueError: embeddings of different size.
     """
-    theirs, own = net.electra.embeddings, generator.electra.embeddings
+    theirs, embeddings = net.electra.embeddings, generator.electra.embeddings
     if net.config.embedding_size != generator.config.embedding_size:
         raise ValueError(
             f"tie_embeddings: expected networks with one embedding_size, got {net.config.embedding_size} "
             f"(discriminator) and {generator.config.embedding_size} (generator)"
         )
     for name in TABLES:
-        setattr(own, name, getattr(theirs, name))
+        setattr(embeddings, name, getattr(theirs, name))
     generator.generator_lm_head.weight = theirs.word_embeddings.weight

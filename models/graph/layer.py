@@ -73,7 +73,7 @@ class GraphAttention(MessagePassing):
     ) -> None:
         super().__init__(aggr="add", node_dim=0)
         for name, size in (("in_features", in_features), ("out_features", out_features), ("heads", heads)):
-            check_integer("GraphAttention", name, size, least=1)
+            check_integer("GraphAttention", name, size, minimum=1)
         check_share("GraphAttention", "dropout", dropout, one=False)
         self.in_features, self.out_features, self.heads = in_features, out_features, heads
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
@@ -146,8 +146,8 @@ class GraphAttention(MessagePassing):
         by_source = key.sum(dim=-1).index_select(0, edges.source)
         scores = F.leaky_relu(by_target + by_source, self.negative_slope)  # [E, H]
         weights = self._weights(name, scores, key, edges, observations)
-        kept = F.dropout(weights, self.dropout, self.training)
-        output = self.propagate(edges.index, x=value, weights=kept)  # [N, H, D]
+        dropped = F.dropout(weights, self.dropout, self.training)
+        output = self.propagate(edges.index, x=value, weights=dropped)  # [N, H, D]
         output = output.flatten(1) if self.concat else output.mean(dim=1)
         return output + self.bias, weights
 
@@ -175,5 +175,5 @@ class GraphAttention(MessagePassing):
     def _weights(self, name: str, scores: Tensor, key: Tensor, edges: Edges, observations: int) -> Tensor:
         if self.latent is None:
             return edges.softmax(scores.t()).t()
-        found: Tensor = self.latent(name, scores, key, edges, observations=observations)
-        return found
+        weights: Tensor = self.latent(name, scores, key, edges, observations=observations)
+        return weights

@@ -61,11 +61,11 @@ def measure_attention(net: GraphAttentionNetwork, features: Tensor, edges: Edges
     Returns:
         One record a layer, the hidden one first.
     """
-    found = []
+    records = []
     for layer, (site, inputs, weights) in zip(
         (net.hidden, net.output), net.passes(features, edges), strict=True
     ):
         value, query, key = layer.features(inputs)
         norms = (float(item.norm(dim=-1).mean()) for item in (query, key, value))
-        found.append(LayerMeasures(site, float(distance_from_uniform(weights, edges)), *norms))
-    return found
+        records.append(LayerMeasures(site, float(distance_from_uniform(weights, edges)), *norms))
+    return records

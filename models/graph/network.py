@@ -122,20 +122,20 @@ class GraphAttentionNetwork(nn.Module):
 
     def attention(self, features: Tensor, edges: Edges) -> dict[str, Tensor]:
         """Attention weights ``[E, H]`` by site, as :meth:`passes` finds them."""
-        return {found.site: found.weights for found in self.passes(features, edges)}
+        return {layer.site: layer.weights for layer in self.passes(features, edges)}
 
     def _run(self, features: Tensor, edges: Edges, observations: int) -> tuple[Tensor, list[LayerPass]]:
         self.chain.clear()  # of a pass that ended early
-        found: list[LayerPass] = []
+        passes: list[LayerPass] = []
         state = features
         for name, layer in zip(LAYERS, (self.hidden, self.output), strict=True):
-            if found:
+            if passes:
                 state = F.elu(state)
             inputs = drop(state, self.options.dropout, self.training)
             site = f"{name}.attention"
             state, weights = layer(site, inputs, edges, observations=observations)
-            found.append(LayerPass(site, inputs, weights))
-        return state, found
+            passes.append(LayerPass(site, inputs, weights))
+        return state, passes
 
 
 def _factors(
@@ -148,12 +148,12 @@ def _factors(
         alignment = replace(alignment, max_tokens=ALIGNED_NODES)
     if alignment.attention == "cross":
         raise ValueError("AlignmentAttention.attention: a graph has no 'cross' attention; leave it out")
-    chosen = pick_layers(layers if alignment.layers is None else alignment.layers)
+    numbers = pick_layers(layers if alignment.layers is None else alignment.layers)
     source = torch.Generator().manual_seed(alignment.seed)
     sizes = ((options.heads, options.features), (options.output_heads, num_classes))
     return {
-        number: AlignmentFactor(alignment, *sizes[number], num_sites=len(chosen), generator=source)
-        for number in chosen
+        number: AlignmentFactor(alignment, *sizes[number], num_sites=len(numbers), generator=source)
+        for number in numbers
     }
 
 

@@ -125,8 +125,12 @@ def check(
 ) -> None:
     """Raises ``ValueError`` unless the shapes fit each other and relations are known."""
     owner, batch = "GraphWriterEncoder", len(input_ids)
-    for name, given in (("entity_ids", entity_ids), ("entity_types", entity_types), ("relations", relations)):
-        if given is None:
+    for name, tensor in (
+        ("entity_ids", entity_ids),
+        ("entity_types", entity_types),
+        ("relations", relations),
+    ):
+        if tensor is None:
             raise ValueError(
                 f"{owner}: expected {name} beside input_ids, got none; give the graph of each title"
             )
@@ -139,9 +143,9 @@ def check(
         "entity_ids": (entity_ids, [batch, *entity_ids.shape[1:3], 0][:3]),
         "relations": (relations, [batch, *relations.shape[1:2], 3]),
     }
-    for name, (given, shape) in expected.items():
-        if list(given.shape) != shape:
-            raise ValueError(f"{owner}: expected {name} {shape}, got {list(given.shape)}")
+    for name, (tensor, shape) in expected.items():
+        if list(tensor.shape) != shape:
+            raise ValueError(f"{owner}: expected {name} {shape}, got {list(tensor.shape)}")
     if relations.numel() and int(relations[..., 1].max()) >= num_relations:
         raise ValueError(
             f"{owner}: expected relations in 0..{num_relations - 1}, got {int(relations[..., 1].max())}"
@@ -161,10 +165,10 @@ def check_entities(entities: Tensor, relations: Tensor) -> None:
     named = ends.clamp(0, entities.shape[1] - 1).flatten(1)
     fits = (ends >= 0) & (ends < entities.shape[1]) & (relations[..., 1:2] >= 0)
     padding = (relations == NO_RELATION).all(dim=-1, keepdim=True)
-    known = (entities.gather(1, named).unflatten(1, ends.shape[1:]) & fits) | padding
-    if not bool(known.all()):
-        row, place, side = (int(number) for number in (~known).nonzero()[0])
+    valid = (entities.gather(1, named).unflatten(1, ends.shape[1:]) & fits) | padding
+    if not bool(valid.all()):
+        row, relation, side = (int(number) for number in (~valid).nonzero()[0])
         raise ValueError(
             f"GraphWriterEncoder: expected relations between entities of their row, got entity "
-            f"{int(ends[row, place, side])} in row {row}, relation {relations[row, place].tolist()}"
+            f"{int(ends[row, relation, side])} in row {row}, relation {relations[row, relation].tolist()}"
         )

@@ -119,14 +119,14 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         """
         if decoder_input_ids is None:
             raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the text shifted by one")
-        wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        attentions = self.config.output_attentions if output_attentions is None else output_attentions
         if encoder_outputs is None:
             if input_ids is None:
                 raise ValueError(
                     f"{type(self).__name__}: expected input_ids, the words of the titles, got none"
                 )
             encoder_outputs = self.encoder(
-                input_ids, attention_mask, entity_ids, entity_types, relations, output_attentions=wanted
+                input_ids, attention_mask, entity_ids, entity_types, relations, output_attentions=attentions
             )
         shape = decoder_input_ids.shape
         check_mask(type(self).__name__, "decoder_attention_mask", decoder_attention_mask, shape)
@@ -135,7 +135,9 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, cache_in(options))
         return GraphWriterOutput(
             **{CACHE: past},
-            cross_attentions=cast(tuple[Tensor, ...], tuple(maps)) if wanted and None not in maps else None,
+            cross_attentions=cast(tuple[Tensor, ...], tuple(maps))
+            if attentions and None not in maps
+            else None,
             encoder_attentions=encoder_outputs.attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             decoder_last_hidden_state=states,
@@ -225,14 +227,14 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None and input_ids is not None:
-            wanted = options.get("output_attentions")
+            attentions = options.get("output_attentions")
             encoder_outputs = self.model.encoder(
                 input_ids,
                 attention_mask,
                 entity_ids,
                 entity_types,
                 relations,
-                output_attentions=self.config.output_attentions if wanted is None else wanted,
+                output_attentions=self.config.output_attentions if attentions is None else attentions,
             )
         read: GraphWriterOutput = self.model(
             decoder_input_ids=decoder_input_ids,

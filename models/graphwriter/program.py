@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probattn.checks import check_number
 from probattn.models.heads.sequences import Translator
 from probattn.models.program import IGNORED
-from probattn.sites.deferred import announce
+from probattn.sites.handlers import announce
 
 
 class GraphTextProgram(Translator):

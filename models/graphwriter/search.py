@@ -56,16 +56,16 @@ def write_texts(
     net: Any = model.net
     shut = sorted({PAD, UNKNOWN, BEGIN, *suppress})
     for batch in batches:
-        given = {
+        arguments = {
             name: value.to(net.device)
             for name, value in batch.items()
             if not name.startswith(("decoder_", "labels"))
         }
-        modes = [(part, part.training) for part in model.modules()]
+        modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
-            found: Tensor = net.generate(
-                **given,
+            tokens: Tensor = net.generate(
+                **arguments,
                 num_beams=options.num_beams,
                 length_penalty=options.length_penalty,
                 do_sample=False,
@@ -73,9 +73,9 @@ def write_texts(
                 suppress_tokens=shut,
             )  # [B, T]
         finally:
-            for part, mode in modes:
-                part.training = mode
-        yield [_text(row) for row in found.tolist()]
+            for module, mode in modes:
+                module.training = mode
+        yield [_text(row) for row in tokens.tolist()]
 
 
 def _text(tokens: list[int]) -> list[int]:

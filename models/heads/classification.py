@@ -120,22 +120,22 @@ class MultiLabelClassifier(HeadProgram):
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
     ) -> None:
         """The site ``"label"``, one event a row."""
-        given = None if labels is None else labels[self.label_name]
-        if given is not None:
-            right = (given >= 0) & (given <= 1) if self.soft else (given == 0) | (given == 1)
-            if given.shape != prediction.shape or not bool(right.all()):
+        label = None if labels is None else labels[self.label_name]
+        if label is not None:
+            right = (label >= 0) & (label <= 1) if self.soft else (label == 0) | (label == 1)
+            if label.shape != prediction.shape or not bool(right.all()):
                 expected = "from 0 to 1" if self.soft else "0 or 1"
                 raise ValueError(
-                    f"{type(self).__name__}: expected labels {expected} {list(prediction.shape)}, got {given.dtype} "
-                    f"{list(given.shape)}"
-                    + ("" if given.shape != prediction.shape else " with other numbers")
+                    f"{type(self).__name__}: expected labels {expected} {list(prediction.shape)}, got {label.dtype} "
+                    f"{list(label.shape)}"
+                    + ("" if label.shape != prediction.shape else " with other numbers")
                     + "; give one number for each class of a row"
                 )
-            given = given.float()
+            label = label.float()
         law = dist.Bernoulli(logits=prediction.float(), validate_args=False if self.soft else None).to_event(
             1
         )
-        pyro.sample("label", law, obs=given, infer={"prediction": given is None})
+        pyro.sample("label", law, obs=label, infer={"prediction": label is None})
 
 
 class MultipleChoice(Classifier):

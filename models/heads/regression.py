@@ -88,15 +88,15 @@ class Regressor(HeadProgram):
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
     ) -> None:
         """The site ``"label"``, one event a row."""
-        given = None if labels is None else labels[self.label_name]
-        if given is not None:
-            if given.dim() == 1:
-                given = given.unsqueeze(-1)
-            if given.shape != prediction.shape or not bool(given.isfinite().all()):
+        label = None if labels is None else labels[self.label_name]
+        if label is not None:
+            if label.dim() == 1:
+                label = label.unsqueeze(-1)
+            if label.shape != prediction.shape or not bool(label.isfinite().all()):
                 raise ValueError(
                     f"{type(self).__name__}: expected finite numbers {list(prediction.shape)} as labels, got "
-                    f"{given.dtype} {list(given.shape)}"
+                    f"{label.dtype} {list(label.shape)}"
                 )
-            given = given.to(prediction.dtype).float()
+            label = label.to(prediction.dtype).float()
         law = self.scale(prediction.float()).to_event(1)
-        pyro.sample("label", law, obs=given, infer={"prediction": given is None})
+        pyro.sample("label", law, obs=label, infer={"prediction": label is None})

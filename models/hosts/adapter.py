@@ -94,8 +94,8 @@ class HostedSite(nn.Module):
     def traceable(self) -> bool:
         """True if its calls may be parts of a compiled graph."""
         plain = self.factor is None and self.penalty is None and not any(call.windowed for call in self.calls)
-        known = self.site is None or (isinstance(self.site, AttentionSite) and can_trace(self.site))
-        return plain and known and len(self.selected) in (0, len(self.calls))
+        supported = self.site is None or (isinstance(self.site, AttentionSite) and can_trace(self.site))
+        return plain and supported and len(self.selected) in (0, len(self.calls))
 
     def attend_in_graph(self, host: HostCall, within: GraphPass) -> Attended:
         """:meth:`attend` as a part of a compiled graph."""
@@ -178,20 +178,20 @@ class HostedSite(nn.Module):
             folded.options.get("softcap"),
         )
         origin = self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross")
-        place: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}
+        call_options: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}
         weights: Tensor | None
         if isinstance(self.site, AttentionSite) and not self._shows_weights(call, host):
-            output, weights = self.site.attend_alone(call.name, attending, **place)
+            output, weights = self.site.attend_alone(call.name, attending, **call_options)
         else:
-            output, weights = self.site(call.name, *attending.tensors, **attending.options, **place)
+            output, weights = self.site(call.name, *attending.tensors, **attending.options, **call_options)
         output = in_batch(output, windows).transpose(1, 2).contiguous()
         return output, None if weights is None else in_batch(weights, windows)
 
     def _shows_weights(self, call: AttentionCall, host: HostCall) -> bool:
         """True if somebody may look at the weights of this call: a penalty, the caller of the network, or a hook."""
         penalised = self.penalty is not None and call.index in self.penalty.calls
-        asked = self.state.shows_weights or host.options.get("output_attentions")
-        return bool(penalised or asked or reads_weights(host.module))
+        requested = self.state.shows_weights or host.options.get("output_attentions")
+        return bool(penalised or requested or reads_weights(host.module))
 
 
 def host_attention(

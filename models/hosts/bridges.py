@@ -35,8 +35,8 @@ def bridge(module: nn.Module) -> type[nn.Module] | None:
         return None
     file, _, name = target.rpartition(".")
     import_module(file)
-    found: type[nn.Module] = getattr(sys.modules[file], name)
-    return found
+    cls: type[nn.Module] = getattr(sys.modules[file], name)
+    return cls
 
 
 def is_bridge(module: nn.Module) -> bool:

@@ -73,20 +73,20 @@ def capture(
         [('encoder.layer.0.attention.self', [3, 2, 5, 4])]
     """
     refuse_unsupported(net)
-    chosen = network_calls(net) if calls is None else calls
-    recorder = _Recorder(net, chosen)
+    selected = network_calls(net) if calls is None else calls
+    recorder = _Recorder(net, selected)
     with untouched(net):
         switch(net, IMPLEMENTATION)
         for module in net.modules():
             # Next to a converted module's own submodule of that name, which it hides until the pass is over.
             vars(module)[ATTRIBUTE] = recorder
         net(**batch)
-    missing = [call.name for call in chosen if call.name not in recorder.captured]
+    missing = [call.name for call in selected if call.name not in recorder.captured]
     if missing:
         raise ValueError(
             f"{missing[0]}: expected this attention call in the forward pass, got {', '.join(recorder.seen) or 'none'}"
         )
-    return {call.name: recorder.captured[call.name] for call in chosen}
+    return {call.name: recorder.captured[call.name] for call in selected}
 
 
 def network_calls(net: PreTrainedModel) -> AttentionCalls:
@@ -111,14 +111,14 @@ class _Recorder:
         """Attends as the module would without a recorder."""
         attended = own_attention(host)
         name = self._names[id(host.module)]
-        place = name, self.seen[name]
+        key = name, self.seen[name]
         self.seen[name] += 1
-        call = self._calls.get(place)
-        if call is None and place not in self._queries:
+        call = self._calls.get(key)
+        if call is None and key not in self._queries:
             return attended
         valid = read_mask(host.module, host.mask).valid
         real = self._real_queries(call, host, valid)
-        self._queries[place] = real
+        self._queries[key] = real
         if call is not None:
             self.captured[call.name] = CapturedCall(
                 query=host.query,

@@ -59,10 +59,10 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
     if isinstance(layers, str):
         return select(record.plan.touched, layers, attention)
     names = {call.name for call in select(record.plan.calls, layers, attention)}
-    chosen = AttentionCalls(call for call in record.plan.touched if call.name in names)
-    if not chosen:
+    selected = AttentionCalls(call for call in record.plan.touched if call.name in names)
+    if not selected:
         raise ValueError(f"layers={layers!r}: convert left the attention of these layers as it was")
-    return chosen
+    return selected
 
 
 def convert(

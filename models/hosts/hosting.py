@@ -79,8 +79,8 @@ def make_plan(
     """Chooses the calls of each method; ``layers`` and ``attention`` hold where a method does not choose itself."""
     placed: dict[type[Method], Placed] = {}
     for kind, method in methods.items():
-        chosen = layers if method.layers is None else method.layers
-        placed[kind] = Placed(method, select(calls, chosen, method.attention or attention))
+        numbers = layers if method.layers is None else method.layers
+        placed[kind] = Placed(method, select(calls, numbers, method.attention or attention))
     return Plan(calls, placed)
 
 

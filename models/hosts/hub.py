@@ -76,8 +76,8 @@ def _description(name: str, access: dict[str, Any]) -> Path | None:
     try:
         return Path(hf_hub_download(repo_id=name, filename=FILE, **access))
     except LocalEntryNotFoundError:
-        known = {key: access[key] for key in ("cache_dir", "revision") if key in access}
-        if try_to_load_from_cache(name, FILE, **known) is not _CACHED_NO_EXIST:
+        location = {key: access[key] for key in ("cache_dir", "revision") if key in access}
+        if try_to_load_from_cache(name, FILE, **location) is not _CACHED_NO_EXIST:
             raise
     except EntryNotFoundError:
         pass

@@ -39,9 +39,9 @@ def _mask(**options: Any) -> Tensor | None:
     eager: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS["eager"]
     if options.get("mask_function") is not bidirectional_mask_function:
         return eager(**options)
-    places = options.get("cache_position")  # of the queries, in older releases; newer ones have their number
-    one = {"q_length": 1} if places is None else {"cache_position": places[:1]}
-    queries = options["q_length"] if places is None else len(places)
+    positions = options.get("cache_position")  # in older releases; newer ones have the number of queries
+    one = {"q_length": 1} if positions is None else {"cache_position": positions[:1]}
+    queries = options["q_length"] if positions is None else len(positions)
     row = eager(**options | one)
     return None if row is None else row.expand(-1, -1, queries, -1)
 
@@ -107,6 +107,6 @@ def _configs(net: PreTrainedModel) -> Iterator[Any]:
 def _nested(config: Any) -> Iterator[Any]:
     yield config
     for name in getattr(config, "sub_configs", {}):
-        part = getattr(config, name, None)
-        if isinstance(part, PretrainedConfig):
-            yield from _nested(part)
+        nested = getattr(config, name, None)
+        if isinstance(nested, PretrainedConfig):
+            yield from _nested(nested)

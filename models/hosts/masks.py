@@ -30,8 +30,10 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
         return HostMask()
     if mask.dim() == 4 and mask.shape[2] > 1 and mask.stride(2) == 0:  # one row that all queries share
         row = read_mask(module, mask[:, :, :1])
-        parts = (row.valid, row.bias)
-        return HostMask(*(None if item is None else item.expand(-1, -1, mask.shape[2], -1) for item in parts))
+        tensors = (row.valid, row.bias)
+        return HostMask(
+            *(None if item is None else item.expand(-1, -1, mask.shape[2], -1) for item in tensors)
+        )
     valid = valid_pairs(module, mask)
     if mask.dtype == torch.bool:
         return HostMask(valid)

@@ -153,8 +153,8 @@ def _penalised_heads(
 
 
 def _projections(
-    owner: str, parts: Sequence[Projection], calls: AttentionCalls, net: PreTrainedModel
+    owner: str, kinds: Sequence[Projection], calls: AttentionCalls, net: PreTrainedModel
 ) -> list[HeadProjection]:
     """Each weight once: a module called twice has its heads once, under the name of its first call."""
     firsts = [module_calls[0] for module_calls in by_module(calls).values()]
-    return [find_projection(net, call, part, owner) for call in firsts for part in parts]
+    return [find_projection(net, call, kind, owner) for call in firsts for kind in kinds]

@@ -18,8 +18,8 @@ from probattn.models.hosts.cache import cache_in
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask
 from probattn.models.hosts.recomputing import prepare_recomputing
 from probattn.sites import AttentionMask, UpwardChain
+from probattn.sites.hooks import hooked_call, is_running
 from probattn.sites.noise import Origin
-from probattn.sites.running import hooked_call, is_running
 from probattn.sites.traced import compiled_pass
 from probattn.sites.upward import swapped
 
@@ -52,8 +52,9 @@ class StackPass:
     """
 
     def __init__(self, net: nn.Module | None = None) -> None:
-        parts = [] if net is None else [part for part in net.modules() if hasattr(part, "_supports_sdpa")]
-        self._needs_weights = not parts or not all(part._supports_sdpa for part in parts)
+        modules = () if net is None else net.modules()
+        supports = [module._supports_sdpa for module in modules if hasattr(module, "_supports_sdpa")]
+        self._needs_weights = not supports or not all(supports)
         self.chains: dict[tuple[object, ...], UpwardChain] = {}
         self.traceable = False
         self._passes: dict[int, _Pass] = {}
@@ -126,12 +127,12 @@ class StackPass:
     def remember(self) -> Callable[[], AbstractContextManager[None]]:
         """What puts the pass and its chains back, as they are here, around layers that run again; each time a copy."""
         current = self._passes.get(threading.get_ident())
-        kept = None if current is None else replace(current, call=None, calls=current.calls.copy())
+        snapshot = None if current is None else replace(current, call=None, calls=current.calls.copy())
         chains = [chain.remember() for chain in self.chains.values()]
 
         @contextmanager
         def resume() -> Iterator[None]:
-            copied = None if kept is None else replace(kept, calls=kept.calls.copy())
+            copied = None if snapshot is None else replace(snapshot, calls=snapshot.calls.copy())
             with ExitStack() as stack:
                 stack.enter_context(swapped(self._passes, copied))
                 for chain in chains:
@@ -221,7 +222,7 @@ def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
 
 
 def _recomputes(owner: nn.Module) -> bool:
-    return any(getattr(part, "gradient_checkpointing", False) is True for part in owner.modules())
+    return any(getattr(module, "gradient_checkpointing", False) is True for module in owner.modules())
 
 
 def _refuse_replica(owner: nn.Module) -> None:

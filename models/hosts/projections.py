@@ -23,23 +23,23 @@ FUSED = ("c_attn", "Wqkv", "qkv_proj", "qkv")
 
 
 def find_projection(
-    net: nn.Module, call: AttentionCall, part: Projection, owner: str = "RepulsiveAttention"
+    net: nn.Module, call: AttentionCall, kind: Projection, owner: str = "RepulsiveAttention"
 ) -> HeadProjection:
     """The projection that makes a call's "query", "key" or "value"; ``ValueError`` where no known family has it."""
     module = net.get_submodule(call.module)
-    heads = call.num_heads if part == "query" else call.num_key_value_heads
-    for name in SEPARATE[part]:
+    heads = call.num_heads if kind == "query" else call.num_key_value_heads
+    for name in SEPARATE[kind]:
         if _is_linear(getattr(module, name, None)):
-            return HeadProjection(call.name, part, call.module, name, heads)
+            return HeadProjection(call.name, kind, call.module, name, heads)
     for name in FUSED:
         layer = getattr(module, name, None)
         if _is_linear(layer) and _makes_three(layer, call):
-            fused = FusedProjection(part, key_heads=call.num_key_value_heads)
-            return HeadProjection(call.name, part, call.module, name, call.num_heads, fused)
+            fused = FusedProjection(kind, key_heads=call.num_key_value_heads)
+            return HeadProjection(call.name, kind, call.module, name, call.num_heads, fused)
     linear = [name for name, child in module.named_modules() if name and _is_linear(child)]
     raise ValueError(
-        f"{call.name}: {type(module).__name__} has no projection of its own for the {part}; it has "
-        f"{', '.join(linear) or 'none'}; leave {part!r} out of {owner}(projections=...) or choose "
+        f"{call.name}: {type(module).__name__} has no projection of its own for the {kind}; it has "
+        f"{', '.join(linear) or 'none'}; leave {kind!r} out of {owner}(projections=...) or choose "
         "other layers"
     )
 
@@ -49,12 +49,12 @@ def head_lengths(net: nn.Module, calls: Sequence[AttentionCall]) -> dict[str, di
     by_call: dict[str, dict[str, float]] = {}
     for call in calls:
         lengths = by_call[call.name] = {}
-        for part in SEPARATE:
+        for kind in SEPARATE:
             try:
-                slices = find_projection(net, call, part).slices(net)
+                slices = find_projection(net, call, kind).slices(net)
             except ValueError:
                 continue  # it has none of its own, which is no mistake of anybody here
-            lengths[part] = slices.particles().float().norm(dim=-1).mean().item()
+            lengths[kind] = slices.particles().float().norm(dim=-1).mean().item()
     return by_call
 
 

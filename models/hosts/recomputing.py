@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from probattn.sites.handlers import is_handled
-from probattn.sites.recomputing import Contexts, checkpoint_contexts
+from probattn.sites.handlers import Contexts, checkpoint_contexts, is_handled
 
 FUNCTION = "_gradient_checkpointing_func"
 """Attribute under which transformers keeps the function that checkpoints."""
@@ -29,8 +28,8 @@ class HostContexts:
     def __call__(self) -> Contexts:
         """The contexts of the first and the second run."""
         states: dict[int, _State] = {}
-        for part in self._module.modules():
-            state: Any = getattr(part, "state", None)
+        for module in self._module.modules():
+            state: Any = getattr(module, "state", None)
             if hasattr(state, "remember"):
                 states[id(state)] = state
         return checkpoint_contexts(*(state.remember() for state in states.values()))

@@ -35,12 +35,12 @@ def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) 
         if attention in ("all", call.kind) and _in_part(call, layers):
             groups[call.stack, call.kind].append(call)
     words = "all" if isinstance(layers, str) and layers in get_args(Part) else layers
-    chosen = {call.name for group in groups.values() for call in _pick(group, words)}
-    if not chosen:
+    selected = {call.name for group in groups.values() for call in _pick(group, words)}
+    if not selected:
         raise ValueError(
             f"no attention call with layers={layers!r} and attention={attention!r} in this network"
         )
-    return AttentionCalls(call for call in calls if call.name in chosen)
+    return AttentionCalls(call for call in calls if call.name in selected)
 
 
 def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:

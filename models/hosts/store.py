@@ -156,9 +156,9 @@ def _check_layers(source: Path) -> None:
                 tensors += len(opened.keys())
     except (JSONError, OSError, SafetensorError) as error:
         raise unreadable(source, error) from error
-    most = LAYERS_PER_WEIGHT * max(tensors, 1)
+    limit = LAYERS_PER_WEIGHT * max(tensors, 1)
     for name, value in config.items():
-        if "layers" in name and isinstance(value, int) and value > most:
+        if "layers" in name and isinstance(value, int) and value > limit:
             raise StoredNetworkError(
                 f"{source}: expected {name} of config.json to fit {tensors} weights, got {shown(value)}; save it again"
             )

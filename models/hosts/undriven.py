@@ -19,12 +19,10 @@ from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.sites import AttentionSite
-from probattn.sites.handlers import takes_expectations
-from probattn.sites.hooks import may_look
-from probattn.sites.running import hooked_call, is_running
+from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
+from probattn.sites.hooks import hooked_call, is_running, may_look
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass, graph_pass
-from probattn.sites.unreached import refuse_none, refuse_unreached
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function of converted networks is registered with transformers."""
@@ -140,13 +138,15 @@ class NetworkPasses:
         members = {net.get_submodule(call.module) for call in calls}
         passes = cls(before, hosts, members, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
-        for part in net.modules() if hosts else ():
-            if isinstance(part, PreTrainedModel):
+        for network in net.modules() if hosts else ():
+            if isinstance(network, PreTrainedModel):
                 # A part is not referred to by its passes, which would keep it alive.
-                site = next((name for module in part.modules() if (name := passes._names.get(module))), None)
+                site = next(
+                    (name for module in network.modules() if (name := passes._names.get(module))), None
+                )
                 enter, leave = partial(passes.enter, site=site), partial(passes.leave, site=site)
-                handles.append(part.register_forward_pre_hook(enter, with_kwargs=True))
-                handles.append(part.register_forward_hook(leave, always_call=True))
+                handles.append(network.register_forward_pre_hook(enter, with_kwargs=True))
+                handles.append(network.register_forward_hook(leave, always_call=True))
         return handles
 
     def enter(
@@ -230,8 +230,8 @@ class NetworkPasses:
             return False
         if torch.compiler.is_exporting() or is_tracing():
             return False
-        asked = kwargs.get("output_attentions")
-        if asked or (asked is None and getattr(module.config, "output_attentions", False)):
+        requested = kwargs.get("output_attentions")
+        if requested or (requested is None and getattr(module.config, "output_attentions", False)):
             return False
         return not any(_is_watched(host, hosted) for host, hosted in self._hosts.items())
 
@@ -255,10 +255,10 @@ def take_names(before: Implementations) -> None:
             setattr(owner, CONFIGURED, IMPLEMENTATION)
 
 
-def _may_drop_layers(part: Any) -> bool:
+def _may_drop_layers(network: Any) -> bool:
     """Whether a pass may leave out all layers of a part, by layer dropout in training."""
-    return part.training and any(
-        rate for name, rate in vars(part.config).items() if name.endswith("layerdrop")
+    return network.training and any(
+        rate for name, rate in vars(network.config).items() if name.endswith("layerdrop")
     )
 
 

@@ -84,11 +84,11 @@ class GuidedAttentionLayer(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Regions ``[B, R, d]`` after the layer, and the maps ``[B, H, R, R]`` and ``[B, H, R, T]``."""
         first, second, third = self.add_norm
-        output, own = self.attention(regions, regions, mask, mask, maps=maps)
+        output, weights = self.attention(regions, regions, mask, mask, maps=maps)
         regions = first(regions, output)
         output, guided = self.guided(regions, words, mask, word_mask, maps=maps)
         regions = second(regions, output)
-        return third(regions, self.feed_forward(regions)), own, guided
+        return third(regions, self.feed_forward(regions)), weights, guided
 
 
 class CoAttended(NamedTuple):
@@ -133,9 +133,9 @@ class CoAttention(nn.Module):
             words, weights = layer(words, word_mask, maps=maps)
             of_words.append(weights)
         for layer in self.decoder:
-            regions, own, other = layer(regions, words, mask, word_mask, maps=maps)
-            of_regions.append(own)
-            guided.append(other)
+            regions, of_self, of_words_guided = layer(regions, words, mask, word_mask, maps=maps)
+            of_regions.append(of_self)
+            guided.append(of_words_guided)
         return CoAttended(words, regions, tuple(of_words), tuple(of_regions), tuple(guided))
 
 
@@ -151,17 +151,17 @@ class ImageGrid(nn.Module):
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
-        parts: list[nn.Module] = []
+        layers: list[nn.Module] = []
         before = 3
         for channels in config.grid_channels or ():
             groups = next(count for count in range(GROUPS, 0, -1) if channels % count == 0)
-            parts += [
+            layers += [
                 nn.Conv2d(before, channels, 3, stride=2, padding=1),
                 nn.GroupNorm(groups, channels),
                 nn.ReLU(),
             ]
             before = channels
-        self.convolutions = nn.Sequential(*parts)
+        self.convolutions = nn.Sequential(*layers)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Regions ``[B, R, F]``, row by row, of pixels ``[B, 3, H, W]`` in [-1, 1]."""

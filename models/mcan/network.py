@@ -135,7 +135,7 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
         Raises:
             ValueError: a missing input, shapes that do not fit, or a mask with an empty row.
         """
-        wanted = bool(self.config.output_attentions if output_attentions is None else output_attentions)
+        maps = bool(self.config.output_attentions if output_attentions is None else output_attentions)
         if input_ids is None:
             raise ValueError(
                 f"{type(self).__name__}: expected input_ids, the words of the questions, got none"
@@ -149,15 +149,15 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
         regions = self.project(regions)
         word_mask = PaddingMask.of(attention_mask.bool(), words.dtype)
         mask = PaddingMask.of(valid_places(region_mask, regions), regions.dtype)
-        attended: CoAttended = self.layers(words, regions, word_mask, mask, maps=wanted)
-        question, word_weights = self.question_reduction(attended.words, word_mask, maps=wanted)
-        image, region_weights = self.image_reduction(attended.regions, mask, maps=wanted)
+        attended: CoAttended = self.layers(words, regions, word_mask, mask, maps=maps)
+        question, word_weights = self.question_reduction(attended.words, word_mask, maps=maps)
+        image, region_weights = self.image_reduction(attended.regions, mask, maps=maps)
         logits = self.classifier(self.norm(question + image))
         loss = None
         if labels is not None:
             summed = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="sum")
             loss = summed / len(logits)
-        if not wanted:
+        if not maps:
             return McanOutput(loss, logits)
         word_maps, image_maps = (
             None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
@@ -170,18 +170,20 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
     def _regions(self, features: Tensor | None, pixels: Tensor | None, noise: Tensor | None) -> Tensor:
         """Features ``[B, R, F]``."""
         name = "region_features" if self.grid is None else "pixel_values"
-        given = features if self.grid is None else pixels
-        if given is None:
+        inputs = features if self.grid is None else pixels
+        if inputs is None:
             raise ValueError(
                 f"{type(self).__name__}: expected {name}, got none; give an image to each question"
             )
         size = self.config.image_size
         shape = (
-            [*given.shape[:2], self.config.region_size] if self.grid is None else [len(given), 3, size, size]
+            [*inputs.shape[:2], self.config.region_size]
+            if self.grid is None
+            else [len(inputs), 3, size, size]
         )
-        if list(given.shape) != shape:
-            raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(given.shape)}")
-        regions: Tensor = given if self.grid is None else self.grid(given)
+        if list(inputs.shape) != shape:
+            raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(inputs.shape)}")
+        regions: Tensor = inputs if self.grid is None else self.grid(inputs)
         if noise is not None and noise.shape != regions.shape:
             raise ValueError(
                 f"{type(self).__name__}: expected feature_noise {list(regions.shape)}, got {list(noise.shape)}"
@@ -204,5 +206,5 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
 
 def _given(maps: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
     """The maps, None where the attention implementation gives none."""
-    found = tuple(item for item in maps if item is not None)
-    return found if len(found) == len(maps) else None
+    present = tuple(item for item in maps if item is not None)
+    return present if len(present) == len(maps) else None

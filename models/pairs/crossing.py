@@ -92,10 +92,10 @@ class OneWayAttention(nn.Module):
         self.config = config
 
     def forward(
-        self, compared: Tensor, hidden: Tensor, own: Tensor, other: Tensor
+        self, compared: Tensor, hidden: Tensor, queries: Tensor, keys: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """What ``own`` words find among ``other`` ones, ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
-        mask = additive_mask(own[:, None, :, None] & other[:, None, None, :], hidden.dtype)
+        """What ``queries`` find among ``keys``, bool ``[B, S]`` both: ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
+        mask = additive_mask(queries[:, None, :, None] & keys[:, None, None, :], hidden.dtype)
         output, weights = attention_function(self.config)(
             self,
             compared[:, None],
@@ -104,9 +104,9 @@ class OneWayAttention(nn.Module):
             mask,
             scaling=1.0,
             dropout=0.0,
-            query_mask=own,
+            query_mask=queries,
         )
-        return output[:, :, 0], None if weights is None else weights * own[:, None, :, None]
+        return output[:, :, 0], None if weights is None else weights * queries[:, None, :, None]
 
 
 class CrossAttention(nn.Module):
@@ -133,9 +133,9 @@ class CrossAttention(nn.Module):
             hidden: values ``[B, S, E]``.
             sides: the words of the texts.
         """
-        found, first = self.first["attention"](compared, hidden, *sides)
-        other, second = self.second["attention"](compared, hidden, *sides[::-1])
-        return torch.where(sides.first[..., None], found, other), [first, second]
+        of_second, first = self.first["attention"](compared, hidden, *sides)
+        of_first, second = self.second["attention"](compared, hidden, *sides[::-1])
+        return torch.where(sides.first[..., None], of_second, of_first), [first, second]
 
 
 class PairPreTrainedModel(OwnPreTrainedModel):
@@ -182,23 +182,23 @@ class PairPreTrainedModel(OwnPreTrainedModel):
             raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
         words: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         shape = words.shape[:2]
-        for name, given in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if given is not None and given.shape != shape:
+        for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            if tensor is not None and tensor.shape != shape:
                 raise ValueError(
-                    f"{type(self).__name__}: expected {name} {list(shape)}, got {list(given.shape)}"
+                    f"{type(self).__name__}: expected {name} {list(shape)}, got {list(tensor.shape)}"
                 )
         logits, maps = self.classify(words, Sides.of(words, attention_mask, token_type_ids))
-        wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        attentions = self.config.output_attentions if output_attentions is None else output_attentions
         return SequenceClassifierOutput(
             loss=None if labels is None else F.cross_entropy(logits, labels),
             logits=logits,
-            attentions=cast(tuple[Tensor, ...], tuple(maps)) if wanted else None,
+            attentions=cast(tuple[Tensor, ...], tuple(maps)) if attentions else None,
         )
 
 
 def hidden_layers(inputs: int, size: int, dropout: float, layers: int = 2) -> nn.Sequential:
     """Maps with ReLU, dropout before each."""
-    parts: list[nn.Module] = []
+    modules: list[nn.Module] = []
     for index in range(layers):
-        parts += [nn.Dropout(dropout), nn.Linear(size if index else inputs, size), nn.ReLU()]
-    return nn.Sequential(*parts)
+        modules += [nn.Dropout(dropout), nn.Linear(size if index else inputs, size), nn.ReLU()]
+    return nn.Sequential(*modules)

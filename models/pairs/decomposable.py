@@ -75,7 +75,7 @@ class DecomposableForSequenceClassification(PairPreTrainedModel):
     def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
         """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
         hidden = self.project(words)
-        found, maps = self.attention(self.transform(hidden), hidden, sides)
-        compared = self.compare(torch.cat([hidden, found], dim=-1))  # [B, S, u]
+        attended, maps = self.attention(self.transform(hidden), hidden, sides)
+        compared = self.compare(torch.cat([hidden, attended], dim=-1))  # [B, S, u]
         sums = [(compared * side[..., None]).sum(dim=1) for side in sides]
         return self.classifier(self.aggregate(torch.cat(sums, dim=-1))), maps

@@ -71,10 +71,10 @@ class EsimForSequenceClassification(PairPreTrainedModel):
     def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
         """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
         read = _each(self.encode, self.dropout(words), sides)
-        found, maps = self.attention(read, read, sides)
-        enhanced = torch.cat([read, found, read - found, read * found], dim=-1)  # [B, S, 8u]
+        attended, maps = self.attention(read, read, sides)
+        enhanced = torch.cat([read, attended, read - attended, read * attended], dim=-1)  # [B, S, 8u]
         inferred = _each(self.compose, self.dropout(torch.relu(self.project(enhanced))), sides)
-        pooled = [part for side in sides for part in _pooled(inferred, side)]
+        pooled = [vector for side in sides for vector in _pooled(inferred, side)]
         hidden = torch.tanh(self.dense(self.dropout(torch.cat(pooled, dim=-1))))
         return self.classifier(self.dropout(hidden)), maps
 

@@ -53,12 +53,12 @@ class RatedWords:
             >>> rated.attention, rated.lengths, rated.agreement()
             (tensor([0.2000, 0.8000]), tensor([2]), 0.0)
         """
-        parts: list[tuple[Tensor, ...]] = []
+        columns: list[tuple[Tensor, ...]] = []
         before = 0
         for batch in batches:
             pairs = batch.query_mask[..., None] & batch.mask[:, None]  # [B, T, S]
             rows, _ = batch.query_mask.nonzero(as_tuple=True)
-            parts.append(
+            columns.append(
                 (
                     batch.attention[pairs].float(),
                     batch.probe[pairs].float(),
@@ -68,9 +68,9 @@ class RatedWords:
                 )
             )
             before += len(batch.mask)
-        if not parts:
+        if not columns:
             raise ValueError("RatedWords.gather: expected ratings of at least one batch, got none")
-        return cls(*(torch.cat(group).cpu() for group in zip(*parts, strict=True)))
+        return cls(*(torch.cat(group).cpu() for group in zip(*columns, strict=True)))
 
     @classmethod
     def flat(

@@ -119,12 +119,12 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     weights = list(calls.values())[-1].weights  # [B, H, T, S]
     assert weights is not None
     rows = torch.arange(len(labels), device=labels.device)
-    place = (
+    position = (
         0
         if isinstance(net, SelfAttentiveForSequenceClassification)
         else _read_place(net, states, logits, mask)
     )
-    attention = weights[rows, :, place].mean(dim=1).masked_fill(~mask, 0)
+    attention = weights[rows, :, position].mean(dim=1).masked_fill(~mask, 0)
     probe = classifier_probe(lambda hidden: own_head(net, hidden), states, labels, mask, log=True)
     correct = logits.argmax(dim=-1) == labels
     return WordRatings(
@@ -136,9 +136,9 @@ def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tens
     """The position that the head reads, ``[B]``: the first word of each text or its last."""
     rows = torch.arange(len(mask), device=mask.device)
     positions = torch.arange(mask.shape[1], device=mask.device)
-    for place in (mask.int().argmax(dim=1), (positions * mask).argmax(dim=1)):
-        if torch.allclose(own_head(net, states[rows, place]), logits, atol=TOLERANCE, rtol=TOLERANCE):
-            return place
+    for position in (mask.int().argmax(dim=1), (positions * mask).argmax(dim=1)):
+        if torch.allclose(own_head(net, states[rows, position]), logits, atol=TOLERANCE, rtol=TOLERANCE):
+            return position
     raise ValueError(
         f"rate_words: expected a {type(net).__name__} whose head reads the first or the last word, its logits come "
         "from neither alone; compute its ratings with probattn.probes.classifier_probe"

@@ -82,9 +82,11 @@ class SelfAttentiveConfig(PretrainedConfig):
     def _check_sizes(self) -> None:
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "attention_size")
         for name in (*sizes, "num_attention_heads", "classifier_size", "gate_size"):
-            size, least = getattr(self, name), 0 if name in ("classifier_size", "gate_size") else 1
-            if isinstance(size, bool) or not isinstance(size, int) or size < least:
-                raise ValueError(f"SelfAttentiveConfig.{name}: expected an integer >= {least}, got {size!r}")
+            size, minimum = getattr(self, name), 0 if name in ("classifier_size", "gate_size") else 1
+            if isinstance(size, bool) or not isinstance(size, int) or size < minimum:
+                raise ValueError(
+                    f"SelfAttentiveConfig.{name}: expected an integer >= {minimum}, got {size!r}"
+                )
         for name in ("embedding_dropout", "hidden_dropout", "classifier_dropout"):
             share = getattr(self, name)
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:

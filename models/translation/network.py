@@ -120,8 +120,8 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
     )
     for stack in (net.model.encoder, net.model.decoder):
         # Positions are computed and get no gradient, which several processes would wait for.
-        places = stack.embed_positions
-        weight = places.weight.detach()
-        del places.weight
-        places.register_buffer("weight", weight)
+        positions = stack.embed_positions
+        weight = positions.weight.detach()
+        del positions.weight
+        positions.register_buffer("weight", weight)
     return net.train()

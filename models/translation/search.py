@@ -89,7 +89,7 @@ def translate(
     limit = _position_limit(net, encoded)
     translations = [""] * len(encoded)
     order = sorted((row for row, tokens in enumerate(encoded) if tokens), key=lambda row: len(encoded[row]))
-    modes = [(part, part.training) for part in model.modules()]
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         for start in progress(range(0, len(order), options.batch_size)):
@@ -98,8 +98,8 @@ def translate(
             for row, tokens in zip(rows, outputs, strict=True):
                 translations[row] = vocabulary.decode(tokens)
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for module, mode in modes:
+            module.training = mode
     return translations
 
 
@@ -127,7 +127,7 @@ def _search(
 ) -> list[list[int]]:
     """Tokens of the best hypothesis of each source."""
     longest = max(map(len, sources)) + 1
-    most = longest + options.extra_length
+    longest_target = longest + options.extra_length
     rows = [[*tokens, END] + [PAD] * (longest - 1 - len(tokens)) for tokens in sources]
     input_ids = torch.tensor(rows, device=net.device)  # [B, S]
     generate: Any = net.generate
@@ -137,7 +137,7 @@ def _search(
         num_beams=options.num_beams,
         length_penalty=options.length_penalty,
         do_sample=False,
-        max_new_tokens=most if limit is None else min(most, limit - 1),
+        max_new_tokens=longest_target if limit is None else min(longest_target, limit - 1),
         suppress_tokens=[PAD, BEGIN],
     )  # [B, T]
     return [[token for token in row if token > END] for row in output.tolist()]

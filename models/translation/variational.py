@@ -128,12 +128,12 @@ class VariationalTranslator(Translator):
         rows = torch.arange(len(prior), device=prior.device)[:, None]
         with self.plates(valid):
             with poutine.scale(scale=max(self.kl_weight, SMALLEST)):
-                chosen = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
-            units = net.output.units(hidden[rows, chosen], states)  # [..., B, T, H]
-            counts = valid if source is None else valid & source.bool()[rows, chosen]
+                alignment = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
+            units = net.output.units(hidden[rows, alignment], states)  # [..., B, T, H]
+            counts = valid if source is None else valid & source.bool()[rows, alignment]
             likelihood = AlignedTokens(units, net.output.logits, counts, self.label_smoothing)
             pyro.sample("target", likelihood, obs=labels, infer={"prediction": labels is None})
-        return cast(Tensor, chosen)
+        return cast(Tensor, alignment)
 
     @contextmanager
     def plates(self, valid: Tensor) -> Iterator[None]:
@@ -275,10 +275,10 @@ class AlignmentGuide(PyroModule):
             )
         posterior = self.inference(source, mask, labels, valid)
         with model.plates(valid), poutine.scale(scale=max(model.kl_weight, SMALLEST)):
-            chosen: Tensor = pyro.sample(
+            alignment: Tensor = pyro.sample(
                 SITE, dist.Categorical(logits=posterior), infer=self._infer(batch, valid)
             )
-        return chosen
+        return alignment
 
     def _infer(self, batch: Mapping[str, Tensor], valid: Tensor) -> dict[str, Any]:
         if self.estimator == "enumerate":

@@ -20,8 +20,8 @@ from probattn.recipes import Recipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.registry import built_in_recipes, load_any_recipe
 from probattn.tasks.sections.base import absolute, run_name
+from probattn.tasks.sections.keys import allowed, entries, section
 from probattn.tasks.sections.methods import with_registered
-from probattn.tasks.sections.problems import allowed, entries, section
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
 
 WIDTH = 100

@@ -49,10 +49,10 @@ class UncertaintyMetric(Metric):
         self.add_state(f"{type(self).update.__qualname__}({text})", torch.zeros(()), dist_reduce_fx="sum")
 
     def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
-        """Draws one value, or one value a step, with matplotlib.
+        """Draws a value, or one value a step, with matplotlib; of a diagram its bars or curves.
 
         Args:
-            val: result of ``forward`` or ``compute``, or a list of them; ``None`` calls ``compute``.
+            val: result of ``forward`` or ``compute``, or of numbers a list of them; ``None`` calls ``compute``.
             ax: matplotlib axes to draw into; ``None`` makes a figure.
 
         Returns:
@@ -94,11 +94,11 @@ class ExampleMean(UncertaintyMetric):
         self._add_sum_state("total")
         self._add_sum_state("count", dtype=torch.int64)
 
-    def _accumulate(self, values: Tensor, kept: Tensor) -> None:
-        """Adds values [N] where kept [N]."""
-        values = torch.where(kept, values, 0.0)
+    def _accumulate(self, values: Tensor, mask: Tensor) -> None:
+        """Adds values [N] where the mask [N] is True."""
+        values = torch.where(mask, values, 0.0)
         self.total = self.total + values.sum(dtype=self.total.dtype)
-        self.count = self.count + kept.sum()
+        self.count = self.count + mask.sum()
 
     def compute(self) -> Tensor:
         """Mean over the examples of all batches and processes: 0-d float32; NaN without any example."""
@@ -137,19 +137,7 @@ class ScoredExamples(UncertaintyMetric):
 class Diagram(UncertaintyMetric):
     """A metric whose value is drawn as a diagram of its own."""
 
-    def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
-        """Draws the diagram with matplotlib.
-
-        Args:
-            val: result of ``compute``; ``None`` calls it.
-            ax: matplotlib axes to draw into; ``None`` makes a figure.
-
-        Returns:
-            Figure and axes.
-
-        Raises:
-            MissingPackageError: matplotlib (extra ``report``) is not installed.
-        """
+    def _plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
         plt = optional(f"{type(self).__name__}.plot", "matplotlib.pyplot", "report")
         value = self.compute() if val is None else val
         figure, axes = plt.subplots() if ax is None else (ax.get_figure(), ax)

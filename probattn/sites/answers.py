@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
@@ -13,15 +12,14 @@ from torch import Tensor
 
 from probattn.distributions import Gamma, LogNormal
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.deferred import DeferredFactor
-from probattn.sites.handlers import takes_answers
+from probattn.sites.handlers import DeferredFactor, takes_answers
 from probattn.sites.layout import Layout
 from probattn.sites.noise import Noise
 from probattn.sites.posterior import PosteriorInputs, SitePosterior, predicted_weights, site_uniform
-from probattn.sites.shared import SharedUpward
+from probattn.sites.upward import SharedUpward
 
 
-class AnsweringPosterior(SitePosterior, ABC):
+class AnsweringPosterior(SitePosterior):
     """q(S) of a call whose draw leaves an answer and a KL; the site's value ``[B, 0]`` holds nothing.
 
     Attributes:
@@ -41,39 +39,24 @@ class AnsweringPosterior(SitePosterior, ABC):
         """q of a value that holds nothing: its log density, less that of the prior, is the KL."""
         return DeferredFactor(self.kl, self.batch_shape[:1])
 
-    @abstractmethod
     def _nothing(self) -> Tensor:
         """The value ``[B, 0]``, of the map's type and on its device."""
+        return self._like.new_empty(len(self._like), 0)
 
 
 class WeightsPosterior(AnsweringPosterior):
     """q(S) of a learned concentration, answering with the weights W.
 
-    A draw keeps log E[S], the upward path's output and W for its gradient, and computes the rest again.
-
-    Example:
-        >>> import torch
-        >>> from probattn import BayesianAttention
-        >>> from probattn.distributions import Gamma
-        >>> from probattn.sites import SeededNoise
-        >>> from probattn.sites.posterior import PosteriorInputs
-        >>> inputs = PosteriorInputs(BayesianAttention(rho=0.0), torch.zeros(1, 2, 3, 3))
-        >>> posterior = WeightsPosterior(inputs, lambda: Gamma(torch.ones(1, 2, 3, 3), 1.0))
-        >>> posterior.draw(SeededNoise([0], "cpu")).shape, posterior.answer.sum(dim=-1).allclose(torch.ones(()))
-        (torch.Size([1, 0]), True)
-
-    Args:
-        inputs: the options, the scores and the upward path; batch shape ``[B, H, T, S]``.
-        prior: makes the prior, same batch shape, where a KL asks for it.
-        observations: number of data that a row of the batch explains.
+    A draw keeps log E[S], the upward path's output and W for its gradient, and computes the rest again. ``prior`` makes
+    the prior where a KL asks for it.
     """
 
     def __init__(
         self, inputs: PosteriorInputs, prior: Callable[[], Gamma | LogNormal], observations: int = 1
     ) -> None:
-        self._inputs, self._make_prior = inputs, prior
-        self.observations = observations
-        self._kl: Tensor | None = None
+        like = inputs.raw.new_empty(()).expand(inputs.raw.shape)  # without the scores' memory
+        self._describe(inputs.method, inputs.layout, like)
+        self._inputs, self._make_prior, self.observations = inputs, prior, observations
 
     @cached_property
     def prior(self) -> Gamma | LogNormal:
@@ -86,7 +69,7 @@ class WeightsPosterior(AnsweringPosterior):
         weights, _, log_mean = self._fused_draw(uniform, with_kl, normalise=True)
         assert log_mean is not None
         self.answer = self.layout.zero_empty(weights)
-        self._inputs = self.inputs.kept(log_mean)
+        self._inputs = self.inputs.detached(log_mean)
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
@@ -99,9 +82,6 @@ class WeightsPosterior(AnsweringPosterior):
         else:
             self.answer = drawn[1]
         return self._nothing()
-
-    def _nothing(self) -> Tensor:
-        return self.inputs.raw.new_empty(len(self.inputs.raw), 0)
 
 
 def can_answer_with_weights(method: BayesianAttention, layout: Layout) -> bool:

@@ -16,8 +16,9 @@ from probattn.sites.handlers import refuse_repeated
 from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
 from probattn.sites.repulsive import RepulsiveAttention
-from probattn.sites.site import AttentionSite, SiteSpec, refuse_tracing
+from probattn.sites.site import AttentionSite, LatentSite, SiteSpec, refuse_tracing
 from probattn.sites.tiled_posterior import Attending
+from probattn.sites.upward import UpwardChain
 
 _ELSEWHERE: Mapping[type, str] = {
     RepulsiveAttention: "keep torch.nn.MultiheadAttention and move what probattn.particles.head_slices gives, or ",
@@ -75,18 +76,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         method: BayesianAttention | None = None,
         site: str | None = None,
     ) -> None:
+        appended = add_bias_kv, add_zero_attn
         super().__init__(
-            embed_dim,
-            num_heads,
-            dropout=dropout,
-            bias=bias,
-            add_bias_kv=add_bias_kv,
-            add_zero_attn=add_zero_attn,
-            kdim=kdim,
-            vdim=vdim,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
+            embed_dim, num_heads, dropout, bias, *appended, kdim, vdim, batch_first, device, dtype
         )
         options = BayesianAttention() if method is None else method
         if not isinstance(options, BayesianAttention):
@@ -193,12 +185,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         padded = torch.nested.to_padded_tensor(query, 0.0)  # [B, T, E]
         padding = torch.arange(padded.shape[1], device=query.device) >= lengths[:, None]
         output, weights = self.forward(
-            padded,
-            padded,
-            padded,
-            padding,
-            need_weights=need_weights,
-            average_attn_weights=average_attn_weights,
+            padded, padded, padded, padding, need_weights, average_attn_weights=average_attn_weights
         )
         rows = [row[:length] for row, length in zip(output, lengths.tolist(), strict=True)]
         return torch.nested.as_nested_tensor(rows), weights
@@ -209,7 +196,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q, k, v = (F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
+        q, k, v = (
+            F.linear(*arguments) for arguments in zip((query, key, value), weights, biases, strict=True)
+        )
         if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self.bias_k.expand(len(k), -1, -1)], dim=1)
             v = torch.cat([v, self.bias_v.expand(len(v), -1, -1)], dim=1)
@@ -280,3 +269,78 @@ def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_:
     latent_state = {f"{prefix}latent.{name}": tensor for name, tensor in latent.state_dict().items()}
     if not latent_state.keys() & state_dict.keys():
         state_dict.update(latent_state)
+
+
+def link(network: nn.Module, *, together: bool = True) -> nn.Module:
+    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place.
+
+    The layers share one upward path in the order of ``network.modules()``, which must be the order in which the
+    network calls them, each once per forward pass, with as many heads, queries and keys as the first. A
+    ``torch.nn.TransformerEncoder`` or ``TransformerDecoder`` in the network has a path of its own, and so has the
+    decoder's cross attention. Unnamed sites are named after their layers. Sites built with
+    ``BayesianAttention(...).build(...)`` are joined too, where nothing has joined them yet.
+
+    A pass with two calls that have not been linked is refused under :class:`probattn.inference.AttentionGuide` and by
+    the functions that predict.
+
+    Args:
+        network: the container.
+        together: False leaves each layer a path of its own, which is no belief network, and names the sites.
+
+    Returns:
+        The network.
+
+    Raises:
+        ValueError: it holds no such layer, or layers of one path differ in their number of heads.
+
+    Example:
+        >>> import torch
+        >>> layers = torch.nn.ModuleList([MultiheadAttention(8, 2), MultiheadAttention(8, 2)])
+        >>> [layer.site_name for layer in link(layers)]
+        ['0', '1']
+    """
+    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, MultiheadAttention)}
+    within = {id(layer.latent) for layer in layers.values()}
+    sites = {
+        name: site
+        for name, site in network.named_modules()
+        if isinstance(site, LatentSite) and (id(site) in within or site.chain.unlinked)
+    }
+    if not sites:
+        raise ValueError(f"link: expected MultiheadAttention layers in {type(network).__name__}, found none")
+    stacks: dict[object, dict[str, LatentSite]] = {}
+    for name, site in sites.items():
+        stacks.setdefault(_stack(network, name) if together else name, {})[name] = site
+    for stack in stacks.values():
+        _check_heads(stack)
+    for stack in stacks.values():
+        chain = UpwardChain()
+        for site in stack.values():
+            site.join(chain)
+        if len(chain) > 1:
+            network.register_forward_pre_hook(chain.begin)
+            network.register_forward_hook(chain.clear, always_call=True)
+    for name, layer in layers.items():
+        if layer.site is None:
+            layer.site = name or None
+    return network
+
+
+def _check_heads(stack: dict[str, LatentSite]) -> None:
+    """Refuses sites of one path that differ in their number of heads."""
+    (first, expected), *others = ((name, site.spec.num_heads) for name, site in stack.items())
+    for name, number in others:
+        if number != expected:
+            raise ValueError(
+                f"link: expected layers with as many heads, got {expected} in {first!r} and {number} in {name!r}; link "
+                "parts of the network, or link(network, together=False)"
+            )
+
+
+def _stack(network: nn.Module, name: str) -> tuple[str, bool]:
+    """Torch's own stack of layers that holds a site, "" for none, and whether the site is of cross attention."""
+    path = name.split(".")
+    outer = (".".join(path[:length]) for length in range(len(path)))
+    stacks = (nn.TransformerEncoder, nn.TransformerDecoder)
+    stack = next((name for name in outer if isinstance(network.get_submodule(name), stacks)), "")
+    return stack, "multihead_attn" in path

@@ -41,12 +41,7 @@ class ObservationNoise(Options):
 
 @dataclass(frozen=True, eq=False)
 class ObservedNoise:
-    """Noise with its learned scale, in plain numbers.
-
-    Attributes:
-        options: law and degrees of freedom.
-        scale: of each of D numbers, ``[D]``, in units of y.
-    """
+    """Noise with its learned scale of each of D numbers, ``[D]``, in units of y."""
 
     options: ObservationNoise
     scale: Tensor

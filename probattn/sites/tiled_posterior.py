@@ -22,9 +22,8 @@ from probattn.sites.noise import Kind, Noise, Rows
 from probattn.sites.posterior import PosteriorInputs, truncated
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import attention_scores, repeat_heads
-from probattn.sites.shared import SharedUpward
-from probattn.sites.tile_kl import TileKL
-from probattn.sites.tiles import TiledCall, tiled_attention
+from probattn.sites.tiles import TiledCall, TileKL, tiled_attention
+from probattn.sites.upward import SharedUpward
 from probattn.sites.weibull import constant_surprise, prior_terms
 
 
@@ -79,9 +78,9 @@ class Attending:
         """The same in float32 where tensors are of half precision."""
         half = (torch.float16, torch.bfloat16)
         wide = {
-            name: each.float()
+            name: tensor.float()
             for name in ("query", "key", "value", "bias")
-            if (each := getattr(self, name)) is not None and each.dtype in half
+            if (tensor := getattr(self, name)) is not None and tensor.dtype in half
         }
         return replace(self, **wide)
 
@@ -99,16 +98,10 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
     learned = method.posterior == "weibull" and method.concentration == "learned"
     if learned or method.has_upward_path or method.learns_strength:
         return False
-    query = attending.query
-    tensors = [query, attending.key, attending.value]
-    types = {tensor.dtype for tensor in tensors} | (
-        {attending.bias.dtype} if attending.bias is not None else set()
-    )
-    if query.device.type != "cpu" or not attending.shape.numel():
-        return False
-    if types not in ({torch.float32}, {torch.float64}):
-        return False
-    return takes_answers()
+    tensors = (attending.query, attending.key, attending.value, attending.bias)
+    types = {tensor.dtype for tensor in tensors if tensor is not None}
+    on_cpu = attending.query.device.type == "cpu" and attending.shape.numel() > 0
+    return on_cpu and types in ({torch.float32}, {torch.float64}) and takes_answers()
 
 
 class TiledPosterior(AnsweringPosterior):
@@ -133,46 +126,20 @@ class TiledPosterior(AnsweringPosterior):
     def __init__(
         self, method: BayesianAttention, attending: Attending, contextual: ContextualPrior | None
     ) -> None:
-        self._method, self.attending, self.contextual = method, attending, contextual
-        self.observations = 1
-        self._kl: Tensor | None = None
-
-    @property
-    def call(self) -> None:
-        """None: the spread is constant."""
-        return None
+        self._describe(method, attending.layout, attending.query.new_empty(()).expand(attending.shape))
+        self.attending, self.contextual = attending, contextual
 
     @cached_property
     def inputs(self) -> PosteriorInputs:
         """The options and the scores, a map."""
-        return PosteriorInputs(self._method, self.attending.scores(), self.layout)
+        return PosteriorInputs(self.method, self.attending.scores(), self.layout)
 
     @cached_property
     def prior(self) -> Gamma | LogNormal:
         """The prior; where queries see different keys, a map."""
         return site_prior(
-            self._method, self.contextual, self.attending.key, self.batch_shape, self.dtype, self.layout
+            self.method, self.contextual, self.attending.key, self.batch_shape, self.dtype, self.layout
         )
-
-    @property
-    def method(self) -> BayesianAttention:
-        """The options."""
-        return self._method
-
-    @property
-    def layout(self) -> Layout:
-        """Layout: which entries are valid, and which are normalised together."""
-        return self.attending.layout
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of S."""
-        return self.attending.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of S."""
-        return self.attending.query.dtype
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
         """Makes q(S) of one entry at score 0, whose spread is that of all."""
@@ -182,12 +149,8 @@ class TiledPosterior(AnsweringPosterior):
         """Draws the output ``[B, H, T, E]`` from what would be drawn of S; the value itself is ``[B, 0]``."""
         at, method = self.attending, self.method
         # Where all queries see the same keys the KL of a Weibull is a sum over queries and one over keys.
-        apart = (
-            at.softcap is None
-            and at.bias is None
-            and method.posterior == "weibull"
-            and self.layout.rows_alike
-        )
+        plain = at.softcap is None and at.bias is None
+        apart = plain and method.posterior == "weibull" and self.layout.rows_alike
         in_tiles = with_kl and not apart
         heads = at.query.shape[1]
         logits: Tensor | None = None
@@ -197,7 +160,7 @@ class TiledPosterior(AnsweringPosterior):
             self.layout,
             at.factor,
             at.softcap,
-            _rows(noise, method, at.query.new_empty(()).expand(self.batch_shape)),
+            _rows(noise, method, self._like),
             partial(_perturbation, method),
             log_sums=with_kl and apart,
             kl=TileKL(method) if in_tiles else None,
@@ -212,9 +175,6 @@ class TiledPosterior(AnsweringPosterior):
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
         """Draws the output ``[P * B, H, T, E]``, the answer, for a prediction."""
         return self.draw(noise, with_kl=False)
-
-    def _nothing(self) -> Tensor:
-        return self.attending.query.new_empty(self.batch_shape[0], 0)
 
     def _kl_apart(self, key: Tensor, log_sum: Tensor) -> Tensor:
         r"""The KL ``[B]`` from the log-sum-exp of each query's scores.
@@ -235,9 +195,8 @@ class TiledPosterior(AnsweringPosterior):
         alpha = (log_alpha.exp() * valid).expand(shape)
         total = alpha.sum(dim=-1, keepdim=True)  # [B, H, 1, 1]
         pooled_query = (query * real).sum(dim=2, keepdim=True) * self.attending.factor
-        cross = queries * total * constant_surprise(k) - (pooled_query * (alpha @ key)).sum(
-            dim=-1, keepdim=True
-        )
+        linear = (pooled_query * (alpha @ key)).sum(dim=-1, keepdim=True)
+        cross = queries * total * constant_surprise(k) - linear
         log_sum = log_sum.unsqueeze(-1)
         if normalised:
             cross = cross + total * (log_sum * real).sum(dim=2, keepdim=True)

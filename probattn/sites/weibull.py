@@ -71,19 +71,12 @@ class WeibullConstants:
 
 
 class Drawn(NamedTuple):
-    """What the gradient of a draw follows from.
-
-    Attributes:
-        log_mean: log E[S], ``[B, H, T, S]``.
-        rise: what the upward path gives; None where k does not depend on it.
-        value: the weights W, or log(-log u) of a draw that was not normalised.
-        log_sum: log-sum-exp of log S, ``[B, H, T, 1]``; None for a draw that was not normalised.
-    """
+    """What the gradient of a draw follows from, ``[B, H, T, S]``."""
 
     log_mean: Tensor
-    rise: Tensor | None
-    value: Tensor
-    log_sum: Tensor | None
+    rise: Tensor | None  # what the upward path gives; None where k does not depend on it
+    value: Tensor  # the weights W, or log(-log u) of a draw that was not normalised
+    log_sum: Tensor | None  # of S over keys [B, H, T, 1]; None for a draw that was not normalised
 
 
 def concentration(mean: Tensor, rise: Tensor | None, constants: WeibullConstants) -> Tensor:

@@ -53,7 +53,7 @@ class HeldOut:
         pairs: second texts; None where the task has none.
         labels: names of their classes; None where these are unknown.
         examples: as the task itself reads them, where a text does not say all; None where it does.
-        known: places of the inputs that are in the training or validation data too.
+        seen: places of the inputs that are in the training or validation data too.
     """
 
     title: str
@@ -63,21 +63,21 @@ class HeldOut:
     pairs: Sequence[str] | None
     labels: Sequence[str] | None
     examples: Sequence[Mapping[str, Any]] | None = None
-    known: Sequence[int] = ()
+    seen: Sequence[int] = ()
 
-    def rows(self, places: Sequence[int]) -> HeldOut:
+    def rows(self, indices: Sequence[int]) -> HeldOut:
         """The inputs at some places, in the order given."""
-        chosen: dict[str, Any] = {
-            name: [values[place] for place in places]
+        fields: dict[str, Any] = {
+            name: [values[index] for index in indices]
             for name in ("texts", "pairs", "labels", "examples")
             if (values := getattr(self, name)) is not None
         }
-        return replace(self, **chosen)
+        return replace(self, **fields)
 
     @property
-    def unknown(self) -> list[int]:
+    def unseen(self) -> list[int]:
         """Places of the other inputs."""
-        return sorted(set(range(len(self.texts))) - set(self.known))
+        return sorted(set(range(len(self.texts))) - set(self.seen))
 
     def shortest_first(self) -> list[int]:
         """Places of the inputs by their length in characters."""
@@ -88,16 +88,10 @@ class HeldOut:
         pairs = None if self.pairs is None else tuple(self.pairs)
         return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs)
 
-    def kept(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """Predictions that the run's folder holds; None where there are none of these data, made in this way.
+    def stored(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """Predictions of these data, made in this way, that the run's folder holds; None where there are none.
 
-        They hold for the network and the recipe that the folder had when they were made. A damaged file is named, with
-        the line.
-
-        Args:
-            run: the run's folder.
-            key: of the data among those of the task.
-            drawing: how to predict, as options of :meth:`Answering.predict`.
+        They hold for the network and the recipe that the folder had when they were made. A damaged file is named.
         """
         file = run / FOLDER / f"{key}.jsonl"
         try:
@@ -119,10 +113,10 @@ class HeldOut:
             return None
         return answers
 
-    def keep(
+    def store(
         self, run: Path, key: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`kept`."""
+        """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`stored`."""
         rows = [{name: answer[name] for name in KEPT} for answer in answers]
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         head = json.dumps({**self._head(run, drawing), ANSWERS: digest(lines)}, ensure_ascii=False)
@@ -135,24 +129,24 @@ class HeldOut:
     def digest(self) -> str:
         """A fingerprint of the inputs and their classes."""
         values = (self.source, *self.texts, *(self.pairs or ()), *(self.labels or ()))
-        parts = [
+        content = [
             *values,
-            *(str(part) for example in self.examples or () for part in map(_named, example.values())),
+            *(str(value) for example in self.examples or () for value in map(_named, example.values())),
         ]
-        return digest(f"{part}\0" for part in parts)
+        return digest(f"{value}\0" for value in content)
 
     def _head(self, run: Path, drawing: Mapping[str, Any]) -> dict[str, Any]:
         """What predictions depend on: the data, the recipe and the network of the run, and the draws."""
         recipe = run / "recipe.yaml"
-        parts = [recipe.read_bytes() if recipe.exists() else b"", _network(run)]
-        return {"data": self.digest, "run": digest(parts), **drawing}
+        contents = [recipe.read_bytes() if recipe.exists() else b"", _network(run)]
+        return {"data": self.digest, "run": digest(contents), **drawing}
 
     def doubts(self) -> Iterator[str]:
         """What is to be known of the inputs where a promise is tested on them, in sentences."""
-        size, rest = len(self.texts), self.rows(self.unknown)
-        if self.known:
+        size, rest = len(self.texts), self.rows(self.unseen)
+        if self.seen:
             yield (
-                f"{self.source}: {len(self.known):,} of its {size:,} inputs are in the training or validation data too "
+                f"{self.source}: {len(self.seen):,} of its {size:,} inputs are in the training or validation data too "
                 "and are left out."
             )
         copies = rest.as_texts().copies()
@@ -164,10 +158,7 @@ class HeldOut:
 
 
 def network_digest(run: Path, recipe: Any = None) -> str:
-    """A fingerprint of the network in a run's folder: of the sums of its files.
-
-    With a recipe it is also one of how long inputs may be, which changes what the network makes of them.
-    """
+    """A fingerprint of the network in a run's folder and, with a recipe, of how long its inputs may be."""
     sections = {} if recipe is None else {name: getattr(recipe, name) for name in type(recipe).model_fields}
     lengths = [
         f"{name} {value.max_length}" for name, value in sections.items() if hasattr(value, "max_length")

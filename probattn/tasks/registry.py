@@ -41,11 +41,7 @@ TASKS: list[type[Task[Any, Any]]] = [
 
 
 def task_class(sections: Mapping[str, Any]) -> type[Task[Any, Any]]:
-    """The task of a recipe, by the keys that stand in it.
-
-    Raises:
-        TypeError: the section of a registered task does not tell its recipes from others.
-    """
+    """The task of a recipe by its keys; ``TypeError`` where a task's section does not tell its recipes from others."""
     for task in TASKS:
         if task.section is None:
             continue

@@ -114,7 +114,7 @@ def triage_run(
     file = output or run / POLICY
     _check_replaced(file)
     tested = given["test"]
-    if not tested.unknown:
+    if not tested.unseen:
         raise RunError(
             f"{tested.source}: expected inputs that the run was not trained on, got none but those of its training and "
             "validation data"
@@ -129,7 +129,7 @@ def triage_run(
         for role, value in given.items()
     }
     pilot, held = judged.pop("validation"), judged.pop("test")
-    held = held.rows(tested.unknown)
+    held = held.rows(tested.unseen)
     policy = calibrate(held, pilot, replace(options, uncertainty=drawing["uncertainty"]))
     known = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
     policy = policy.model_copy(update={**known, "novelty": _with_features(policy.novelty, features)})
@@ -169,7 +169,7 @@ def _distances_of(
     """How far from the training data held-out inputs are, and the content of a file of what measures that."""
     if novelty is None:
         return {}, None
-    check_size(len(given["test"].unknown), novelty)
+    check_size(len(given["test"].unseen), novelty)
     read = deciding.features(run)
     distance = FeatureDistance.fit(read(None))
     return {role: distance(read(value).inputs) for role, value in given.items()}, distance.dumped()
@@ -233,7 +233,7 @@ def judge(
 
     Like an evaluation, it predicts from the shortest input to the longest, which wastes little on padding.
     """
-    answers = None if again else held.kept(run, role, drawing)
+    answers = None if again else held.stored(run, role, drawing)
     if answers is None:
         order = held.shortest_first()
         found = tracked(
@@ -248,7 +248,7 @@ def judge(
             lacking = next((name for name in KEPT if name not in item), None)
             if lacking is not None:
                 raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = held.keep(run, role, drawing, [named(objects[index]) for index in range(len(order))])
+        answers = held.store(run, role, drawing, [named(objects[index]) for index in range(len(order))])
     return Judged(held.title, held.role, held.source, answers, held.labels)
 
 

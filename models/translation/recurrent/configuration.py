@@ -94,7 +94,7 @@ class RecurrentTranslationConfig(PretrainedConfig):
         return self.hidden_dropout if self.num_hidden_layers > 1 else 0.0
 
     def _check_sizes(self) -> None:
-        least = {
+        minima = {
             "vocab_size": 1,
             "embedding_size": 1,
             "hidden_size": 1,
@@ -103,8 +103,8 @@ class RecurrentTranslationConfig(PretrainedConfig):
             "output_size": 0,
         }
         if self.decoder_hidden_size is not None:
-            least["decoder_hidden_size"] = 1
-        for name, low in least.items():
+            minima["decoder_hidden_size"] = 1
+        for name, low in minima.items():
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < low:
                 raise ValueError(

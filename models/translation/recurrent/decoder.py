@@ -102,7 +102,7 @@ class OutputNetwork(nn.Module):
         context, state = self.dropout(context), self.dropout(state)
         if self.dense is None:
             shape = torch.broadcast_shapes(context.shape[:-1], state.shape[:-1])
-            return torch.cat([part.expand(*shape, -1) for part in (context, state)], dim=-1)
+            return torch.cat([tensor.expand(*shape, -1) for tensor in (context, state)], dim=-1)
         # The map of [c, s] in two parts: for pairs of positions each is computed once and not for every pair.
         of_context = F.linear(context, self.dense.weight[:, : self.split], self.dense.bias)
         combined = of_context + F.linear(state, self.dense.weight[:, self.split :])
@@ -127,9 +127,9 @@ def mixture_log_probabilities(
     size = max(1, LOGITS // max(1, batch * steps * output.logits.out_features))
     total: Tensor | None = None
     for start in range(0, length, size):
-        part = slice(start, start + size)
-        logits = output(hidden[:, None, part], states[:, :, None])  # [B, T, few, V]
-        joint = logits.log_softmax(dim=-1, dtype=log_weights.dtype) + log_weights[:, :, part, None]
+        chunk = slice(start, start + size)
+        logits = output(hidden[:, None, chunk], states[:, :, None])  # [B, T, few, V]
+        joint = logits.log_softmax(dim=-1, dtype=log_weights.dtype) + log_weights[:, :, chunk, None]
         block = joint.logsumexp(dim=2)
         total = block if total is None else torch.logaddexp(total, block)
     assert total is not None

@@ -9,7 +9,7 @@ from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
     check_known,
-    kept_examples,
+    label_mask,
     mean_probabilities,
     widened,
 )
@@ -107,11 +107,11 @@ def bin_sums(
     """
     check_n_bins(n_bins)
     mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
-    kept = kept_examples(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
+    mask = label_mask(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
     confidence, predicted = mean.max(dim=-1)
     index = bin_index(confidence, n_bins)  # [N]
     # A sum over members instead of scatter_add: the same on every run on a GPU.
-    members = (index.unsqueeze(-1) == torch.arange(n_bins, device=mean.device)) & kept.unsqueeze(-1)  # [N, M]
+    members = (index.unsqueeze(-1) == torch.arange(n_bins, device=mean.device)) & mask.unsqueeze(-1)  # [N, M]
     correct = members & (predicted == target).unsqueeze(-1)
     confidences = confidence.detach().to(accumulation_dtype(mean.device)).unsqueeze(-1) * members
     return BinSums(members.sum(dim=0), correct.sum(dim=0), confidences.sum(dim=0))

@@ -50,11 +50,7 @@ PositiveDomain = Literal["out_of_domain", "in_domain"]
 
 
 def ood_fpr(
-    in_domain: Tensor,
-    out_of_domain: Tensor,
-    *,
-    tpr: float = 0.95,
-    positive: PositiveDomain = "out_of_domain",
+    in_domain: Tensor, out_of_domain: Tensor, *, tpr: float = 0.95, positive: PositiveDomain = "out_of_domain"
 ) -> Tensor:
     """False positive rate at the score threshold that detects at least ``tpr`` of the positives (FPR95).
 

@@ -145,11 +145,7 @@ UncertaintyKind = Literal["least_confidence", "predictive_entropy", "expected_en
 
 
 def uncertainty(
-    preds: Tensor,
-    kind: UncertaintyKind,
-    *,
-    inputs: InputKind = "probabilities",
-    validate_args: bool = True,
+    preds: Tensor, kind: UncertaintyKind, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
     """Uncertainty of each prediction by the score named ``kind``; higher means less certain.
 

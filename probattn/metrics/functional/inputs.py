@@ -83,7 +83,7 @@ def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind)
     return draws.gather(-1, index).squeeze(-1).mean(dim=0).log()
 
 
-def kept_examples(
+def label_mask(
     target: Tensor,
     num_examples: int,
     num_classes: int,
@@ -98,18 +98,18 @@ def kept_examples(
         raise ValueError(
             f"target: expected shape [{num_examples}] (one label an example), got {list(target.shape)}"
         )
-    kept = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+    mask = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
     if validate_args:
-        wrong = kept & ((target < 0) | (target >= num_classes))
+        wrong = mask & ((target < 0) | (target >= num_classes))
         if bool(wrong.any()):
             raise ValueError(
                 f"target: expected labels in 0 .. {num_classes - 1}, got {target[wrong][0].item()}: "
                 "give labels that do not count as ignore_index"
             )
-    return kept
+    return mask
 
 
-def kept_by_mask(
+def example_mask(
     mask: Tensor | None, num_examples: int, device: torch.device, *, name: str = "mask"
 ) -> Tensor:
     """Checks a bool mask [N], named ``name`` in messages; ``None`` keeps all."""

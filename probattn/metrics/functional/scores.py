@@ -8,7 +8,7 @@ from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
     draw_probabilities,
-    kept_examples,
+    label_mask,
     log_mean_probability_of,
     mean_probabilities,
     widened,
@@ -44,7 +44,7 @@ def negative_log_likelihood(
         tensor([0.2877])
     """
     draws = draw_probabilities(preds, inputs=inputs, validate_args=validate_args)
-    kept_examples(target, draws.shape[-2], draws.shape[-1], validate_args=validate_args)
+    label_mask(target, draws.shape[-2], draws.shape[-1], validate_args=validate_args)
     return -log_mean_probability_of(preds, target.long(), inputs=inputs)
 
 
@@ -67,7 +67,7 @@ def brier_score(
         tensor([0.1250, 1.1250])
     """
     mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
-    kept_examples(target, *mean.shape, validate_args=validate_args)
+    label_mask(target, *mean.shape, validate_args=validate_args)
     return (mean - F.one_hot(target.long(), mean.shape[-1])).square().sum(dim=-1)
 
 
