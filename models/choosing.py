@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice
-from probattn.models.heads.regression import Regressor
+from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice, Regressor
 from probattn.models.heads.sequences import Translator
 from probattn.models.heads.tokens import (
     CausalLanguageModel,

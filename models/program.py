@@ -33,6 +33,18 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """A block in evaluation mode; every part is afterwards in the mode that it was in."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
+
+
 class Program(PyroModule):
     """A network as a Pyro program; outside Pyro's handlers it answers as a plain module does.
 
@@ -222,7 +234,7 @@ def _fits(got: torch.Size, shape: tuple[int | None, ...]) -> bool:
 
 
 def check_classes(
-    program: HeadProgram, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
+    program: nn.Module, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
 ) -> None:
     """Raises ``ValueError`` unless labels are class numbers of the shape; ``ignored`` allows :data:`IGNORED`."""
     owner, also = type(program).__name__, f", or {IGNORED} where there is none" if ignored else ""

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.models.copying.keyword import KeywordOutput
-from probattn.models.copying.network import CopyingOutput, CopyingRuns
+from probattn.models.copying.network import CopyingOutput, CopyingRuns, KeywordOutput
 from probattn.models.copying.tasks import KeywordBatch
 from probattn.probes import lexical_probe
 
@@ -71,11 +70,7 @@ def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> 
     states = model.options.heads * output.states
     runs = [
         lexical_probe(
-            partial(model.predict_one, run),
-            states[run],
-            output.queries[run],
-            target[run],
-            log=True,
+            partial(model.predict_one, run), states[run], output.queries[run], target[run], log=True
         )
         for run in range(model.num_runs)
     ]

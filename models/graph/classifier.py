@@ -11,9 +11,9 @@ from torch import Tensor
 
 from probattn.checks import check_integer
 from probattn.data import NodeGraph
+from probattn.models.graph.layer import is_mostly_zero, matrix
 from probattn.models.graph.network import GraphAttentionNetwork
-from probattn.models.graph.sparse import is_mostly_zero, matrix
-from probattn.models.program import Program
+from probattn.models.program import Program, check_classes
 from probattn.sites import Edges
 from probattn.sites.handlers import is_handled
 
@@ -118,7 +118,7 @@ class NodeClassifier(Program):
         logits = self._logits(nodes, size)
         with pyro.plate("data", size, subsample=None if self.num_data is None else nodes):
             if labels is not None:
-                _check_labels(labels, logits.shape[1])
+                check_classes(self, "labels", labels, logits.shape[:1], logits.shape[1])
             pyro.sample(
                 "label",
                 dist.Categorical(logits=logits.float()),
@@ -140,10 +140,3 @@ class NodeClassifier(Program):
         if first < 0 or last >= count:
             raise ValueError(f"NodeClassifier: expected nodes 0..{count - 1}, got {first}..{last}")
         return nodes
-
-
-def _check_labels(labels: Tensor, num_labels: int) -> None:
-    if int(labels.min()) < 0 or int(labels.max()) >= num_labels:
-        raise ValueError(
-            f"NodeClassifier: expected labels in 0..{num_labels - 1}, got {int(labels.min())}..{int(labels.max())}"
-        )

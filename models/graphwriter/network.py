@@ -8,19 +8,22 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import GenerationMixin
+from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationMixin
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.graphwriter.configuration import GraphWriterConfig
-from probattn.models.graphwriter.decoder import CopyOutput, FedState, GraphWriterDecoder
-from probattn.models.graphwriter.encoder import GraphWriterEncoder, GraphWriterEncoderOutput
-from probattn.models.graphwriter.graph import NO_RELATION
+from probattn.models.dot_product import all_maps
+from probattn.models.graphwriter.graph import NO_RELATION, GraphWriterConfig
+from probattn.models.graphwriter.layers import (
+    CopyOutput,
+    FedState,
+    GraphWriterDecoder,
+    GraphWriterEncoder,
+    GraphWriterEncoderOutput,
+)
 from probattn.models.graphwriter.program import GraphTextProgram
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnEncoderDecoder
+from probattn.models.lstm import END, OwnEncoderDecoder, check_mask
 from probattn.models.program import IGNORED, Program
-from probattn.models.translation.network import END
-from probattn.models.translation.recurrent.encoder import check_mask
 
 
 @cached_output
@@ -70,7 +73,7 @@ class GraphWriterPreTrainedModel(OwnEncoderDecoder):
         return {name: torch.tensor(values, device=self.device) for name, values in rows.items()}
 
 
-class GraphWriterModel(GraphWriterPreTrainedModel):
+class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
     """Encoder and decoder without the output.
 
     Args:
@@ -135,9 +138,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, cache_in(options))
         return GraphWriterOutput(
             **{CACHE: past},
-            cross_attentions=cast(tuple[Tensor, ...], tuple(maps))
-            if attentions and None not in maps
-            else None,
+            cross_attentions=all_maps(maps) if attentions else None,
             encoder_attentions=encoder_outputs.attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             decoder_last_hidden_state=states,
@@ -157,7 +158,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         return embedded
 
 
-class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
+class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
     r"""Writes a text about a title and a knowledge graph (Koncel-Kedziorski et al., NAACL 2019).
 
     A bidirectional LSTM reads the title, another each entity; a graph transformer lets entities, relations and a vertex
@@ -206,17 +207,8 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
     ) -> GraphWriterOutput:
         """Predicts each token of the text from title, graph and the tokens before it.
 
-        Args:
-            input_ids: as the others, of :class:`GraphWriterModel`.
-            attention_mask: likewise.
-            entity_ids: likewise.
-            entity_types: likewise.
-            relations: likewise.
-            decoder_input_ids: likewise; None for the labels shifted by one.
-            decoder_attention_mask: likewise.
-            labels: int64 ``[B, T]``, -100 at padding; with them the loss is computed.
-            encoder_outputs: likewise.
-            **options: further arguments of :class:`GraphWriterModel`.
+        Arguments are those of :class:`GraphWriterModel`; without ``decoder_input_ids`` they are the labels shifted by
+        one. With ``labels``, int64 ``[B, T]``, -100 at padding, the loss is computed.
 
         Returns:
             Log-probabilities, and what they were made of.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from probattn.checks import check_share
 from probattn.distributions import SmoothedCategorical
+from probattn.models.dot_product import valid_positions
 from probattn.models.heads.tokens import TokenClassifier
 from probattn.models.program import IGNORED, read_logits
 
@@ -119,8 +120,7 @@ class Translator(TokenClassifier):
     ) -> None:
         """The site ``"target"``, one event a pair."""
         label = None if labels is None else labels[self.label_name]
-        mask = inputs.get("decoder_attention_mask")
-        valid = prediction.new_ones(prediction.shape[:-1], dtype=torch.bool) if mask is None else mask.bool()
+        valid = valid_positions(inputs.get("decoder_attention_mask"), prediction)
         if label is not None:
             check_labels(label, prediction.shape[:-1], prediction.shape[-1])
             valid = label != IGNORED

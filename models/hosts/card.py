@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.description import Description
-from probattn.models.hosts.record import host_of
+from probattn.models.hosts.hosting import host_of
 
 Network = TypeVar("Network")
 CARD = "README.md"

@@ -14,10 +14,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE
-from probattn.models.hosts.bridges import has_bridge
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
-from probattn.models.hosts.eager import Attended, HostCall, UnreadableError
+from probattn.models.hosts.eager import Attended, HostCall, UnreadableError, has_bridge
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
 from probattn.models.hosts.undriven import IMPLEMENTATION

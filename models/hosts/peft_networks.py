@@ -23,12 +23,18 @@ from transformers.integrations.peft import PeftAdapterMixin
 from probattn.files.json_files import read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, Manifest, verify_folder
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
-from probattn.models.hosts.description import FILE, Description
-from probattn.models.hosts.hub import ACCESS, OutOfReachError, download, is_name
+from probattn.models.hosts.description import (
+    ACCESS,
+    FILE,
+    Description,
+    OutOfReachError,
+    download,
+    fill_sites,
+    is_name,
+)
+from probattn.models.hosts.hosting import conversion, host_of
 from probattn.models.hosts.pretrained import StoredNetworkError
-from probattn.models.hosts.record import conversion, host_of
-from probattn.models.hosts.saving import adapter_writer, save_over
-from probattn.models.hosts.weights import fill_sites
+from probattn.models.hosts.saving import save_over, writer
 
 ADAPTERS = "adapter_config.json"
 """PEFT's description of adapters."""
@@ -82,7 +88,7 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
             host,
             Description.of(host, record, {}),
             save_directory,
-            adapter_writer(net, *args, **options),
+            writer(net, *args, **options),
             weights,
         )
 

@@ -29,9 +29,8 @@ from probattn.checks import shown
 from probattn.files.durable import full_disk_explained, sync_folder, tensor_bytes
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from probattn.models.hosts.card import CARD, card_sections, leave_out_folders, notes, write_card
-from probattn.models.hosts.description import FILE, Description, described_noise
-from probattn.models.hosts.record import Conversion, conversion, host_of
-from probattn.models.hosts.weights import WEIGHTS, is_site, plain
+from probattn.models.hosts.description import FILE, WEIGHTS, Description, described_noise, is_site, plain
+from probattn.models.hosts.hosting import Conversion, conversion, host_of
 
 DRAFT = ".probattn-draft"
 """Folder in which files are written before they replace those of an earlier save."""
@@ -90,7 +89,7 @@ def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], o
     target.parent.mkdir(parents=True, exist_ok=True)
     host = host_of(net)
     with _draft(target.parent / f".{target.name}.{uuid.uuid4().hex}", target) as draft:
-        _write(host, Description.of(host, conversion(host), notes(host)), draft, _writer(net), None, beside)
+        _write(host, Description.of(host, conversion(host), notes(host)), draft, writer(net), None, beside)
         if target.exists():
             target.rmdir()
         draft.rename(target)
@@ -152,7 +151,7 @@ def save_pretrained(
                 **options,
             )
         return
-    save_over(net, description, save_directory, _writer(net, **options), state_dict)
+    save_over(net, description, save_directory, writer(net, **options), state_dict)
     if push_to_hub:
         upload(Path(save_directory), hub.pop("repo_id", Path(save_directory).name), **hub)
 
@@ -177,7 +176,7 @@ def push_to_hub(
             f"push_to_hub: expected one of {', '.join(sorted(HUB_OPTIONS))}, got {shown(unknown[0])}"
         )
     with tempfile.TemporaryDirectory() as folder:
-        save_over(net, description, folder, _writer(net, max_shard_size=max_shard_size))
+        save_over(net, description, folder, writer(net, max_shard_size=max_shard_size))
         return upload(Path(folder), repo_id, tags=tags, **options)
 
 
@@ -234,9 +233,11 @@ def card_of(net: Any) -> str:
     )
 
 
-def adapter_writer(net: Any, *args: Any, **options: Any) -> Writer:
-    """Writes the adapters that PEFT has put on a network."""
+def writer(net: Any, *args: Any, **options: Any) -> Writer:
+    """Writes a network as its class does, or the adapters that PEFT has put on it."""
     method = type(net).save_pretrained
+    if host_of(net) is net:
+        return lambda folder, weights: method(_for_transformers(net), folder, state_dict=weights, **options)
     original = getattr(method, "__wrapped__", method)
 
     def write(folder: Path, _: dict[str, Tensor]) -> None:
@@ -244,14 +245,6 @@ def adapter_writer(net: Any, *args: Any, **options: Any) -> Writer:
         leave_out_folders(folder / CARD)
 
     return write
-
-
-def _writer(net: Any, **options: Any) -> Writer:
-    """Writes a network as its class does, or the adapters that PEFT has put on it."""
-    if host_of(net) is not net:
-        return adapter_writer(net, **options)
-    method = type(net).save_pretrained
-    return lambda folder, weights: method(_for_transformers(net), folder, state_dict=weights, **options)
 
 
 def _for_transformers(net: Any) -> Any:

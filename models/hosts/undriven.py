@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -15,14 +15,16 @@ from torch.jit._trace import is_tracing
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
-from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.calls import AttentionCall
-from probattn.models.hosts.eager import Attended, HostCall
+from probattn.models.hosts.eager import Attended, HostCall, is_bridge
 from probattn.sites import AttentionSite
 from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
 from probattn.sites.hooks import hooked_call, is_running, may_look
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass, graph_pass
+
+if TYPE_CHECKING:
+    from probattn.models.hosts.adapter import HostedSite
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function of converted networks is registered with transformers."""
@@ -32,14 +34,6 @@ CONFIGURED = "_attn_implementation_internal"
 """Where a configuration has the name of its attention implementation."""
 OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
 """Implementations that attend alike under another name; flash attention reads the name from the configuration."""
-
-
-class Hosted(Protocol):
-    """What a converted attention module holds."""
-
-    site: AttentionSite | None
-    calls: tuple[AttentionCall, ...]
-    training: bool
 
 
 @dataclass
@@ -106,7 +100,7 @@ class NetworkPasses:
     def __init__(
         self,
         before: Implementations,
-        hosts: Mapping[nn.Module, Hosted],
+        hosts: Mapping[nn.Module, HostedSite],
         members: Collection[nn.Module],
         attends_as_before: bool,
     ) -> None:
@@ -122,7 +116,7 @@ class NetworkPasses:
         cls,
         net: PreTrainedModel,
         before: Implementations,
-        hosted: Mapping[str, Hosted],
+        hosted: Mapping[str, HostedSite],
         calls: Iterable[AttentionCall],
     ) -> list[RemovableHandle]:
         """Hooks all parts of a network that :func:`~probattn.models.convert` has switched."""
@@ -275,7 +269,7 @@ def _refuse_other(module: nn.Module) -> None:
         )
 
 
-def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
+def _is_watched(host: nn.Module, hosted: HostedSite) -> bool:
     """Whether a module's weights may be looked at or replaced, or training without a driver must be refused."""
     recorded = bool(vars(host).keys() & host._modules.keys())  # a recorder hides what the module holds
     if recorded or (hosted.training and torch.is_grad_enabled()):

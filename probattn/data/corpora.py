@@ -32,20 +32,12 @@ PLACES = 3
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the rows of a data set stand, and how their columns are called there.
+    """Where the rows of a data set stand, by split, and the names of its columns there, several where files differ.
 
     The validation part is a tenth of the training rows where it has no file. Where only test files are there, they are
     cut into parts of 80%, 10% and 10%, with a warning. Rows with the same first text (premise, question) are always in
-    one part.
-
-    Args:
-        name: the name of the data set.
-        columns: of the texts, of the second texts (empty for single texts) and of the labels; several names where files
-            and hub differ.
-        files: by part, the files to look for in the folder of public data; the first that is there is read.
-        origin: who has the files.
-        hub: name, configuration and labelled test part of the same rows on the hub; None for none.
-        header: names of the columns of files that begin without them.
+    one part. ``hub`` has name, configuration and labelled test part of the same rows there, ``header`` the columns of
+    files without them.
     """
 
     name: str

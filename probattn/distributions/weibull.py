@@ -188,8 +188,8 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     def entropy(self) -> Tensor:
         """Differential entropy in nats: g (1 - 1/k) + log lambda - log k + 1."""
         concentration = self.unexpanded.concentration
-        shape_part = EULER_MASCHERONI * (1 - concentration.reciprocal()) - concentration.log() + 1
-        return self.log_scale + shape_part
+        shape_term = EULER_MASCHERONI * (1 - concentration.reciprocal()) - concentration.log() + 1
+        return self.log_scale + shape_term
 
 
 @register_kl(Weibull, TorchGamma)

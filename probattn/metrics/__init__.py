@@ -13,15 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram
-    from probattn.metrics.domain import OODAUROC, OODFPR, EntropyCDF
-    from probattn.metrics.means import (
+    from probattn.metrics.base import (
         BrierScore,
         ExpectedEntropy,
         MutualInformation,
         NegativeLogLikelihood,
         PredictiveEntropy,
     )
+    from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram
+    from probattn.metrics.domain import OODAUROC, OODFPR, EntropyCDF
     from probattn.metrics.selective import (
         AreaUnderRiskCoverage,
         ExcessAreaUnderRiskCoverage,
@@ -47,7 +47,7 @@ __all__ = [
     "RiskCoverageCurve",
 ]
 
-_MODULES = ("calibration", "domain", "means", "selective")
+_MODULES = ("base", "calibration", "domain", "selective")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.answers import Attending, TiledPosterior
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.disagreement import (
     DisagreementAttention,
@@ -21,7 +22,6 @@ from probattn.sites.posterior import SitePosterior
 from probattn.sites.scores import attention_scores
 from probattn.sites.site import AttentionSite, SiteSpec
 from probattn.sites.threads import give_threads_their_handlers
-from probattn.sites.tiled_posterior import Attending, TiledPosterior
 from probattn.sites.upward import UpwardChain
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -166,7 +167,7 @@ class AlignmentFactor(nn.Module):
         if self.discriminator is not None:
             return partial(adversarial, discriminator=self.discriminator)
         if self.critic is not None and self.navigator is not None:
-            networks = {"navigator": self.navigator, "critic": self.critic}
+            networks: dict[str, Any] = {"navigator": self.navigator, "critic": self.critic}
             return partial(conditional_transport, forward_weight=method.forward_weight, **networks)
         options = {name: getattr(method, name) for name in ("epsilon", "debias", "scaling", "sweeps")}
         return partial(sinkhorn, **options)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from probattn.options import NonNegative, SomeOf
 from probattn.sites.handlers import announce
-from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys, check_parts
+from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys, check_projections
 from probattn.sites.repulsive import Projection
 
 
@@ -229,7 +229,7 @@ class DisagreementAttention(Method):
     attention: Calls | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "projections", check_parts(OWNER, self.projections, Projection))
+        object.__setattr__(self, "projections", check_projections(OWNER, self.projections, Projection))
         super().__post_init__()
 
     def summary(self) -> str:

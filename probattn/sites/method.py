@@ -125,10 +125,11 @@ def _word(value: object) -> str:
     return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def check_parts(owner: str, projections: object, choices: Any) -> tuple[str, ...]:
+def check_projections(owner: str, projections: object, choices: Any) -> tuple[str, ...]:
     """The projections of a method, one name or several, as a tuple; ``ValueError`` for none, unknown or repeated."""
-    several = isinstance(projections, Sequence) and not isinstance(projections, str)
-    names = tuple(projections) if several else (projections,)
+    names: tuple[Any, ...] = (projections,)
+    if isinstance(projections, Sequence) and not isinstance(projections, str):
+        names = tuple(projections)
     allowed = get_args(choices)
     if not names or any(name not in allowed for name in names) or len(set(names)) < len(names):
         listed = ", ".join(map(repr, allowed))

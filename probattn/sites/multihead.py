@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.answers import Attending
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import refuse_repeated
 from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.sites.site import AttentionSite, LatentSite, SiteSpec, refuse_tracing
-from probattn.sites.tiled_posterior import Attending
 from probattn.sites.upward import UpwardChain
 
 _ELSEWHERE: Mapping[type, str] = {
@@ -141,14 +141,14 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         if self.site is None and not self._pyro_name:
             refuse_repeated(self.site_name)
         batched = query.dim() == 3
-        own_padding = query is key and key_padding_mask is not None
+        self_padding = query is key and key_padding_mask is not None
         if not batched:
             query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         elif not self.batch_first:
             query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
         q, k, v = self._project(query, key, value)  # [B, T or S, E]
-        mask, bias = self._masks(key_padding_mask, attn_mask, q, k, own_padding)
+        mask, bias = self._masks(key_padding_mask, attn_mask, q, k, self_padding)
         q, k, v = (self._split(tensor) for tensor in (q, k, v))
         weights: Tensor | None
         if need_weights:
@@ -215,30 +215,27 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         attn_mask: Tensor | None,
         query: Tensor,
         key: Tensor,
-        own_padding: bool,
+        self_padding: bool,
     ) -> tuple[AttentionMask | None, Tensor | None]:
         """Torch's masks (True or -inf = forbidden) as validity and a finite bias, padded for appended keys."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-        given_keys = keys - (self.bias_k is not None) - self.add_zero_attn
+        num_keys = keys - (self.bias_k is not None) - self.add_zero_attn
         valid: Tensor | None = None
         bias: Tensor | None = None
         for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
             if mask is None:
                 continue
-            shaped = self._shape_mask(name, mask, batch, queries, given_keys)
-            allowed = ~shaped if shaped.dtype == torch.bool else shaped > -torch.inf
-            allowed = F.pad(allowed, (0, keys - given_keys), value=True)
+            shaped = self._shape_mask(name, mask, batch, queries, num_keys)
+            allowed = F.pad(_allowed(shaped), (0, keys - num_keys), value=True)
             valid = allowed if valid is None else valid & allowed
             if shaped.dtype != torch.bool:
-                added = F.pad(shaped.masked_fill(shaped == -torch.inf, 0.0), (0, keys - given_keys))
+                added = F.pad(shaped.masked_fill(shaped == -torch.inf, 0.0), (0, keys - num_keys))
                 bias = added if bias is None else bias + added
         if valid is None:
             return None, bias
         real: Tensor | None = None
-        if own_padding and key_padding_mask is not None:  # containers of torch give it as a float mask
-            real = (
-                ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask > -torch.inf
-            )
+        if self_padding and key_padding_mask is not None:  # containers of torch give it as a float mask
+            real = _allowed(key_padding_mask)
         return AttentionMask(valid.expand(batch, -1, -1, -1), real), bias
 
     def _shape_mask(self, name: str, mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
@@ -254,6 +251,11 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             else f"[{queries}, {keys}] or [{batch * self.num_heads}, {queries}, {keys}]"
         )
         raise ValueError(f"MultiheadAttention: expected {name} of shape {shapes}, got {list(mask.shape)}")
+
+
+def _allowed(mask: Tensor) -> Tensor:
+    """Where a mask of torch's, bool or added to scores, forbids nothing."""
+    return ~mask if mask.dtype == torch.bool else mask > -torch.inf
 
 
 def _start_alone(module: nn.Module, _: Iterable[Any]) -> None:

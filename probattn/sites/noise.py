@@ -316,7 +316,7 @@ class _Streams:
     def __init__(self, kind: Kind, entropies: Sequence[Sequence[int]], like: Tensor) -> None:
         self._kind, self._entropies = kind, entropies
         self._size = like.numel() // len(entropies)
-        self._place = 0
+        self._position = 0
         self._stream: np.random.Generator | None = None
 
     def __call__(self, first: int, noise: Tensor) -> None:
@@ -325,12 +325,12 @@ class _Streams:
         while done < flat.size:
             inside = position % self._size % _PIECE
             numbers = flat[done : done + min(_PIECE - inside, self._size - position % self._size)]
-            if self._stream is None or position != self._place or not inside:
+            if self._stream is None or position != self._position or not inside:
                 self._stream = self._start(position - inside)
                 _draw(self._stream, self._kind, np.empty(inside, flat.dtype))
             _draw(self._stream, self._kind, numbers)
             done += numbers.size
-            position = self._place = position + numbers.size
+            position = self._position = position + numbers.size
 
     def _start(self, position: int) -> np.random.Generator:
         index, inside = divmod(position, self._size)

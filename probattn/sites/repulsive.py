@@ -23,7 +23,7 @@ from probattn.particles import (
     UnsmoothedKernel,
     head_slices,
 )
-from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys, check_parts
+from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys, check_projections
 
 Sampler = Literal["svgd", "spos", "sgld"]
 KernelName = Literal[
@@ -41,24 +41,7 @@ _PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKe
 
 @dataclass(frozen=True)
 class ParticleOptions(Options):
-    r"""Options of particles; :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` define the particles.
-
-    Args:
-        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion).
-        step_size: epsilon > 0.
-        repulsion: a >= 0; unused by "sgld".
-        kernel: a kernel of :mod:`probattn.particles`, or "identity", which couples no particles.
-        bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
-            "identity".
-        offset: added to the kernel "cosine", >= 0, by default 1; 0 is that of An et al. (2020, appendix C.6).
-        prior: "uniform", or the standard deviation > 0 of a normal prior around 0 of every number of a particle.
-        temperature: T > 0 of "spos" and "sgld"; 1 is the posterior, "datum" is N, the posterior exp(-u) of one datum.
-        langevin: w > 0, weight of the Langevin part of "spos" relative to SVGD's.
-        seed: of the noise, >= 0; torch's global generators are not used.
-
-    Raises:
-        ValueError: an option is outside its range.
-    """
+    """Options of particles, which :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` describe for theirs."""
 
     sampler: Sampler = "svgd"
     _: KW_ONLY
@@ -184,7 +167,7 @@ class RepulsiveAttention(ParticleOptions, Method):
     smoothing: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "projections", check_parts(OWNER, self.projections, Projection))
+        object.__setattr__(self, "projections", check_projections(OWNER, self.projections, Projection))
         super().__post_init__()
 
     def summary(self) -> str:

@@ -14,7 +14,14 @@ from torch.jit._trace import is_tracing
 from probattn.checks import check_integer
 from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space_distribution import carried_log, carried_weights, carries_log
-from probattn.sites.answers import AnsweringPosterior, WeightsPosterior, can_answer_with_weights
+from probattn.sites.answers import (
+    AnsweringPosterior,
+    Attending,
+    TiledPosterior,
+    WeightsPosterior,
+    can_answer_with_weights,
+    can_tile,
+)
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import is_handled
 from probattn.sites.layout import PAIRS, Layout
@@ -25,7 +32,6 @@ from probattn.sites.noise import Origin
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import repeat_heads
-from probattn.sites.tiled_posterior import Attending, TiledPosterior, can_tile
 from probattn.sites.upward import UpwardChain
 
 INFER_KEY = "attention"

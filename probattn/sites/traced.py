@@ -16,7 +16,7 @@ from torch import Tensor
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
 from probattn.distributions.log_space import cross_terms, finite_exp, standard_exponential
-from probattn.sites.answers import AnsweringPosterior
+from probattn.sites.answers import AnsweringPosterior, Attending
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
 from probattn.sites.handlers import refuse_none, refuse_unreached, value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
@@ -26,7 +26,6 @@ from probattn.sites.posterior import PosteriorInputs, site_uniform
 from probattn.sites.prior import prior_parameters
 from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.site import AttentionSite, answer
-from probattn.sites.tiled_posterior import Attending
 from probattn.sites.upward import SharedUpward, UpwardChain, UpwardOutputs, UpwardPass
 from probattn.sites.weibull import prior_terms, raised_log_scale, site_concentration
 

@@ -66,8 +66,8 @@ class WeibullConstants:
 
         It is one of those of ``reciprocal_gamma_1p``; None where 1 / k may exceed them.
         """
-        least_k = self.rho * smallest + self.floor
-        return next((bound for bound in RECIPROCAL_GAMMA_BOUNDS if least_k * bound >= 1), None)
+        smallest_k = self.rho * smallest + self.floor
+        return next((bound for bound in RECIPROCAL_GAMMA_BOUNDS if smallest_k * bound >= 1), None)
 
 
 class Drawn(NamedTuple):

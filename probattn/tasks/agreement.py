@@ -103,20 +103,8 @@ def measure_agreement(
     Always measured are :math:`A(\alpha, \beta)` and :math:`A(\Delta, \beta)`; with a run under uniform attention also
     :math:`A(\alpha, \beta^{\mathrm{uf}})`, :math:`A(\beta^{\mathrm{uf}}, \beta^{\mathrm{px}})` and
     :math:`A(\Delta, \beta^{\mathrm{uf}})`, for which a bag-of-words proxy is trained on the run's data with the
-    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11).
-
-    Args:
-        run: folder of a run that was trained with ``--probe``.
-        uniform: folder of the same run with uniform attention.
-        second: folder of the same run from another seed.
-        quiet: no progress bars.
-
-    Returns:
-        The record.
-
-    Raises:
-        RunError: a folder does not hold what it should, other examples were watched, or a run differs from the
-            first in more than it should.
+    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11). ``RunError`` for a
+    folder without a recorded run, other examples, or a run that differs from the first in more than it should.
     """
     learned = Recorded.read(run)
     if learned.task.recipe.training.early_stopping is not None:

@@ -43,17 +43,10 @@ _ANSWER, _HEAD = TypeAdapter(_Answer), TypeAdapter(dict[str, JsonValue])
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Inputs that a run was not trained on.
+    """Inputs that a run was not trained on, as texts, second texts and names of classes, where these are known.
 
-    Attributes:
-        title: of the data set, for people.
-        role: validation, in_domain, shifted or out_of_domain.
-        source: where they are from.
-        texts: as :meth:`Answering.predict` takes them.
-        pairs: second texts; None where the task has none.
-        labels: names of their classes; None where these are unknown.
-        examples: as the task itself reads them, where a text does not say all; None where it does.
-        seen: places of the inputs that are in the training or validation data too.
+    ``examples`` are as the task itself reads them, where a text does not say all; ``seen`` are numbers of the inputs
+    that are in the training or validation data too.
     """
 
     title: str

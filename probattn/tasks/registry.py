@@ -183,12 +183,7 @@ def load_task(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Task[A
 
 
 def run_task(run: Path | str) -> Task[Any, Any]:
-    """The task of a run folder.
-
-    Raises:
-        RecipeError: its recipe is damaged.
-        RunError: it has none.
-    """
+    """The task of a run folder; ``RecipeError`` where its recipe is damaged, ``RunError`` where it has none."""
     file = Path(run) / RECIPE
     if not file.exists():
         raise RunError(

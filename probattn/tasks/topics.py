@@ -14,10 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from probattn.models import AttentionCalls, head_redundancy, inspect
-from probattn.models.hosts import HeadRedundancy
+from probattn.models import AttentionCalls, HeadRedundancy, head_redundancy, inspect
 from probattn.models.hosts.convert import conversion
-from probattn.models.hosts.projections import head_lengths
+from probattn.models.hosts.methods import head_lengths
 from probattn.report import (
     MODEL_LABELS,
     Alignment,

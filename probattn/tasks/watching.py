@@ -50,16 +50,9 @@ class Translated(Record):
 
 @dataclass(frozen=True)
 class Watched:
-    """The examples that are looked at in a training.
+    """The examples that are looked at in a training: tokenized rows, and by row their text and words for people.
 
-    Attributes:
-        options: of the recipe.
-        rows: tokenized examples.
-        collate: rows to batch.
-        text: an example's input, for people, by its row.
-        keys: words of its input.
-        queries: words of its output, or its class alone.
-        bleu: BLEU of the model's translations of all examples; None where there is nothing to translate.
+    ``bleu`` measures the model's translations of all examples; None where there is nothing to translate.
     """
 
     options: ProbeRecipe

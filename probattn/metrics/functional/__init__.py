@@ -39,12 +39,15 @@ from probattn.metrics.functional.domain import (
     ood_auroc,
     ood_fpr,
 )
-from probattn.metrics.functional.entropies import (
+from probattn.metrics.functional.examples import (
     UncertaintyKind,
+    brier_score,
     entropy,
     expected_entropy,
     least_confidence,
+    matthews_correlation,
     mutual_information,
+    negative_log_likelihood,
     predictive_entropy,
     uncertainty,
 )
@@ -57,7 +60,6 @@ from probattn.metrics.functional.risk_control import (
     error_bound,
     sequence_start,
 )
-from probattn.metrics.functional.scores import brier_score, matthews_correlation, negative_log_likelihood
 from probattn.metrics.functional.selective import (
     CertaintyCriterion,
     RiskCoverage,

@@ -8,7 +8,7 @@ from torch import Tensor
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
-    check_known,
+    check_option,
     label_mask,
     mean_probabilities,
     widened,
@@ -191,7 +191,7 @@ def calibration_error(
         >>> calibration_error(preds, torch.tensor([1, 0, 1, 1]))
         tensor(0.3750)
     """
-    check_known("norm", norm, CalibrationNorm)
+    check_option("norm", norm, CalibrationNorm)
     sums = bin_sums(
         preds, target, inputs=inputs, n_bins=n_bins, ignore_index=ignore_index, validate_args=validate_args
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_share
-from probattn.metrics.functional.inputs import check_known, check_scores
+from probattn.metrics.functional.inputs import check_option, check_scores
 
 ConformalScore = Literal["lac", "aps"]
 """Least ambiguous sets (Sadinle et al. 2019), or adaptive ones (Romano et al. 2020)."""
@@ -66,7 +66,7 @@ def conformal_scores(probabilities: Tensor, *, score: ConformalScore = "lac") ->
         >>> conformal_scores(torch.tensor([[0.5, 0.375, 0.125]]), score="aps")
         tensor([[0.5000, 0.8750, 1.0000]], dtype=torch.float64)
     """
-    check_known("score", score, ConformalScore)
+    check_option("score", score, ConformalScore)
     if probabilities.dim() != 2:
         raise ValueError(f"probabilities: expected [N, C], got shape {list(probabilities.shape)}")
     values = probabilities.double()

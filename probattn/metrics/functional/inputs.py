@@ -35,7 +35,7 @@ def draw_probabilities(
                  [0.5000, 0.5000]]])
     """
     draws = _as_draws(preds)
-    check_known("inputs", inputs, InputKind)
+    check_option("inputs", inputs, InputKind)
     if inputs == "logits":
         probabilities = draws.softmax(dim=-1)
         if validate_args and bool(probabilities.isnan().any()):
@@ -150,7 +150,7 @@ def check_scores(scores: Tensor, name: str) -> Tensor:
     return at_least_float32(scores).contiguous()  # searchsorted warns otherwise
 
 
-def check_known(name: str, value: object, choices: Any) -> None:
+def check_option(name: str, value: object, choices: Any) -> None:
     """Raises unless ``value`` is one of the ``Literal`` ``choices``."""
     if value not in get_args(choices):
         raise ValueError(f"{name}: expected one of {get_args(choices)}, got {value!r}")

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.entropies import mutual_information, predictive_entropy
+from probattn.metrics.functional.examples import mutual_information, predictive_entropy
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
-    check_known,
+    check_option,
     check_scores,
     label_mask,
     mean_probabilities,
@@ -248,7 +248,7 @@ def check_thresholds(
     threshold: float | Sequence[float] | None, criterion: CertaintyCriterion
 ) -> tuple[float, ...]:
     """The thresholds as a tuple of at least one; 0.05 for p-values where none is given."""
-    check_known("criterion", criterion, CertaintyCriterion)
+    check_option("criterion", criterion, CertaintyCriterion)
     if threshold is None:
         if criterion != "p_value":
             raise ValueError(

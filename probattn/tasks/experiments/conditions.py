@@ -187,11 +187,7 @@ def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
 
 
 def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
-    """Results of the search.
-
-    Args:
-        seeds: of the search.
-        good: whether each candidate's run learned in time.
+    """Seeds of the heads by model, those that learned in time and the others.
 
     Example:
         >>> pools(Seeds((5, 5, 6), (0, 1, 2), ((7,), (8,), (9,))), [True, False, False])

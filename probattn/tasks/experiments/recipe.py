@@ -17,15 +17,6 @@ SEARCH = "search"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-INTRODUCTION = """# Recipes of experiments
-
-A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
-[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys
-(`--set experiment.conditions.NAME.types=50`).
-"""
-
-
 class ConditionRecipe(Section):
     """A task and what differs in the model, trained from every seed.
 
@@ -196,7 +187,13 @@ class ExperimentRecipe(RunRecipe):
         (300, {'all': 'all', 'more': 'more'})
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of experiments
+
+A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
+[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys
+(`--set experiment.conditions.NAME.types=50`).
+"""
 
     experiment: ExperimentSection = Field(description="What is compared.")
     network: ExperimentNetworkRecipe = Field(default=ExperimentNetworkRecipe(), description="The network.")

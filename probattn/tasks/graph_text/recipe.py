@@ -30,13 +30,6 @@ ORIGIN = "https://github.com/rikdz/GraphWriter (data)"
 STEPS = 20_000
 """Updates where neither steps nor epochs are given."""
 
-INTRODUCTION = """# Recipes of texts about graphs
-
-A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see
-[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, takes AGENDA. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
-
 
 class GraphTextDataRecipe(Section):
     """Texts about knowledge graphs in the form of AGENDA's files (Koncel-Kedziorski et al. 2019).
@@ -197,7 +190,12 @@ class GraphTextRecipe(MethodRecipe):
         ((), 4, 4)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of texts about graphs
+
+A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see
+[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, takes AGENDA. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     graph_text: GraphTextDataRecipe = Field(
         default=GraphTextDataRecipe(), description="What to train on and to measure on."

@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from probattn.data import DataError, GraphTextCollate, GraphTexts, GraphVocabulary, TokenizedGraphTexts
 from probattn.files.durable import digest
-from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
 from probattn.metrics.functional.texts import meteor_words
 from probattn.models import (
@@ -42,7 +41,7 @@ from probattn.tasks.graph_text.results import (
     surfaces,
     write_lines,
 )
-from probattn.tasks.measured import joined
+from probattn.tasks.measured import joined, posteriors_of
 from probattn.tasks.networks import (
     Network,
     check_finished,
@@ -227,7 +226,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
     def _token_columns(
         self, network: Trained, batch: Mapping[str, Tensor], number: int
     ) -> dict[ModelKey, dict[str, Tensor]]:
-        labels, prediction = batch["labels"], self.recipe.prediction
+        labels = batch["labels"]
         real, targets = labels != IGNORED, labels.clamp_min(0)
         inputs = {name: value for name, value in batch.items() if name != "labels"}
 
@@ -240,22 +239,14 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
                 [likelihood, (log_probabilities.argmax(dim=-1) == true).to(likelihood)], dim=-1
             )
 
-        def columns(drawn: Tensor) -> dict[str, Tensor]:
-            return token_columns(drawn[..., 0].cpu(), drawn[0, ..., 1].bool().cpu(), real.cpu())
-
-        if network.key != "bayesian_mean":
-            with torch.no_grad():
-                return {network.key: columns(read(inputs)[None])}
-        drawn = posterior_predict(
-            read,
-            inputs,
-            prediction.num_samples,
-            seed=(prediction.seed, number),
-            chunk_size=prediction.chunk_size,
-        )
-        expected = posterior_expectation(read, inputs)[None]
-        right = {"correct": columns(expected)["correct"]}
-        return {"bayesian_mean": columns(drawn.logits) | right, "bayesian_expectation": columns(expected)}
+        posteriors = posteriors_of(network, read, inputs, self.recipe.prediction, number)
+        columns = {
+            key: token_columns(drawn.logits[..., 0], drawn.logits[0, ..., 1].bool(), real.cpu())
+            for key, drawn in posteriors.items()
+        }
+        if network.key == "bayesian_mean":  # texts are written at the expectation
+            columns["bayesian_mean"]["correct"] = columns["bayesian_expectation"]["correct"]
+        return columns
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> GraphTextResults:
         """Writes the test texts, keeps them beside the records, and measures them."""

@@ -14,14 +14,6 @@ from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
 from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe, training_keys
 
-INTRODUCTION = """# Recipes of graphs
-
-A recipe with a section `graph` trains a graph attention network on a citation graph; see
-[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
-
-
 _Training: Any = drawn_section(
     {
         "epochs": (
@@ -132,7 +124,12 @@ class GraphRecipe(MethodRecipe):
         ((), 0.005)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of graphs
+
+A recipe with a section `graph` trains a graph attention network on a citation graph; see
+[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     takes_registered: ClassVar[bool] = False
 

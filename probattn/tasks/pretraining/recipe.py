@@ -26,13 +26,6 @@ from probattn.tasks.sections.training import TrainingRecipe, length_key, trainin
 STEPS = 1_000_000
 """Updates where none are given."""
 
-INTRODUCTION = """# Recipes of pre-training
-
-A recipe with a section `pretraining` trains ELECTRA's generator and discriminator on texts without labels; see
-[Pre-training](../concepts/pretraining.md). As in [recipes of texts](reference.md), unknown keys are errors, and `--set`
-replaces single keys.
-"""
-
 
 class PassageLimits(Section):
     """Most passages to use, a fixed choice; null for all."""
@@ -232,7 +225,12 @@ class PretrainingRecipe(MethodRecipe):
         ((), 1000000)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of pre-training
+
+A recipe with a section `pretraining` trains ELECTRA's generator and discriminator on texts without labels; see
+[Pre-training](../concepts/pretraining.md). As in [recipes of texts](reference.md), unknown keys are errors, and `--set`
+replaces single keys.
+"""
 
     pretraining: PretrainingDataRecipe = Field(description="The texts.")
     network: PretrainingNetworkRecipe = Field(default=PretrainingNetworkRecipe(), description="The networks.")

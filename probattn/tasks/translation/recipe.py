@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
-from probattn.models.translation.search import SearchOptions
+from probattn.models.translation.network import SearchOptions
 from probattn.options import Count, Filled, Natural
 from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
@@ -31,14 +31,6 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 
 LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0.0}
 """What an LSTM has of the keys that both have, where they are left out."""
-
-
-INTRODUCTION = """# Recipes of translation
-
-A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
-[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
 
 
 class TranslationNetworkRecipe(Section):
@@ -306,7 +298,12 @@ class TranslationRecipe(MethodRecipe):
         ((), 4, 0.1)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of translation
+
+A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     translation: TranslationDataRecipe = Field(
         default=TranslationDataRecipe(), description="What to train on and to measure on."

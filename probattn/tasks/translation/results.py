@@ -53,12 +53,7 @@ class TranslationResults(Results):
 
 
 def figures(columns: Columns) -> dict[str, float | None]:
-    """Measures of some translations, and the parts of BLEU.
-
-    Args:
-        columns: ``counts`` ``[N, 10]`` of :func:`probattn.metrics.functional.bleu_counts`, and ``nll``, ``tokens`` and
-            ``correct`` ``[N]`` of :func:`probattn.models.translation.token_measures`.
-    """
+    """Measures of some translations and the parts of BLEU, of counts of n-grams ``[N, 10]`` and token measures."""
     score = bleu_from_counts(columns["counts"])
     nll, tokens, correct = (columns[name].double().sum().item() for name in ("nll", "tokens", "correct"))
     return {

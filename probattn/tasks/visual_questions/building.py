@@ -30,14 +30,7 @@ from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe, Vis
 
 @dataclass(frozen=True)
 class VisualQuestionData(Data):
-    """Tokenized questions.
-
-    Attributes:
-        tokenizer: of the training questions' words.
-        answers: that the network chooses between.
-        vectors: of the words ``[V, E]``, from which training starts; None for random ones.
-        unknown: number of questions of each role whose answers are all out of the vocabulary.
-    """
+    """Tokenized questions; ``unknown`` is the number of those of each role without an answer of the vocabulary."""
 
     tokenizer: Any = None
     answers: tuple[str, ...] = ()

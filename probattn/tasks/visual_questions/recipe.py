@@ -73,13 +73,6 @@ class EpochSchedule:
 EPOCHS = 13
 """Passes over the data where neither epochs nor steps are given, as in the papers."""
 
-INTRODUCTION = """# Recipes of questions about images
-
-A recipe with a section `visual_questions` trains MCAN on questions, images and answers; see
-[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, takes
-easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
-
 
 class QuestionFilesRecipe(Section):
     """Files of questions, answers and images; those that are relative lie in `visual_questions.folder`."""
@@ -354,7 +347,12 @@ class VisualQuestionRecipe(MethodRecipe):
         ((), 4, 13)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of questions about images
+
+A recipe with a section `visual_questions` trains MCAN on questions, images and answers; see
+[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, takes
+easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     visual_questions: VisualQuestionDataRecipe = Field(
         default=VisualQuestionDataRecipe(), description="What to train on and to measure on."

@@ -126,16 +126,10 @@ MEASURES: Mapping[str, MeasureText] = {
 
 
 def answer_columns(predictions: Predictions, scores: Tensor, bins: int) -> dict[str, Tensor]:
-    r"""What the measures are computed from, a row a question.
+    r"""What the measures are computed from, a row a question, of answers with an accuracy each, ``scores`` ``[B, C]``.
 
-    An answer's accuracy :math:`a \in [0, 1]` is its score. PAvPU counts a certain answer as a and an uncertain one as
-    1 - a, which is the usual count where a is 0 or 1, and otherwise its mean over annotators.
-
-    Args:
-        predictions: probability of each answer, ``[B, C]``; the largest is given, with its draws ``[P, B, C]``;
-            fewer than two draws give no PAvPU.
-        scores: accuracy of each answer ``[B, C]``.
-        bins: of the calibration error.
+    PAvPU counts a certain answer as its accuracy a and an uncertain one as 1 - a, which is the usual count where a is 0
+    or 1, and otherwise its mean over annotators; fewer than two draws give none.
     """
     probabilities, scores = predictions.probabilities.cpu().double(), scores.cpu().double()
     confidence, predicted = probabilities.max(dim=-1)

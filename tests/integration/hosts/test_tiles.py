@@ -14,7 +14,7 @@ from probattn import AlignmentAttention, BayesianAttention, DisagreementAttentio
 from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver
 from probattn.models import Classifier, convert
 from probattn.models.hosts.adapter import HostedSite
-from probattn.sites.tiled_posterior import TiledPosterior
+from probattn.sites.answers import TiledPosterior
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from probattn.distributions import Weibull
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.predictive import PosteriorExpectation
+from probattn.sites.answers import Attending
 from probattn.sites.layout import PAIRS
 from probattn.sites.site import AttentionSite, SiteSpec
-from probattn.sites.tiled_posterior import Attending
 from probattn.sites.upward import UpwardChain
 
 FULL = {"sigma": 0.5}

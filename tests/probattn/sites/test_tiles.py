@@ -19,10 +19,10 @@ from torch.profiler import ProfilerActivity, profile
 from probattn import AttentionMask, BayesianAttention, MultiheadAttention
 from probattn.inference import AttentionELBO, AttentionGuide
 from probattn.sites import AttentionSite, tiled_posterior
+from probattn.sites.answers import Attending, TiledPosterior
 from probattn.sites.layout import PAIRS
 from probattn.sites.noise import Noise, PlacedNoise, SeededNoise
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.tiled_posterior import Attending, TiledPosterior
 from probattn.sites.tiles import TiledCall, TileKL, tiled_attention
 
 B, H, T, S, D = 3, 4, 7, 9, 5

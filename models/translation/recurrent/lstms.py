@@ -1,16 +1,64 @@
-"""The LSTM that writes the target, and the network that turns its states into tokens."""
+"""The LSTMs that read the source and write the target, and the network that turns states into tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
+from torch.distributions import constraints
 from torch.nn import functional as F
+from transformers.utils.generic import ModelOutput
 
-from probattn.models.lstm import State, read_padded
-from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
-from probattn.models.translation.recurrent.encoder import RecurrentEncoderOutput
+from probattn.distributions import SmoothedCategorical
+from probattn.models.lstm import State, check_mask, embed, layered_lstm, read_padded
+from probattn.models.translation.recurrent.attention import RecurrentTranslationConfig
+
+
+@dataclass
+class RecurrentEncoderOutput(ModelOutput):
+    """States h ``[B, S, D]``, 0 at padding, and the LSTM's last hidden and cell state of each layer ``[B, layers, D]``.
+
+    The directions stand side by side in D. The batch comes first, as a beam search requires.
+    """
+
+    last_hidden_state: Tensor | None = None
+    final_hidden: Tensor | None = None
+    final_cell: Tensor | None = None
+
+
+class RecurrentEncoder(nn.Module):
+    """Embedding (``embed_tokens``, shared with the decoder) and LSTM over the source; padding takes no part."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
+        self.dropout = nn.Dropout(config.dropout)
+        layers, dropout, bidirectional = config.num_hidden_layers, config.hidden_dropout, config.bidirectional
+        sizes = config.embedding_size, config.hidden_size
+        self.lstm = layered_lstm(*sizes, layers, dropout, bidirectional=bidirectional)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **_: Any,
+    ) -> RecurrentEncoderOutput:
+        """States of tokens ``[B, S]``, or of their vectors ``[B, S, E]``; the mask is 0 at padding, None without."""
+        embedded = embed(self, input_ids, inputs_embeds)
+        check_mask(type(self).__name__, "attention_mask", attention_mask, embedded.shape[:2])
+        hidden, last = read_padded(self.lstm, self.dropout(embedded), attention_mask)
+        return RecurrentEncoderOutput(hidden, *(self._by_layer(state) for state in last))
+
+    def _by_layer(self, state: Tensor) -> Tensor:
+        """``[layers * directions, B, u]`` to ``[B, layers, D]``."""
+        return state.unflatten(0, (self.lstm.num_layers, -1)).permute(2, 0, 1, 3).flatten(2)
 
 
 @dataclass(eq=False)
@@ -41,13 +89,8 @@ class RecurrentDecoder(nn.Module):
         super().__init__()
         size = config.decoder_state_size
         self.dropout = nn.Dropout(config.dropout)
-        self.lstm = nn.LSTM(
-            config.embedding_size,
-            size,
-            config.num_hidden_layers,
-            batch_first=True,
-            dropout=config.layer_dropout,
-        )
+        layers, dropout = config.num_hidden_layers, config.hidden_dropout
+        self.lstm = layered_lstm(config.embedding_size, size, layers, dropout, bidirectional=False)
         bridged = config.state_size != size
         self.start = (
             nn.ModuleDict({name: nn.Linear(config.state_size, size) for name in ("hidden", "cell")})
@@ -134,3 +177,53 @@ def mixture_log_probabilities(
         total = block if total is None else torch.logaddexp(total, block)
     assert total is not None
     return total
+
+
+BLOCK = 2**20
+"""Logits that are made at once on a CPU, as many as its caches hold."""
+
+
+class AlignedTokens(TorchDistribution):
+    """Tokens given the units ``[..., B, T, H]`` of an output network, for every place of an enumeration or those drawn.
+
+    ``logits`` maps H to V, only for the pairs that ``counts`` (bool) marks, few in a padded batch; the log density of
+    the others is 0. ``smoothing`` as of :class:`probattn.distributions.SmoothedCategorical`.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, units: Tensor, logits: nn.Linear, counts: Tensor, smoothing: float = 0.0) -> None:
+        self.units = units
+        self.logits = logits
+        self.counts = counts
+        self.smoothing = smoothing
+        super().__init__(units.shape[:-1], validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Tokens are whole numbers from 0."""
+        return constraints.nonnegative_integer
+
+    def expand(self, batch_shape: Sequence[int], _instance: AlignedTokens | None = None) -> AlignedTokens:
+        """The same distribution with a larger batch shape."""
+        shape = torch.Size(batch_shape)
+        return AlignedTokens(self.units.expand(*shape, -1), self.logits, self.counts, self.smoothing)
+
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draws tokens, int64 ``sample_shape + batch_shape``."""
+        return self._tokens(self.units).sample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The smoothed log density of observed tokens, of the batch shape; 0 where nothing counts."""
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        counts = self.counts.expand(shape)
+        units, tokens = self.units.expand(*shape, -1)[counts], value.expand(shape)[counts]
+        rows = max(1, BLOCK // self.logits.out_features if units.device.type == "cpu" else len(units))
+        blocks = zip(units.split(rows), tokens.split(rows), strict=True)
+        log_density = torch.cat([self._tokens(block).log_prob(observed) for block, observed in blocks])
+        return log_density.new_zeros(shape).masked_scatter(counts, log_density)
+
+    def _tokens(self, units: Tensor) -> SmoothedCategorical:
+        logits = self.logits(units)
+        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return SmoothedCategorical(precise, self.smoothing, validate_args=False)
