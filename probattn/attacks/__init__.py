@@ -5,19 +5,26 @@
 imported when an attack begins.
 """
 
-from probattn.attacks.counterfitting import CounterFitting, Fitted, counter_fit
 from probattn.attacks.records import (
     AttackedText,
     AttackFile,
     AttackResult,
     AttackSummary,
     Share,
+    attack_table,
+    compared_attacks,
     read_attack,
     summarise,
 )
 from probattn.attacks.running import AttackOptions, attack_run, attack_texts
-from probattn.attacks.tables import attack_table, compared_attacks
-from probattn.attacks.vectors import make_vectors, read_vectors, vectors_file
+from probattn.attacks.vectors import (
+    CounterFitting,
+    Fitted,
+    counter_fit,
+    make_vectors,
+    read_vectors,
+    vectors_file,
+)
 from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
 
 __all__ = [

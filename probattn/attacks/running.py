@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,8 +14,7 @@ import torch
 from annotated_types import Ge
 
 from probattn.attacks.building import AttackName, Resources, Tagger, build_attack
-from probattn.attacks.records import AttackedText, AttackFile, AttackResult, summarise
-from probattn.attacks.tables import ATTACKS
+from probattn.attacks.records import ATTACKS, AttackedText, AttackFile, AttackResult, summarise
 from probattn.attacks.vectors import vectors_file
 from probattn.attacks.victims import NetworkVictim, Prediction, Randomness, Text, Victim
 from probattn.data import BUILT_IN, DataWarning, Source, TextDataset
@@ -101,21 +100,22 @@ class AttackOptions(Options):
 
     def settings(self) -> dict[str, Any]:
         """All that this attack depends on, of the options; what it does not use is left out."""
-        kept = {"attack", "prediction", "number", "queries", "seed", "data"}
-        kept |= {"num_samples", "noise"} if self.prediction == "draws" else set()
-        kept |= {"similarity"} if self.attack == "textfooler" else set()
-        kept |= {"tagger"} if self.attack in TAGGED_ATTACKS else set()
-        kept |= {"encoder"} if self.attack in MEANING_ATTACKS else set()
-        kept |= {"masked_lm"} if self.attack == "bae" else set()
-        found = {name: value for name, value in vars(self).items() if name in kept}
+        used = {"attack", "prediction", "number", "queries", "seed", "data"}
+        used |= {"num_samples", "noise"} if self.prediction == "draws" else set()
+        used |= {"similarity"} if self.attack == "textfooler" else set()
+        used |= {"tagger"} if self.attack in TAGGED_ATTACKS else set()
+        used |= {"encoder"} if self.attack in MEANING_ATTACKS else set()
+        used |= {"masked_lm"} if self.attack == "bae" else set()
+        values = {name: value for name, value in vars(self).items() if name in used}
         file = Path(self.vectors) if self.vectors else vectors_file()
         if self.attack in WORD_ATTACKS and file.is_file():
-            found["vectors"] = file_sha256(file)[:16]
+            values["vectors"] = file_sha256(file)[:16]
         for name in ("encoder", "masked_lm"):
-            folder = Path(str(found.get(name)))
+            folder = Path(str(values.get(name)))
             if folder.is_dir():  # which another training may have filled anew
-                found[name] = f"{found[name]} {_weights_digest(folder)}"
-        return found
+                weights = digest(map(file_sha256, sorted(folder.glob("*.safetensors"))))
+                values[name] = f"{values[name]} {weights}"
+        return values
 
 
 def attack_run(
@@ -156,6 +156,9 @@ def attack_run(
     attack = build_attack(options.attack, victim, options.queries, options.resources)
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
     path = file.with_suffix(".json")
+    versions = package_versions()
+    with suppress(PackageNotFoundError):
+        versions["textattack"] = version("textattack")
     with AttackFile(file, settings, again=again) as records:
         if len(records.done) < len(data):
             path.unlink(missing_ok=True)  # of an attack that was begun anew
@@ -167,7 +170,7 @@ def attack_run(
             trained_on=task.recipe.data.train.source,
             training_seed=task.recipe.training.seed,
             settings=settings,
-            versions=package_versions() | _version("textattack"),
+            versions=versions,
             summary=summarise(records.done),
         )
     write_atomically(path, (result.model_dump_json(indent=1) + "\n").encode())
@@ -188,7 +191,8 @@ def attack_texts(attack: Attack, victim: Victim, data: TextDataset, records: Att
     left = range(len(records.done), len(data))
     for row in tracked(left, f"attack on {data.source}") if left else ():
         pair = data.pair(row)
-        with _seeded(seed, row):
+        with preserved_random_state(torch.device("cpu")):
+            seed_generators(seed, row)
             victim.begin(row)
             text = data.texts[row] if pair is None else (data.texts[row], pair)
             records.append(attack(text, data.labels[row]))
@@ -233,21 +237,3 @@ def _warn_of_training_texts(data: TextDataset, train: TextDataset) -> None:
             DataWarning,
             stacklevel=3,
         )
-
-
-def _weights_digest(folder: Path) -> str:
-    return digest(file_sha256(file) for file in sorted(folder.glob("*.safetensors")))
-
-
-@contextmanager
-def _seeded(seed: int, row: int) -> Iterator[None]:
-    with preserved_random_state(torch.device("cpu")):
-        seed_generators(seed, row)
-        yield
-
-
-def _version(package: str) -> dict[str, str]:
-    try:
-        return {package: version(package)}
-    except PackageNotFoundError:
-        return {}

@@ -91,8 +91,8 @@ class NetworkVictim:
 
     def __call__(self, texts: Sequence[Text]) -> Tensor:
         """Probabilities of the classes, float64 ``[N, C]``, each row's sum 1."""
-        found = [self._probabilities(batch) for batch in self._batches(texts)]
-        probabilities = torch.cat(found).cpu().double()
+        batches = [self._probabilities(batch) for batch in self._batches(texts)]
+        probabilities = torch.cat(batches).cpu().double()
         return probabilities / probabilities.sum(dim=-1, keepdim=True)
 
     def _batches(self, texts: Sequence[Text]) -> Any:
@@ -154,27 +154,8 @@ class _FixedNoise(Messenger):
         posterior = (msg["infer"] or {}).get(INFER_KEY)
         if isinstance(posterior, SitePosterior) and msg["value"] is None:
             keys = torch.tensor([hashed(self._seed, str(msg["name"]), draw) for draw in self._draws])
-            msg["value"] = posterior.predict(_RepeatedNoise(keys), self._shared)
+            rows = len(posterior.inputs.raw) // len(keys)
+            noise = PlacedNoise(keys.repeat_interleave(rows), draws=len(keys))
+            msg["value"] = posterior.predict(noise, self._shared)
         else:
             predict_label(msg)
-
-
-class _RepeatedNoise:
-    """:class:`PlacedNoise` of a map for each draw, repeated for its rows."""
-
-    def __init__(self, keys: Tensor) -> None:
-        self._noise, self.draws = PlacedNoise(keys), len(keys)
-
-    def uniform(self, like: Tensor) -> Tensor:
-        """Uniform(0, 1) numbers of ``like``'s shape ``[P * B, H, T, S]``."""
-        return self._repeated(self._noise.uniform(self._first(like)), like)
-
-    def normal(self, like: Tensor) -> Tensor:
-        """N(0, 1) numbers of ``like``'s shape."""
-        return self._repeated(self._noise.normal(self._first(like)), like)
-
-    def _first(self, like: Tensor) -> Tensor:
-        return like.unflatten(0, (self.draws, -1))[:, 0]
-
-    def _repeated(self, noise: Tensor, like: Tensor) -> Tensor:
-        return noise.repeat_interleave(len(like) // self.draws, dim=0)

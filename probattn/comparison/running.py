@@ -22,7 +22,7 @@ from probattn.comparison.ways import MEASURES, Ways, all_ways
 from probattn.comparison.workers import BUSY, end_with_parent, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
-from probattn.inference.storage import CHECKPOINTS
+from probattn.inference.checkpoint import CHECKPOINTS
 from probattn.metrics.functional import holm, mean_interval
 from probattn.options import Count, Filled, OpenShare, Options, SomeOf
 from probattn.report import Comparison
