@@ -284,7 +284,7 @@ def _tell_file(output: Path | None, predicted: int, blank: int, applied: Any) ->
 
 
 def _decided_by(
-    place: Path, task: Any, run: Path, num_samples: int | None, seed: int | None
+    path: Path, task: Any, run: Path, num_samples: int | None, seed: int | None
 ) -> tuple[Any, dict[str, Any]]:
     """What answers by a policy, in place of the task, and how it predicts; refuses options that say it otherwise."""
     from probattn.tasks import RunError
@@ -295,7 +295,7 @@ def _decided_by(
             raise RunError(
                 f"{option} {value}: expected no such option beside --policy, which says how to predict"
             )
-    applied = apply_policy(task, run, place)
+    applied = apply_policy(task, run, path)
     return applied, applied.policy.drawing
 
 
@@ -361,15 +361,15 @@ def inspect(
     from probattn.tasks.classification.networks import load_any
     from probattn.tasks.errors import RunError, one_line
 
-    chosen: Any = layers
+    indices: Any = layers
     if layers not in {"all", "first", "last"}:
         try:
-            chosen = [int(part) for part in layers.split(",")]
+            indices = [int(number) for number in layers.split(",")]
         except ValueError as error:
             raise RunError(f"--layers: expected 'all', 'first', 'last' or numbers, got {layers!r}") from error
     net = load_any(NetworkRecipe(name=model))
     try:
-        calls = inspect_network(net, layers=chosen, attention=cast(Any, attention))  # or it refuses
+        calls = inspect_network(net, layers=indices, attention=cast(Any, attention))  # or it refuses
     except (TypeError, ValueError) as error:
         raise RunError(one_line(error)) from error
     echo(str(calls))

@@ -22,10 +22,10 @@ def echo(text: str, *, err: bool = False) -> None:
     typer.echo(wrapped(printable_lines(text), sys.stderr if err else sys.stdout), err=err)
 
 
-def show(sheet: Sheet) -> None:
+def show(table: Sheet) -> None:
     """Prints a table on standard output, in the width of the terminal where that is one."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    sys.stdout.write(f"{sheet.text(width)}\n")
+    sys.stdout.write(f"{table.text(width)}\n")
 
 
 def drawing_options(task: Any, **options: int | None) -> dict[str, Any]:

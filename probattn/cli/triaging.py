@@ -69,7 +69,7 @@ def triage(
     from probattn import tasks
     from probattn.tasks import devices, progress
     from probattn.triage import TriageOptions, triage_run, triage_table
-    from probattn.triage.running import beside
+    from probattn.triage.running import sibling
 
     task = tasks.run_task(run)
     try:
@@ -92,5 +92,5 @@ def triage(
         typer.echo(results.model_dump_json())
         return
     show(triage_table(results))
-    echo(f"policy: {file}\nreport: {beside(file, '.html')}")
+    echo(f"policy: {file}\nreport: {sibling(file, '.html')}")
     echo(f"next: probattn predict {quote(str(run))} --policy {quote(str(file))} --input FILE")

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from probattn.comparison.results import ComparisonResults, Interval, Row
 from probattn.comparison.tables import TITLES, row_title
-from probattn.comparison.ways import MEASURES
+from probattn.comparison.variants import MEASURES
 from probattn.report.charts.lines import LABEL_GAP, LETTER, ticks
 from probattn.report.charts.svg import Axis, Frame, Plot, add, hint, spread_labels, text_of, write
 from probattn.report.markup import Section, exact, plain
@@ -29,13 +29,13 @@ class _Named(NamedTuple):
 
 def page(results: ComparisonResults) -> str:
     """The page as text; equal records give an equal page."""
-    recipe, way = results.reference
+    recipe, variant = results.reference
     return render_page(
         _sections(results),
         kind="comparison",
         run=_Named(" against ".join(results.methods)),
         headline=headline(results),
-        opening=f"Differences are to {recipe}, {TITLES[way]}, paired by seed.",
+        opening=f"Differences are to {recipe}, {TITLES[variant]}, paired by seed.",
         facts=(
             ("Data", plain(results.data)),
             ("Trained on", f"{results.sizes['train']:,} texts"),
@@ -47,7 +47,7 @@ def page(results: ComparisonResults) -> str:
 
 
 def headline(results: ComparisonResults) -> str:
-    """The way with most coverage at the error among those with reliably more of it than the reference."""
+    """The variant with most coverage at the error among those with reliably more of it than the reference."""
     percent = f"{100 * results.error:g}%"
     gains = [
         row
@@ -76,28 +76,28 @@ def _sections(results: ComparisonResults) -> Iterator[Section]:
         "charts": charts,
         "rows": rows,
     }
-    parts = (("frontier", "Frontier", "What a pass buys"), ("figures", "Figures", "All figures"))
-    for part, title, heading in (*parts, ("runs", "Runs", "The runs")):
-        yield Section(part, title, heading, "comparison.html", {**context, "part": part})
+    sections = (("frontier", "Frontier", "What a pass buys"), ("figures", "Figures", "All figures"))
+    for anchor, title, heading in (*sections, ("runs", "Runs", "The runs")):
+        yield Section(anchor, title, heading, "comparison.html", {**context, "anchor": anchor})
 
 
 def _figure(results: ComparisonResults, row: Row, measure: str) -> dict[str, Any]:
     """A cell of the table: the mean, and the difference to the reference."""
-    found, gap, text = row.values.get(measure), row.gaps.get(measure), MEASURES[measure]
-    value = None if found is None else found.mean
+    interval, gap, text = row.values.get(measure), row.gaps.get(measure), MEASURES[measure]
+    value = None if interval is None else interval.mean
     words = None if gap is None else gap_words(gap, text, results.verdict(measure, gap))
     return {"value": exact(value, text.value(value)), "gap": words}
 
 
 def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
-    """A measure against the cost: a dot a way, and a line a recipe through what no cheaper way of it exceeds."""
+    """A measure against the cost: a dot a variant, and a line a recipe through what no cheaper one exceeds."""
     rows = [row for row in results.rows if measure in row.values]
     values = [row.values[measure].mean for row in rows]
     room = max(0.3 * (max(values) - min(values)), 0.01)
     low, high = max(min(values) - room, 0.0), min(max(values) + room, 1.0)
-    most = max(row.cost.mean for row in rows)
-    marks = tuple((math.log10(cost), str(cost)) for cost in COSTS if cost <= 1.5 * most)
-    x = Axis(-0.05, math.log10(1.2 * most) + 0.05, "cost of a prediction, passes", marks)
+    highest = max(row.cost.mean for row in rows)
+    marks = tuple((math.log10(cost), str(cost)) for cost in COSTS if cost <= 1.5 * highest)
+    x = Axis(-0.05, math.log10(1.2 * highest) + 0.05, "cost of a prediction, passes", marks)
     y = Axis(low, high, title, ticks(low, high, 4, percent=measure == "coverage"))
     names = list(results.methods)
     frame = Frame(width=WIDTH, height=HEIGHT, right=int(20 + LETTER * max(map(len, names))))
@@ -105,11 +105,11 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
     ends = []
     for index, name in enumerate(names):
         style, best = STYLES[index % len(STYLES)], -math.inf
-        own = sorted(
+        ordered = sorted(
             (row for row in rows if row.recipe == name), key=lambda row: (row.cost.mean, -_mean(row, measure))
         )
         points = []
-        for row in own:
+        for row in ordered:
             at, mean = math.log10(max(row.cost.mean, 1.0)), _mean(row, measure)
             dot = add(plot.root, "circle", f"dot {style}", cx=plot.across(at), cy=plot.up(mean), r=3)
             hint(dot, f"{row.recipe}, {row_title(row)}: {MEASURES[measure].value(mean)}")
@@ -134,9 +134,9 @@ def _mean(row: Row, measure: str) -> float:
     return row.values[measure].mean
 
 
-def _whisker(plot: Plot, at: float, found: Interval, limits: tuple[float, float], style: str) -> None:
+def _whisker(plot: Plot, at: float, interval: Interval, limits: tuple[float, float], style: str) -> None:
     """The interval of a mean, as far as it lies in the drawing."""
-    if found.low is None or found.high is None:
+    if interval.low is None or interval.high is None:
         return
-    ends = [(at, min(max(value, limits[0]), limits[1])) for value in (found.low, found.high)]
+    ends = [(at, min(max(value, limits[0]), limits[1])) for value in (interval.low, interval.high)]
     add(plot.root, "path", f"leader {style}", d=plot(ends))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from probattn.comparison.ways import MEASURES
+from probattn.comparison.variants import MEASURES
 from probattn.report import Comparison
 from probattn.report.claims import is_reliable
 from probattn.report.measures import Verdict
@@ -29,20 +29,20 @@ class Interval(Record):
 
 
 class Row(Record):
-    """One way of predicting with the networks of one recipe.
+    """One variant of predicting with the networks of one recipe.
 
     Attributes:
         recipe: its name.
-        way: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
+        variant: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
         cost: time of a prediction in units of one pass of the reference's network, the two measured in turn.
         closed_form: of moments the share of the test texts that have them in closed form; draws replace the others.
-        values: by measure; of ways that differ in how they detect out-of-distribution inputs, the AUROC alone.
+        values: by measure; of variants that differ in how they detect out-of-distribution inputs, the AUROC alone.
         gaps: differences to the reference of the same seeds, by measure, with p values that are corrected by Holm's
-            method over all ways; empty for the reference, for the ensemble, and for a single seed.
+            method over all variants; empty for the reference, for the ensemble, and for a single seed.
     """
 
     recipe: str
-    way: str
+    variant: str
     cost: Interval
     closed_form: float | None = None
     values: Mapping[str, Interval]
@@ -55,7 +55,7 @@ class ComparisonResults(Record):
     Attributes:
         kind: "comparison".
         error: at which is asked how much can be answered.
-        reference: recipe and way that differences are taken to.
+        reference: recipe and variant that differences are taken to.
         methods: attention methods in words, by recipe.
         data: the data, in words.
         sizes: number of texts by data set.
@@ -78,6 +78,6 @@ class ComparisonResults(Record):
 
     def verdict(self, measure: str, gap: Comparison) -> Verdict:
         """The result of a difference by its sign; "unclear" where it is not reliable, as in the report of a run."""
-        parts = ("test", "out_of_domain") if measure == "auroc" else ("test",)
-        examples = min(self.sizes[part] for part in parts)
+        roles = ("test", "out_of_domain") if measure == "auroc" else ("test",)
+        examples = min(self.sizes[role] for role in roles)
         return MEASURES[measure].verdict(gap.value) if is_reliable(gap, examples) else "unclear"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probattn.comparison.results import ComparisonResults, Row
-from probattn.comparison.ways import MEASURES
+from probattn.comparison.variants import MEASURES
 from probattn.report import Group, Sheet
 
 TITLES = {
@@ -31,13 +31,13 @@ SHOWN = ("accuracy", "nll", "ece", "coverage", "answered", "auroc")
 
 
 def row_title(row: Row) -> str:
-    """A way in words; of moments with the share that is in closed form, unless that is all."""
+    """A variant in words; of moments with the share that is in closed form, unless that is all."""
     share = row.closed_form
-    return TITLES[row.way] + ("" if share is None or share == 1 else f", {share:.0%} in closed form")
+    return TITLES[row.variant] + ("" if share is None or share == 1 else f", {share:.0%} in closed form")
 
 
 def comparison_table(results: ComparisonResults) -> Sheet:
-    """Means over seeds by recipe and way; a star marks reliable differences to the reference."""
+    """Means over seeds by recipe and variant; a star marks reliable differences to the reference."""
     measures = [name for name in SHOWN if any(name in row.values for row in results.rows)]
     groups = [
         Group(
@@ -46,7 +46,7 @@ def comparison_table(results: ComparisonResults) -> Sheet:
         )
         for name, method in results.methods.items()
     ]
-    recipe, way = results.reference
+    recipe, variant = results.reference
     meaning = (
         f"Means over {len(results.seeds)} seeds; cost in passes of {results.reference[0]}. Coverage: the largest share "
         f"of the test texts, the most confident first, with at most {100 * results.error:g}% wrong, which takes the "
@@ -54,7 +54,7 @@ def comparison_table(results: ComparisonResults) -> Sheet:
         "against out-of-distribution (OOD) texts, by the entropy, or by what the way is named after."
     )
     mark = (
-        f"* marks reliable differences to {recipe}, {TITLES[way]}, for these test texts: paired by seed, three "
+        f"* marks reliable differences to {recipe}, {TITLES[variant]}, for these test texts: paired by seed, three "
         "seeds or more, Holm's method over the ways."
     )
     headings = ("", *(MEASURES[name].short for name in measures), "cost")

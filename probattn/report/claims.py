@@ -90,12 +90,12 @@ def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
         items: all comparisons of an evaluation, of whatever measures and data sets.
     """
     families: dict[str, list[int]] = {}
-    for place, item in enumerate(items):
-        families.setdefault(item.model, []).append(place)
+    for index, item in enumerate(items):
+        families.setdefault(item.model, []).append(index)
     sorted_items = list(items)
-    for places in families.values():
-        for place, value in zip(places, holm([items[place].p for place in places]), strict=True):
-            sorted_items[place] = _changed(items[place], corrected=value)
+    for indices in families.values():
+        for index, value in zip(indices, holm([items[index].p for index in indices]), strict=True):
+            sorted_items[index] = _changed(items[index], corrected=value)
     return tuple(sorted_items)
 
 

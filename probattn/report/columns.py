@@ -42,7 +42,7 @@ class Columns:
     means: Tensor  # columns whose means are measures, [N, K]
     names: tuple[str, ...]  # of those measures
     classes: Tensor | None  # predicted and true, [N, 2]
-    asked: tuple[ClassMeasure, ...]  # further measures of the classes
+    extra_measures: tuple[ClassMeasure, ...]  # further measures of the classes
     num_classes: int
     num_bins: int  # of the calibration and overconfidence errors
 
@@ -54,7 +54,7 @@ class Columns:
         measures: dict[str, float | None] = dict(zip(self.names, means, strict=True))
         assert self.classes is not None
         predicted, labels = _at(self.classes, rows).unbind(dim=-1)
-        for name in self.asked:
+        for name in self.extra_measures:
             measures[name] = class_measure(name, predicted, labels, self.num_classes)
         sums = self.bin_sums(rows)
         measures["ece"] = calibration_error_from_sums(sums, "l1").item()
@@ -71,8 +71,8 @@ class Columns:
         self, in_domain: Columns, rows: Tensor | None = None, known_rows: Tensor | None = None
     ) -> dict[str, float | None]:
         """AUROC and FPR95 of the entropy, which detects these examples among those of ``in_domain``."""
-        ood, known = _at(self.entropy, rows), _at(in_domain.entropy, known_rows)
-        return {"auroc": ood_auroc(known, ood).item(), "fpr95": ood_fpr(known, ood).item()}
+        ood, reference = _at(self.entropy, rows), _at(in_domain.entropy, known_rows)
+        return {"auroc": ood_auroc(reference, ood).item(), "fpr95": ood_fpr(reference, ood).item()}
 
     def bin_sums(self, rows: Tensor | None) -> BinSums:
         """Sums over the reliability bins."""
@@ -93,17 +93,17 @@ def columns(
     draws: Tensor | None,
     labels: Tensor | None,
     num_bins: int,
-    asked: Sequence[ClassMeasure] = (),
+    extra_measures: Sequence[ClassMeasure] = (),
 ) -> Columns:
     """Computes the columns."""
     probabilities = probabilities.detach().cpu().double()
     confidence, predicted_class = probabilities.max(dim=-1)
-    kept: dict[str, Tensor] = {}
+    means: dict[str, Tensor] = {}
     correct = None
     if labels is not None:
         labels = labels.cpu()
         correct = predicted_class == labels
-        kept = {
+        means = {
             "accuracy": correct.double(),
             "nll": negative_log_likelihood(probabilities, labels),
             "brier": brier_score(probabilities, labels),
@@ -111,18 +111,18 @@ def columns(
         if draws is not None:
             draws = draws.detach().cpu()
             right = draws.mean(dim=0).argmax(dim=-1) == labels
-            kept["pavpu"] = (right == (top_two_p_value(draws) < P_VALUE)).double()
+            means["pavpu"] = (right == (top_two_p_value(draws) < P_VALUE)).double()
     return Columns(
         entropy=predictive_entropy(probabilities),
         uncertainty=least_confidence(probabilities),
         confidence=confidence,
         correct=correct,
-        means=torch.stack(list(kept.values()), dim=-1)
-        if kept
+        means=torch.stack(list(means.values()), dim=-1)
+        if means
         else probabilities.new_zeros(len(confidence), 0),
-        names=tuple(kept),
+        names=tuple(means),
         classes=None if labels is None else torch.stack([predicted_class, labels], dim=-1),
-        asked=tuple(asked),
+        extra_measures=tuple(extra_measures),
         num_classes=probabilities.shape[1],
         num_bins=num_bins,
     )
@@ -162,13 +162,13 @@ def paired_intervals(
 
 def measured(
     item: DataSet,
-    own: Columns,
+    scored: Columns,
     in_domain: Columns | None,
     rows: Tensor | None = None,
     known_rows: Tensor | None = None,
 ) -> dict[str, float | None]:
     """All measures of one model, those of detection outside the domain; over some rows of both sets or all."""
-    means = own.measures(rows)
+    means = scored.measures(rows)
     if item.role != "in_domain" and in_domain is not None:
-        means |= own.detection(in_domain, rows, known_rows)
+        means |= scored.detection(in_domain, rows, known_rows)
     return means

@@ -216,7 +216,11 @@ def evaluate(
 
 
 def _scores(
-    item: PredictedData, model: ModelKey, own: Columns, in_domain: Columns | None, thresholds: Sequence[float]
+    item: PredictedData,
+    model: ModelKey,
+    scored: Columns,
+    in_domain: Columns | None,
+    thresholds: Sequence[float],
 ) -> Scores:
     predictions, labels = item.models[model], item.labels
     draws = predictions.draws
@@ -224,10 +228,10 @@ def _scores(
     return Scores(
         model=model,
         data=item.data.key,
-        values={**measured(item.data, own, in_domain), "mutual_information": information},
-        entropy=_entropy(own.entropy),
-        reliability=() if labels is None else reliability_bins(own.bin_sums(None)),
-        risk_coverage=None if labels is None else _risk_coverage(own),
+        values={**measured(item.data, scored, in_domain), "mutual_information": information},
+        entropy=_entropy(scored.entropy),
+        reliability=() if labels is None else reliability_bins(scored.bin_sums(None)),
+        risk_coverage=None if labels is None else _risk_coverage(scored),
         pavpu_curve=()
         if labels is None or draws is None
         else _pavpu_curve(draws.cpu(), labels.cpu(), thresholds),
@@ -266,14 +270,16 @@ def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
     return tuple(records)
 
 
-def _risk_coverage(own: Columns) -> RiskCoverage:
-    assert own.correct is not None
-    curve = risk_coverage_curve(own.uncertainty, ~own.correct)
+def _risk_coverage(scored: Columns) -> RiskCoverage:
+    assert scored.correct is not None
+    curve = risk_coverage_curve(scored.uncertainty, ~scored.correct)
     size = len(curve.risk)
-    kept = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
+    indices = sorted(
+        {round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()}
+    )
     return RiskCoverage(
-        coverage=tuple((index + 1) / size for index in kept),
-        risk=tuple(curve.risk[index].item() for index in kept),
+        coverage=tuple((index + 1) / size for index in indices),
+        risk=tuple(curve.risk[index].item() for index in indices),
     )
 
 
@@ -358,12 +364,12 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
 def _own(item: PredictedData) -> Predictions:
     """Predictions of the run's own network, not of its baseline."""
     preferred: tuple[ModelKey, ...] = ("bayesian_mean", *SINGLE, "deterministic")
-    own = next((item.models[model] for model in preferred if model in item.models), None)
-    if own is None or ("bayesian_mean" in item.models and own.draws is None):
+    predictions = next((item.models[model] for model in preferred if model in item.models), None)
+    if predictions is None or ("bayesian_mean" in item.models and predictions.draws is None):
         raise ValueError(
             f"describe: expected predictions of {item.data.key!r}, Bayesian ones with their posterior draws, got none"
         )
-    return own
+    return predictions
 
 
 def most_uncertain(item: PredictedData, count: int) -> list[int]:
@@ -381,7 +387,7 @@ def mistakes_by_bin(item: PredictedData, count: int, num_bins: int = 10) -> list
     """The ``count`` most confident mistakes of each bin of the reliability diagram, as :func:`confident_mistakes`."""
     rows, confidence = _mistakes(item)
     bins = bin_index(confidence, num_bins)
-    return [row for own in range(num_bins - 1, -1, -1) for row in rows[bins == own][:count].tolist()]
+    return [row for index in range(num_bins - 1, -1, -1) for row in rows[bins == index][:count].tolist()]
 
 
 def _mistakes(item: PredictedData) -> tuple[Tensor, Tensor]:

@@ -91,15 +91,15 @@ def _checked(runs: Mapping[str, AnyResults]) -> list[AnyResults]:
         other = seeds.setdefault(results.run.seed, name)
         if other != name:
             raise ValueError(f"{name}: expected another seed than {results.run.seed}, which {other} has")
-        for what, own, its in (
+        for what, expected, its in (
             ("data sets", first.data, results.data),
             ("measures", tuple(first.measures), tuple(results.measures)),
             ("classes", first.classes, results.classes),
             ("models", _models(first), _models(results)),
         ):
-            if own != its:
+            if expected != its:
                 raise ValueError(
-                    f"{name}: expected the {what} of {first_name} ({_words(own)}), got {_words(its)}; evaluate "
+                    f"{name}: expected the {what} of {first_name} ({_words(expected)}), got {_words(its)}; evaluate "
                     "both again"
                 )
     return list(runs.values())

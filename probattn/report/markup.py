@@ -54,12 +54,15 @@ Panel = tuple[str, list[tuple[str, Markup]]]
 
 
 def by_call(
-    found: Any, labels: Mapping[str, str], numbers: Callable[[Any], Iterable[Markup]], none: Iterable[Markup]
+    measured: Any,
+    labels: Mapping[str, str],
+    numbers: Callable[[Any], Iterable[Markup]],
+    none: Iterable[Markup],
 ) -> list[tuple[str, str, list[Iterable[Markup]]]]:
     """Rows of a table of attention calls: name, label, and the numbers of each network."""
-    sites = {(site.model, site.site): numbers(site) for site in found.sites}
+    sites = {(site.model, site.site): numbers(site) for site in measured.sites}
     return [
-        (name, label, [sites.get((model, name), none) for model in found.models])
+        (name, label, [sites.get((model, name), none) for model in measured.models])
         for name, label in labels.items()
     ]
 
@@ -67,15 +70,24 @@ def by_call(
 def site_labels(names: Iterable[str]) -> dict[str, str]:
     """Short labels: what distinguishes the names, dots apart."""
     names = list(dict.fromkeys(names))
-    parts = {name: name.split(".") for name in names}
-    lengths = {len(part) for part in parts.values()}
+    components = {name: name.split(".") for name in names}
+    lengths = {len(words_of_name) for words_of_name in components.values()}
     if len(names) < 2 or len(lengths) > 1:
-        return {name: printable(part[-1] if len(names) < 2 else name) for name, part in parts.items()}
-    differing = [index for index in range(lengths.pop()) if len({part[index] for part in parts.values()}) > 1]
+        return {
+            name: printable(words_of_name[-1] if len(names) < 2 else name)
+            for name, words_of_name in components.items()
+        }
+    differing = [
+        index
+        for index in range(lengths.pop())
+        if len({words_of_name[index] for words_of_name in components.values()}) > 1
+    ]
     labels = {}
-    for name, part in parts.items():
+    for name, words_of_name in components.items():
         words = [
-            f"{part[index - 1]} {part[index]}" if part[index].isdigit() and index else part[index]
+            f"{words_of_name[index - 1]} {words_of_name[index]}"
+            if words_of_name[index].isdigit() and index
+            else words_of_name[index]
             for index in differing
         ]
         labels[name] = printable(" ".join(words))

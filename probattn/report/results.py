@@ -137,8 +137,8 @@ class Results(Record):
 
     def difference(self, measure: str, model: ModelKey, data: str) -> Difference | None:
         """Difference to the baseline; None if it was not measured."""
-        wanted = (measure, model, data)
-        matches = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
+        key = (measure, model, data)
+        matches = (item for item in self.differences if (item.measure, item.model, item.data) == key)
         return next(matches, None)
 
     def value(self, measure: str, model: ModelKey, data: str) -> float | None:

@@ -151,9 +151,9 @@ def site_health(
     """
     missing = [site for site in spreads if diagnostics.get(site, {}).get("kl_nats") is None]
     if missing:
-        known = ", ".join(diagnostics) or "none"
+        names = ", ".join(diagnostics) or "none"
         raise RecordsError(
-            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {known}"
+            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {names}"
         )
     return [
         SiteHealth(

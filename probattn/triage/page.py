@@ -58,8 +58,8 @@ def _sections(results: TriageResults) -> Iterator[Section]:
         "novelty": novelty_words(results.policy),
     }
 
-    def section(part: str, title: str, heading: str, **context: Any) -> Section:
-        return Section(part, title, heading, "triage.html", {**shared, "part": part, **context})
+    def section(anchor: str, title: str, heading: str, **context: Any) -> Section:
+        return Section(anchor, title, heading, "triage.html", {**shared, "anchor": anchor, **context})
 
     yield section("promises", "Promises", "What can be answered", chart=_chart(results))
     yield section("outcomes", "Data sets", "What the policy does")

@@ -149,9 +149,9 @@ class Policy(Record):
             other = next((name for name in self.held.predicted if name not in self.classes), None)
             if other is not None:
                 raise ValueError(f"held.predicted: expected the classes of the policy, got {shown(other)}")
-        part = next((name for name, size in sizes.items() if size != self.size), None)
-        if part is not None:
-            raise ValueError(f"{part}: expected as many inputs as size, {self.size}, got {sizes[part]}")
+        unequal = next((name for name, size in sizes.items() if size != self.size), None)
+        if unequal is not None:
+            raise ValueError(f"{unequal}: expected as many inputs as size, {self.size}, got {sizes[unequal]}")
         return self
 
     @property
@@ -210,7 +210,7 @@ class Policy(Record):
             return tuple(names)
         values = torch.tensor([[by_name[name] for name in names]], dtype=torch.float64)
         inside = prediction_sets(values, self.sets.threshold, score=self.sets.score)[0]
-        return tuple(name for name, kept in zip(names, inside.tolist(), strict=True) if kept)
+        return tuple(name for name, is_inside in zip(names, inside.tolist(), strict=True) if is_inside)
 
 
 @dataclass(frozen=True)
@@ -269,13 +269,13 @@ def distance_of(answer: Answer) -> float:
     Raises:
         RunError: it is not there.
     """
-    found = answer.get("distance")
-    if found is None:
+    distance = answer.get("distance")
+    if distance is None:
         raise RunError(
             "policy: expected the distance of each input, by which it leaves inputs to a person, got none; give "
             "distances to judged_probabilities"
         )
-    return math.inf if math.isnan(found) else float(found)
+    return math.inf if math.isnan(distance) else float(distance)
 
 
 def write_policy(policy: Policy, path: Path | str) -> Path:

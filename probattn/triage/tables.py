@@ -84,12 +84,12 @@ def opening(results: TriageResults) -> str:
             f"{wrong}; the promise needs {fewest:,} answered ones without a wrong one, or more with some. Promise less "
             "(--error, --confidence), or give more held-out inputs (--data)."
         )
-    most = ""
+    bound = ""
     if len(policy.limits) == 1 and policy.limits[0].bound is not None:
-        most = f", at most {100 * policy.limits[0].bound:.1f}% with {percent(policy.confidence)} confidence"
+        bound = f", at most {100 * policy.limits[0].bound:.1f}% with {percent(policy.confidence)} confidence"
     return (
         f"Of {first.size:,} held-out inputs {first.answered:,} are answered, "
-        f"{share(first.errors or 0, first.answered)} of them wrongly{most}; without selection "
+        f"{share(first.errors or 0, first.answered)} of them wrongly{bound}; without selection "
         f"{share(first.wrong or 0, first.size)} would be wrong."
     )
 
@@ -105,7 +105,7 @@ def triage_table(results: TriageResults) -> Sheet:
         )
     ]
     if len(policy.limits) > 1:
-        largest = sorted(policy.limits, key=lambda each: -each.size)[:CLASSES]
+        largest = sorted(policy.limits, key=lambda limit: -limit.size)[:CLASSES]
         groups.append(
             Group(
                 f"The policy by predicted class ({len(largest)} of {len(policy.limits)})",
@@ -180,8 +180,8 @@ def shift_words(shift: Shift | None, policy: Policy) -> str | None:
 def _cells(limit: Limit) -> tuple[str, str, str]:
     if limit.threshold is None:
         return "not attainable", "", ""
-    most = "" if limit.bound is None else f"{100 * limit.bound:.1f}%"
-    return share(limit.answered, limit.size), share(limit.errors, limit.answered), most
+    bound = "" if limit.bound is None else f"{100 * limit.bound:.1f}%"
+    return share(limit.answered, limit.size), share(limit.errors, limit.answered), bound
 
 
 def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, ...]]:
@@ -233,8 +233,8 @@ def decisions_table(
             far = shown_novelty(decision.novelty, 3)
             cells.append("not a number" if far is None else f"{far:.3f}")
         rows.append(tuple(cells))
-    asked = "image" if answers and "image" in answers[0] else "text"
-    headings = [asked, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
+    heading = "image" if answers and "image" in answers[0] else "text"
+    headings = [heading, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
     notes = [f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]
     if novelty := novelty_words(policy):
         notes.append(f"To a person go also {novelty}; their novelty is 1 or more.")

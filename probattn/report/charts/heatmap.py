@@ -94,12 +94,12 @@ def shown(token: str, room: int = 11) -> str:
     words = words.replace("\u010a", "\N{RETURN SYMBOL}").strip() or "\N{OPEN BOX}"
     if _width(words) <= room:
         return words
-    kept = ""
+    beginning = ""
     for character in words:
-        if _width(kept + character) > room - 1:
+        if _width(beginning + character) > room - 1:
             break
-        kept += character
-    return printable(kept + "\N{HORIZONTAL ELLIPSIS}")
+        beginning += character
+    return printable(beginning + "\N{HORIZONTAL ELLIPSIS}")
 
 
 def _width(words: str) -> int:
