@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from probattn.cli import attacking, comparing, triaging
-from probattn.cli.console import drawing_options, echo, show
+from probattn.cli.console import echo, show
 from probattn.cli.errors import fails_in_one_line, says_how_to_resume
 from probattn.cli.options import (
     BaselineOption,
@@ -22,8 +22,9 @@ from probattn.cli.options import (
     RunArgument,
     RunsArgument,
     SamplesOption,
-    SeedOption,
+    takes_options,
 )
+from probattn.options import DrawingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -141,13 +142,9 @@ def evaluate(
     echo(f"next: probattn report {shlex.join(map(str, run))}")
 
 
-def _other_than_draws(uncertainty: Literal["draws", "moments"]) -> dict[str, str]:
-    """The option of ``predict``, unless it is the default, which tasks of other packages need not know."""
-    return {} if uncertainty == "draws" else {"uncertainty": uncertainty}
-
-
 @app.command()
 @fails_in_one_line
+@takes_options
 def predict(
     run: RunArgument,
     texts: Annotated[
@@ -157,14 +154,8 @@ def predict(
         list[str] | None,
         typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
     ] = None,
-    num_samples: SamplesOption = None,
-    seed: SeedOption = None,
-    uncertainty: Annotated[
-        Literal["draws", "moments"],
-        typer.Option(
-            help="What the uncertainty comes from: draws, or moments, their closed form for less.",
-        ),
-    ] = "draws",
+    *,
+    options: DrawingOptions,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -218,18 +209,18 @@ def predict(
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
     answers_by = tasks.required(task.answering, run)
-    drawing = {**drawing_options(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
+    answers_by.drawing(options)  # refuses what the task does not take
     answering: Any
     with devices.on(device):
-        answering, drawing = (
-            (answers_by, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
+        answering, options = (
+            (answers_by, options) if policy is None else _decided_by(policy, task, run, options)
         )
     if input_ is not None:
         if pair:
             raise tasks.RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        options = FileRequest(
+        request = FileRequest(
             input_,
             output,
             format_,
@@ -244,9 +235,9 @@ def predict(
             counts = predict_file(
                 answers_by,
                 run,
-                options,
+                request,
                 (lambda answers: map(answers_by.columns, answers)) if policy is None else answering.columns,
-                **drawing,
+                options,
             )
         _tell_file(output, *counts, None if policy is None else answering)
         return
@@ -261,7 +252,7 @@ def predict(
     first = texts or []
     check_texts(answers_by, run, first, pair or [])
     with devices.on(device):
-        answers, objects = answering.answers(list(answers_by.predict(run, first, pair or None, **drawing)))
+        answers, objects = answering.answers(list(answers_by.predict(run, first, pair or None, options)))
     if as_json:
         for item in objects:
             typer.echo(json.dumps(item))
@@ -283,14 +274,12 @@ def _tell_file(output: Path | None, predicted: int, blank: int, applied: Any) ->
             echo(f"warning: {warning}", err=True)
 
 
-def _decided_by(
-    path: Path, task: Any, run: Path, num_samples: int | None, seed: int | None
-) -> tuple[Any, dict[str, Any]]:
+def _decided_by(path: Path, task: Any, run: Path, options: DrawingOptions) -> tuple[Any, DrawingOptions]:
     """What answers by a policy, in place of the task, and how it predicts; refuses options that say it otherwise."""
     from probattn.tasks import RunError
     from probattn.triage import apply_policy
 
-    for option, value in (("--num-samples", num_samples), ("--seed", seed)):
+    for option, value in (("--num-samples", options.num_samples), ("--seed", options.seed)):
         if value is not None:
             raise RunError(
                 f"{option} {value}: expected no such option beside --policy, which says how to predict"

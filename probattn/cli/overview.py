@@ -5,24 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 
+from probattn.cli.options import first_sentence
 from probattn.report import Group, Sheet
 from probattn.sites import METHODS
 from probattn.tasks.registry import built_in_recipes, load_task
-
-SENTENCE = re.compile(r"(?<!\bal)(?<!\bFig)\.(?=\s|$)(?!\s+[a-z0-9(])")
-"""The full stop that ends a sentence."""
-
-
-def first_sentence(text: str) -> str:
-    """The beginning of a text up to its first full stop, on one line.
-
-    Example:
-        >>> first_sentence("Zhang et al. 2021: attention. More of it.")
-        'Zhang et al. 2021: attention.'
-    """
-    line = " ".join(text.split())
-    end = SENTENCE.search(line)
-    return line if end is None else line[: end.end()]
 
 
 def heading_comment(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from probattn.cli.rows import STANDARD, TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
 from probattn.files.spreadsheets import Escape
+from probattn.options import DrawingOptions
 from probattn.tasks import RunError
 from probattn.tasks.answering import Answering
 from probattn.tasks.progress import shown, tracked
@@ -55,7 +56,7 @@ def predict_file(
     run: Path,
     options: FileRequest,
     columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
-    **drawing: Any,
+    drawing: DrawingOptions,
 ) -> tuple[int, int]:
     """Predicts the rows of a file and writes them with ``columns`` of their answers.
 
@@ -103,7 +104,7 @@ def predict_file(
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
         texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
-        answers = answering.predict(run, texts, second_texts, **drawing)
+        answers = answering.predict(run, texts, second_texts, drawing)
         outputs = columns(tracked(answers, f"predictions of {table.name}"))
         predicted = 0
 

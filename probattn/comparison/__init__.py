@@ -5,10 +5,16 @@ variant that it has (one pass, temperature, dropout, Laplace, draws, moments, an
 table and a page: what each answers at an error, how well it detects out-of-distribution inputs, and what it costs.
 """
 
-from probattn.comparison.results import ComparisonResults, Interval, Row
-from probattn.comparison.running import CompareOptions, compare
-from probattn.comparison.tables import comparison_table
-from probattn.comparison.variants import Variants, all_variants, figures
+from typing import TYPE_CHECKING
+
+from probattn.checks import imported_when_used
+
+if TYPE_CHECKING:
+    from probattn.comparison.options import CompareOptions
+    from probattn.comparison.results import ComparisonResults, Interval, Row
+    from probattn.comparison.running import compare
+    from probattn.comparison.tables import comparison_table
+    from probattn.comparison.variants import Variants, all_variants, figures
 
 __all__ = [
     "CompareOptions",
@@ -21,3 +27,7 @@ __all__ = [
     "comparison_table",
     "figures",
 ]
+
+__getattr__ = imported_when_used(
+    __name__, __all__, ("variants", "results", "running", "tables"), options=("CompareOptions",)
+)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from probattn.comparison.costs import measured_costs, passes_of
+from probattn.comparison.options import CompareOptions
 from probattn.comparison.page import page
 from probattn.comparison.results import ComparisonResults, Interval, Row
 from probattn.comparison.variants import MEASURES, Variants, all_variants
@@ -24,7 +25,6 @@ from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference.storage import CHECKPOINTS
 from probattn.metrics.functional import holm, mean_interval
-from probattn.options import Count, Filled, OpenShare, Options, SomeOf
 from probattn.report import Comparison
 from probattn.report.claims import seeds_p
 from probattn.tasks import RunError, load_network, load_task, train
@@ -38,37 +38,6 @@ FIGURES, POINTS = "compared.json", "compared.safetensors"
 """Figures of a run, and its predictions in one pass, in its folder."""
 _FIGURES = TypeAdapter(dict[str, Any])
 _Values = dict[tuple[str, str], dict[int, dict[str, float]]]
-
-
-@dataclass(frozen=True)
-class CompareOptions(Options):
-    """What is compared.
-
-    Args:
-        recipes: files or names of recipes of texts; of two with one name the second is refused.
-        seeds: number of seeds, from 0.
-        set: keys that all recipes share, such as ``data.train=trec``.
-        error: at which is asked how much can be answered.
-        against: the variant of the first recipe that differences are taken to.
-        workers: processes that share the runs; each uses one thread.
-
-    Raises:
-        ValueError: a value is not as described.
-    """
-
-    recipes: SomeOf[Filled]
-    seeds: Count = 3
-    set: Sequence[str] = ()
-    error: OpenShare = 0.05
-    against: str = "point"
-    workers: Count = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        names = [Path(recipe).stem for recipe in self.recipes]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"expected recipes of different names, got {twice!r} twice")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from probattn.metrics.functional import (
     risk_coverage_curve,
     sequence_start,
 )
+from probattn.options import DrawingOptions
 from probattn.report import Predictions
 from probattn.report.columns import columns
 from probattn.report.measures import CLASS_MEASURES, MeasureText
@@ -211,10 +212,8 @@ def predicted(
 ) -> Predictions:
     """Predictions of each text in its order; the probabilities of dropout are the means over its draws."""
     batches, back = task.by_length(network, texts)
-    options: dict[str, Any] = {"uncertainty": ("moments",)} if variant == "moments" else {}
-    prediction = task.recipe.prediction
-    by_network = predictions(network, batches, prediction, chunk_size=prediction.chunk_size, **options)
-    ordered = by_network[network.key].rows(back)
+    options = DrawingOptions(uncertainty="moments" if variant == "moments" else "draws")
+    ordered = predictions(network, batches, task.answering.drawing(options))[network.key].rows(back)
     if variant != "dropout" or ordered.draws is None:
         return ordered
     return replace(ordered, probabilities=ordered.draws.mean(dim=0))

@@ -18,6 +18,7 @@ from probattn.files.json_files import JSONError, parse_json
 from probattn.files.manifest import manifest_content
 from probattn.models.hosts.card import CARD
 from probattn.report.record import Record
+from probattn.tasks.answering import Drawing
 from probattn.tasks.progress import note
 
 FOLDER = "held_out"
@@ -88,7 +89,7 @@ class HeldOut:
         pairs = None if self.pairs is None else tuple(self.pairs)
         return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs)
 
-    def kept(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    def kept(self, run: Path, key: str, drawing: Drawing) -> list[dict[str, Any]] | None:
         """Predictions that the run's folder holds; None where there are none of these data, made in this way.
 
         They hold for the network and the recipe that the folder had when they were made. A damaged file is named, with
@@ -97,7 +98,7 @@ class HeldOut:
         Args:
             run: the run's folder.
             key: of the data among those of the task.
-            drawing: how to predict, as options of :meth:`Answering.predict`.
+            drawing: how to predict.
         """
         file = run / FOLDER / f"{key}.jsonl"
         try:
@@ -120,7 +121,7 @@ class HeldOut:
         return answers
 
     def keep(
-        self, run: Path, key: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
+        self, run: Path, key: str, drawing: Drawing, answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`kept`."""
         rows = [{name: answer[name] for name in KEPT} for answer in answers]
@@ -141,11 +142,12 @@ class HeldOut:
         ]
         return digest(f"{part}\0" for part in parts)
 
-    def _head(self, run: Path, drawing: Mapping[str, Any]) -> dict[str, Any]:
+    def _head(self, run: Path, drawing: Drawing) -> dict[str, Any]:
         """What predictions depend on: the data, the recipe and the network of the run, and the draws."""
         recipe = run / "recipe.yaml"
         parts = [recipe.read_bytes() if recipe.exists() else b"", _network(run)]
-        return {"data": self.digest, "run": digest(parts), **drawing}
+        draws = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
+        return {"data": self.digest, "run": digest(parts), **draws}
 
     def doubts(self) -> Iterator[str]:
         """What is to be known of the inputs where a promise is tested on them, in sentences."""

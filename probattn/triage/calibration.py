@@ -7,14 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from probattn.inference.moments import Uncertainty
 from probattn.metrics.functional import (
-    ConformalScore,
     ControlledThreshold,
     cheapest_threshold,
     conformal_quantile,
@@ -25,16 +22,16 @@ from probattn.metrics.functional import (
     risk_coverage_curve,
     sequence_start,
 )
-from probattn.options import Count, Natural, OpenShare, Options, Positive
 from probattn.report import RiskCoverage
+from probattn.tasks.answering import Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import NEAR_ONE
+from probattn.triage.options import Score, TriageOptions
 from probattn.triage.policy import (
     Answer,
     Limit,
     NoveltyRule,
     Policy,
-    Score,
     SetRule,
     distance_of,
     score_of,
@@ -50,50 +47,6 @@ POINTS = 200
 """Points of a curve that is kept."""
 CONFUSIONS = 132
 """Most pairs of classes that are kept: all pairs of twelve classes."""
-
-
-@dataclass(frozen=True)
-class TriageOptions(Options):
-    """What is promised, and how inputs are ordered.
-
-    Args:
-        error: promised error rate among answered inputs; None for the threshold of least cost.
-        confidence: with which the promise holds, over the held-out data.
-        cost: of a wrong answer, where a person's decision costs 1; needed without ``error``.
-        by_class: a threshold for each predicted class, whose promise each holds by itself with ``confidence``.
-        score: what orders inputs.
-        sets: sets of classes that miss the true one with a probability of at most ``error``: "lac", "aps" or None.
-        novelty: share of the inputs like the held-out ones that may go to a person because they are far from the
-            training data; None leaves the distance out.
-        uncertainty: how probabilities are predicted.
-        num_samples: posterior draws.
-        seed: of the draws.
-
-    Raises:
-        ValueError: a value is not as described.
-    """
-
-    error: OpenShare | None = 0.05
-    confidence: OpenShare = 0.95
-    cost: Positive | None = None
-    by_class: bool = False
-    score: Score = "least_confidence"
-    sets: ConformalScore | None = None
-    novelty: OpenShare | None = None
-    uncertainty: Uncertainty = "draws"
-    num_samples: Count = 20
-    seed: Natural = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.error is None and self.cost is None:
-            raise ValueError("expected a promised error, or the cost of a wrong answer, got neither")
-        if self.error is None and self.sets is not None:
-            raise ValueError("sets: expected a promised error with them, got none")
-
-    def drawn_as(self) -> dict[str, Any]:
-        """How to predict, as options of :meth:`probattn.tasks.Answering.predict`."""
-        return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
 
 
 @dataclass(frozen=True)
@@ -279,15 +232,15 @@ def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions)
             f"{calibration.source}: expected a mutual information of some inputs, got 0 for all; give it to "
             "judged_probabilities, or take another score"
         )
-    novelty = _novelty(calibration, options)
+    novelty, drawing = _novelty(calibration, options), Drawing.of(options=options)
     return Policy(
         error=options.error,
         confidence=options.confidence,
         cost=options.cost,
         score=options.score,
-        uncertainty=options.uncertainty,
-        num_samples=options.num_samples,
-        seed=options.seed,
+        uncertainty=drawing.uncertainty,
+        num_samples=drawing.num_samples,
+        seed=drawing.seed,
         limits=tuple(_limits(calibration, pilot, options, novelty)),
         sets=_sets(calibration, options),
         novelty=novelty,

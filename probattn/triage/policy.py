@@ -14,18 +14,16 @@ from pydantic import Field, ValidationError, model_validator
 from probattn.checks import shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import first_problem
-from probattn.inference.moments import Uncertainty
-from probattn.metrics.functional import ConformalScore, prediction_sets
+from probattn.metrics.functional import prediction_sets
+from probattn.options import ConformalScore, DrawingOptions, Uncertainty
 from probattn.report.record import Count, Probability, Record
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import answer_problem
+from probattn.triage.options import Score
 from probattn.triage.shift import Seen
 
 POLICY = "policy.json"
 """Usual name of the file, in the folder of its run."""
-
-Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
-"""What orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
 
 MOST = 10**8
 """Most held-out inputs, by far; numpy draws no tables of ten times as many."""
@@ -160,9 +158,9 @@ class Policy(Record):
         return self.limits[0].label is not None
 
     @property
-    def drawing(self) -> dict[str, Any]:
-        """How to predict, as options of :meth:`probattn.tasks.Answering.predict`."""
-        return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
+    def drawing(self) -> DrawingOptions:
+        """How to predict, for :meth:`probattn.tasks.Answering.predict`."""
+        return DrawingOptions(num_samples=self.num_samples, seed=self.seed, uncertainty=self.uncertainty)
 
     def decide(self, answer: Answer) -> Decision:
         """What becomes of an input.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from probattn.files.durable import digest, write_atomically
 from probattn.inference.last_layer import FeatureDistance
 from probattn.report import Sheet
 from probattn.tasks import RunError, Task, required
-from probattn.tasks.answering import Answering, Deciding
+from probattn.tasks.answering import Answering, Deciding, Drawing
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
 from probattn.tasks.networks import in_batches
 from probattn.tasks.progress import note, shown, tracked
 from probattn.triage.calibration import (
     Judged,
-    TriageOptions,
     calibrate,
     check_size,
     class_rows,
@@ -37,6 +37,7 @@ from probattn.triage.calibration import (
     set_sizes,
     shift_of,
 )
+from probattn.triage.options import TriageOptions
 from probattn.triage.page import page
 from probattn.triage.policy import (
     POLICY,
@@ -101,11 +102,9 @@ def triage_run(
     network = deciding.task.network(run)
     described = deciding.task.describe(run, network)
     held_out = deciding.held_out(data)
-    drawing = (
-        options.drawn_as()
-        if network.key == "bayesian_mean"
-        else {**options.drawn_as(), "uncertainty": "draws"}
-    )
+    drawing = required(deciding.task.answering, run).drawing(options)
+    if network.key != "bayesian_mean":
+        drawing = drawing._replace(uncertainty="draws")
     if network.key != "bayesian_mean" and options.score == "mutual_information":
         raise RunError(
             f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
@@ -130,7 +129,8 @@ def triage_run(
     }
     pilot, calibration = judged.pop("validation"), judged.pop("test")
     calibration = calibration.rows(tested.unknown)
-    policy = calibrate(calibration, pilot, replace(options, uncertainty=drawing["uncertainty"]))
+    drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
+    policy = calibrate(calibration, pilot, replace(options, **drawn))
     fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
     policy = policy.model_copy(update={**fingerprints, "novelty": _with_features(policy.novelty, features)})
     answered = decisions(calibration, policy)
@@ -193,20 +193,12 @@ def _check_replaced(file: Path) -> None:
 
 def _words_of(options: TriageOptions, data: str | None) -> str:
     """The options of the command that are not its defaults."""
-    usual = TriageOptions()
-    values: dict[str, Any] = {
-        "error": options.error,
-        **{
-            item.name: getattr(options, item.name)
-            for item in fields(options)
-            if getattr(options, item.name) != getattr(usual, item.name)
-        },
-        "data": data,
-    }
+    values = {name: getattr(options, name) for name in inspect.signature(TriageOptions).parameters}
+    changed = {name for name, value in values.items() if value != getattr(TriageOptions(), name)}
     return "".join(
         f" --{name.replace('_', '-')}{'' if value is True else f' {shlex.quote(str(value))}'}"
-        for name, value in values.items()
-        if value is not None
+        for name, value in (values | {"data": data}).items()
+        if value is not None and name in {*changed, "error", "data"}
     )
 
 
@@ -225,7 +217,7 @@ def judge(
     run: Path,
     role: str,
     inputs: HeldOut,
-    drawing: Mapping[str, Any],
+    drawing: Drawing,
     *,
     again: bool = False,
 ) -> Judged:
@@ -237,7 +229,7 @@ def judge(
     if answers is None:
         order = inputs.shortest_first()
         predictions = tracked(
-            deciding.predict(run, inputs.rows(order), **drawing),
+            deciding.predict(run, inputs.rows(order), drawing),
             f"predictions of {inputs.title}",
             total=len(order),
         )

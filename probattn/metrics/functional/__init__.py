@@ -21,7 +21,6 @@ from probattn.metrics.functional.calibration import (
     reliability_from_sums,
 )
 from probattn.metrics.functional.conformal import (
-    ConformalScore,
     conformal_quantile,
     conformal_scores,
     conformal_threshold,
@@ -82,6 +81,7 @@ from probattn.metrics.functional.significance import (
     welch_p_value,
 )
 from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
+from probattn.options import ConformalScore
 
 __all__ = [
     "BinSums",

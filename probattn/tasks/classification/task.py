@@ -39,6 +39,7 @@ from probattn.report import (
     mistakes_by_bin,
     most_uncertain,
 )
+from probattn.tasks.answering import Drawing
 from probattn.tasks.classification.answering import TextAnswering, answers_of
 from probattn.tasks.classification.answers import Answer, answers_from, object_of, write_predictions
 from probattn.tasks.classification.attribution import attribution_of
@@ -313,8 +314,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def _keep(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
         """Keeps the answers for held-out data where :mod:`probattn.triage` finds them."""
-        prediction, held_out = self.recipe.prediction, self.deciding.held_out()
-        drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
+        drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
         for key, found in answers.items():
             held_out[key].keep(run, key, drawing, list(map(object_of, found)))
 
@@ -339,16 +339,14 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             key: role of the data in the recipe.
             data: the texts.
         """
-        prediction = self.recipe.prediction
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
             batches, back = self.by_length(network, data)
             predicted = predictions(
                 network,
                 batches,
-                prediction,
-                chunk_size=prediction.chunk_size,
-                uncertainty=("draws", "moments"),
+                Drawing.of(self.recipe.prediction),
+                moments=True,
             )
             models |= {key: value.rows(back) for key, value in predicted.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)
@@ -373,7 +371,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
         binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *given)
         seconds = report.second_texts() or repeat(None)
-        chosen = answers_of(self, network, zip(report.texts, seconds, strict=False), self.recipe.prediction)
+        chosen = answers_of(
+            self, network, zip(report.texts, seconds, strict=False), Drawing.of(self.recipe.prediction)
+        )
         looked_into: list[tuple[Example, Reason, str]] = [
             *((answer.example, "chosen", GIVEN) for answer in chosen),
             *((item, "uncertain", data.source) for item in uncertain),

@@ -103,9 +103,9 @@ class ClassesDeciding(Deciding):
         ]
         return {**data, "test": replace(test, known=shared)}
 
-    def predict(self, run: Path, held: HeldOut, **drawing: Any) -> Iterator[Answer]:
+    def predict(self, run: Path, held: HeldOut, drawing: Drawing) -> Iterator[Answer]:
         """Answers for held-out examples; see the base class."""
-        return self.task.answering.of_examples(run, held.examples or (), Drawing(**drawing))
+        return self.task.answering.of_examples(run, held.examples or (), drawing)
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """Refused: a choice is among several inputs."""

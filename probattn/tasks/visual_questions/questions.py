@@ -16,6 +16,7 @@ from torch import Tensor
 from probattn.checks import shown
 from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
+from probattn.tasks.answering import Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.networks import predictions
 from probattn.tasks.visual_questions.predicting import (
@@ -138,8 +139,7 @@ def sample_of(
         for key, found in predictions(
             network,
             [network.moved(batches[network.key])],
-            options,
-            chunk_size=options.chunk_size,
+            Drawing.of(options),
             dropout=False,
         ).items()
     }

@@ -21,6 +21,7 @@ from probattn.data import (
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.report import DataSet, ModelKey, RunDescription
+from probattn.tasks.answering import Drawing
 from probattn.tasks.measured import joined
 from probattn.tasks.networks import (
     Network,
@@ -164,8 +165,7 @@ class VisualQuestionTask(
                 models = predictions(
                     network,
                     [network.moved(batch)],
-                    prediction,
-                    chunk_size=prediction.chunk_size,
+                    Drawing.of(prediction),
                     first_batch=number,
                 )
                 for model, found in models.items():

@@ -19,6 +19,7 @@ from torch import Tensor
 from probattn.inference import FeatureDistance, last_layer
 from probattn.report import Results, read_results
 from probattn.tasks import RunError, load_task, run_task
+from probattn.tasks.answering import Drawing
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images
 from probattn.tasks.held_out import HeldOut
@@ -259,10 +260,10 @@ def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
         return HeldOut("t", "in_domain", "s", ("a film",), None, ("0",), examples=(example,))
 
     answer = {"label": "0", "probabilities": {"0": 1.0}, "entropy": 0.0, "mutual_information": 0.0}
-    held("bad").keep(tmp_path, "test", {"seed": 0}, [answer])
-    assert held("bad").kept(tmp_path, "test", {"seed": 0}) == [answer]
-    assert held("worse").kept(tmp_path, "test", {"seed": 0}) is None
-    assert held("bad").kept(tmp_path, "test", {"seed": 1}) is None
+    held("bad").keep(tmp_path, "test", Drawing(seed=0), [answer])
+    assert held("bad").kept(tmp_path, "test", Drawing(seed=0)) == [answer]
+    assert held("worse").kept(tmp_path, "test", Drawing(seed=0)) is None
+    assert held("bad").kept(tmp_path, "test", Drawing(seed=1)) is None
 
 
 def test_other_heads_say_that_they_have_no_class_to_decide_about(finished) -> None:
