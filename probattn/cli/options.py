@@ -86,12 +86,12 @@ def _declared(kind: type[Options], name: str) -> Any:
     text = re.sub(r"`(\w+)`", lambda match: f"--{match[1]}" if match[1] in fields else match[0], sentence)
     if inspect.signature(kind).parameters[name].default is inspect.Parameter.empty:
         return typer.Argument(help=text)
-    least, most = bounds.get(Ge), bounds.get(Le)
+    low, high = bounds.get(Ge), bounds.get(Le)
     return typer.Option(
         f"--{name.replace('_', '-')}",
         help=text,
-        min=None if least is None else least.ge,
-        max=None if most is None else most.le,
+        min=None if low is None else low.ge,
+        max=None if high is None else high.le,
     )
 
 

@@ -29,7 +29,7 @@ from probattn.metrics.functional import (
 )
 from probattn.options import DrawingOptions
 from probattn.report import Predictions
-from probattn.report.columns import columns
+from probattn.report.columns import ClassMeasures, class_columns, detection
 from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.tasks.classification.networks import TrainedClassifier
 from probattn.tasks.classification.task import Classification
@@ -125,23 +125,22 @@ def figures(
     Returns:
         The figures by name; one that is infinite is left out.
     """
-    pilot, test = (columns(probabilities[role], None, labels[role], BINS) for role in ("validation", "test"))
-    assert test.correct is not None
-    assert pilot.correct is not None
-    wrong = ~test.correct
-    start = sequence_start(pilot.uncertainty, ~pilot.correct, error=error)
-    policy = controlled_threshold(test.uncertainty, wrong, error=error, start=start)
-    curve = risk_coverage_curve(test.uncertainty, wrong)
+    pilot, test = (class_columns(probabilities[role], None, labels[role]) for role in ("validation", "test"))
+    wrong = ~test["right"]
+    start = sequence_start(pilot["doubt"], ~pilot["right"], error=error)
+    policy = controlled_threshold(test["doubt"], wrong, error=error, start=start)
+    curve = risk_coverage_curve(test["doubt"], wrong)
     attained = curve.coverage[curve.risk <= error]
     measures: dict[Any, float | None] = {
-        **test.measures(None),
+        **ClassMeasures(BINS).figures(test),
         "coverage": float(attained.max()) if len(attained) else 0.0,
         "answered": policy.answered / len(wrong),
     }
     if ood_scores is not None:
         measures["auroc"] = ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
     elif "out_of_domain" in probabilities:
-        measures |= columns(probabilities["out_of_domain"], None, None, BINS).detection(test)
+        outside = class_columns(probabilities["out_of_domain"], None, None)
+        measures |= detection(test["uncertainty"], outside["uncertainty"])
     return {name: value for name, value in measures.items() if name in MEASURES and value is not None}
 
 

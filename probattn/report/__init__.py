@@ -63,6 +63,7 @@ from probattn.report.evaluation import (
     confident_mistakes,
     describe,
     evaluate,
+    evaluate_columns,
     mistakes_by_bin,
     most_uncertain,
 )
@@ -128,6 +129,7 @@ __all__ += [
     "compare",
     "paired_bootstrap",
     "evaluate",
+    "evaluate_columns",
     "describe",
     "most_uncertain",
     "confident_mistakes",

@@ -115,13 +115,13 @@ def compare(
     """
 
     def of_rows(data: str, model: ModelKey, rows: Rows) -> Mapping[str, float | None]:
-        return figures(select_rows(table[data, model], rows.get(data)))
+        return figures(selected(table[data, model], rows.get(data)))
 
     sizes = {data: len(next(iter(columns.values()))) for (data, _), columns in table.items()}
     return paired_bootstrap(list(table), of_rows, sizes, **options)
 
 
-def select_rows(columns: Columns, rows: Tensor | None) -> Columns:
+def selected(columns: Columns, rows: Tensor | None) -> Columns:
     """Some rows of columns, or all of them."""
     return columns if rows is None else {name: column[rows] for name, column in columns.items()}
 

@@ -1,10 +1,12 @@
-"""Measures of one model on one data set, computed from columns with one row an example, and their bootstrap."""
+"""Measures of predicted classes, computed from columns with one row an example."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import scipy
 import torch
 from torch import Tensor
 
@@ -16,116 +18,132 @@ from probattn.metrics.functional import (
     calibration_error_from_sums,
     least_confidence,
     matthews_correlation,
+    mutual_information,
     negative_log_likelihood,
     ood_auroc,
     ood_fpr,
     overconfidence_error_from_sums,
     predictive_entropy,
+    reliability_from_sums,
+    risk_coverage_curve,
     top_two_p_value,
 )
-from probattn.report.bootstrap import Rows, paired_bootstrap
-from probattn.report.measures import CLASS_MEASURES
-from probattn.report.record import ClassMeasure, DataSet, Difference, ModelKey
+from probattn.report.bootstrap import Columns
+from probattn.report.record import ClassMeasure, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
 P_VALUE = 0.05
 """Below this p-value a prediction counts as certain."""
 
+THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
+"""p-values of the PAvPU curve."""
 
-@dataclass(frozen=True)
-class Columns:
-    """One row an example, from which measures are computed; columns of labels are None without labels."""
+LEVELS = 101
+"""Quantiles kept of an entropy distribution: 0%, 1%, ..., 100%."""
 
-    entropy: Tensor  # predictive, nats, [N]
-    uncertainty: Tensor  # one minus the confidence, [N]
-    confidence: Tensor  # the largest probability, [N]
-    correct: Tensor | None  # whether the predicted class is the label, [N]
-    means: Tensor  # columns whose means are measures, [N, K]
-    names: tuple[str, ...]  # of those measures
-    classes: Tensor | None  # predicted and true, [N, 2]
-    extra_measures: tuple[ClassMeasure, ...]  # further measures of the classes
-    num_classes: int
-    num_bins: int  # of the calibration and overconfidence errors
-
-    def measures(self, rows: Tensor | None) -> dict[str, float | None]:
-        """The measures that need labels, over some rows or all; None where one is infinite."""
-        if self.correct is None:
-            return {}
-        means = _at(self.means, rows).mean(dim=0).tolist()
-        measures: dict[str, float | None] = dict(zip(self.names, means, strict=True))
-        assert self.classes is not None
-        predicted, labels = _at(self.classes, rows).unbind(dim=-1)
-        for name in self.extra_measures:
-            measures[name] = class_measure(name, predicted, labels, self.num_classes)
-        sums = self.bin_sums(rows)
-        measures["ece"] = calibration_error_from_sums(sums, "l1").item()
-        measures["overconfidence"] = overconfidence_error_from_sums(sums).item()
-        measures["aurc"] = area_under_risk_coverage(
-            _at(self.uncertainty, rows), ~_at(self.correct, rows)
-        ).item()
-        return {
-            measure: value if value is not None and value < float("inf") else None
-            for measure, value in measures.items()
-        }
-
-    def detection(
-        self, in_domain: Columns, rows: Tensor | None = None, known_rows: Tensor | None = None
-    ) -> dict[str, float | None]:
-        """AUROC and FPR95 of the entropy, which detects these examples among those of ``in_domain``."""
-        ood, reference = _at(self.entropy, rows), _at(in_domain.entropy, known_rows)
-        return {"auroc": ood_auroc(reference, ood).item(), "fpr95": ood_fpr(reference, ood).item()}
-
-    def bin_sums(self, rows: Tensor | None) -> BinSums:
-        """Sums over the reliability bins."""
-        assert self.correct is not None
-        confidence, correct = _at(self.confidence, rows), _at(self.correct, rows)
-        # The bins know of a prediction only its winning probability and whether it was right: two columns, the
-        # first of which always wins and is the label when it was, stand for all C.
-        pair = torch.stack([confidence, torch.zeros_like(confidence)], dim=-1)
-        return bin_sums(pair, (~correct).long(), n_bins=self.num_bins, validate_args=False)
+DRAWN_POINTS = 200
+"""Points kept of a risk-coverage curve."""
 
 
-def _at(column: Tensor, rows: Tensor | None) -> Tensor:
-    return column if rows is None else column[rows]
+def class_columns(probabilities: Tensor, draws: Tensor | None, labels: Tensor | None) -> dict[str, Tensor]:
+    """Columns of predicted classes, ``[N]`` each.
 
-
-def columns(
-    probabilities: Tensor,
-    draws: Tensor | None,
-    labels: Tensor | None,
-    num_bins: int,
-    extra_measures: Sequence[ClassMeasure] = (),
-) -> Columns:
-    """Computes the columns."""
+    Args:
+        probabilities: the prediction that is scored, ``[N, C]``.
+        draws: ``[P, N, C]``; None without.
+        labels: integer ``[N]``; None without, and then the columns that need labels are left out.
+    """
     probabilities = probabilities.detach().cpu().double()
-    confidence, predicted_class = probabilities.max(dim=-1)
-    means: dict[str, Tensor] = {}
-    correct = None
+    confidence, predicted = probabilities.max(dim=-1)
+    columns = {
+        "uncertainty": predictive_entropy(probabilities),
+        "doubt": least_confidence(probabilities),
+        "confidence": confidence,
+        "predicted": predicted,
+    }
     if labels is not None:
         labels = labels.cpu()
-        correct = predicted_class == labels
-        means = {
-            "accuracy": correct.double(),
+        columns |= {
+            "label": labels,
+            "right": predicted == labels,
             "nll": negative_log_likelihood(probabilities, labels),
             "brier": brier_score(probabilities, labels),
         }
-        if draws is not None:
-            draws = draws.detach().cpu()
-            right = draws.mean(dim=0).argmax(dim=-1) == labels
-            means["pavpu"] = (right == (top_two_p_value(draws) < P_VALUE)).double()
-    return Columns(
-        entropy=predictive_entropy(probabilities),
-        uncertainty=least_confidence(probabilities),
-        confidence=confidence,
-        correct=correct,
-        means=torch.stack(list(means.values()), dim=-1)
-        if means
-        else probabilities.new_zeros(len(confidence), 0),
-        names=tuple(means),
-        classes=None if labels is None else torch.stack([predicted_class, labels], dim=-1),
-        extra_measures=tuple(extra_measures),
-        num_classes=probabilities.shape[1],
-        num_bins=num_bins,
-    )
+    if draws is not None:
+        draws = draws.detach().cpu()
+        columns["information"] = mutual_information(draws)
+        if labels is not None:
+            columns["right_of_draws"] = draws.mean(dim=0).argmax(dim=-1) == labels
+            columns["p_value"] = top_two_p_value(draws)
+    return columns
+
+
+@dataclass(frozen=True)
+class ClassMeasures:
+    """Measures of the columns of :func:`class_columns`.
+
+    Attributes:
+        num_bins: bins of the reliability diagram, calibration and overconfidence errors.
+        thresholds: p-values of the PAvPU curve.
+        further: measures of the predicted classes: "matthews", "f1".
+        num_classes: C, which they need.
+    """
+
+    num_bins: int = 10
+    thresholds: Sequence[float] = THRESHOLDS
+    further: Sequence[ClassMeasure] = ()
+    num_classes: int = 0
+
+    def figures(self, columns: Columns) -> dict[str, float | None]:
+        """The measures, and the mean mutual information, of some examples; None where one is infinite."""
+        information = columns.get("information")
+        return {
+            **(self._labelled(columns) if "label" in columns else {}),
+            "mutual_information": None if information is None else max(0.0, information.mean().item()),
+        }
+
+    def _labelled(self, columns: Columns) -> dict[str, float | None]:
+        right = columns["right"]
+        values: dict[str, float | None] = {
+            "accuracy": right.double().mean().item(),
+            "nll": columns["nll"].mean().item(),
+            "brier": columns["brier"].mean().item(),
+        }
+        if "p_value" in columns:
+            certain = columns["p_value"] < P_VALUE
+            values["pavpu"] = (columns["right_of_draws"] == certain).double().mean().item()
+        for name in self.further:
+            values[name] = class_measure(name, columns["predicted"], columns["label"], self.num_classes)
+        sums = self._sums(columns)
+        values["ece"] = calibration_error_from_sums(sums, "l1").item()
+        values["overconfidence"] = overconfidence_error_from_sums(sums).item()
+        values["aurc"] = area_under_risk_coverage(columns["doubt"], ~right).item()
+        return {
+            name: value if value is not None and value < float("inf") else None
+            for name, value in values.items()
+        }
+
+    def curves(self, columns: Columns) -> dict[str, Any]:
+        """Fields of :class:`Scores` for charts."""
+        fields: dict[str, Any] = {"entropy": entropy_record(columns["uncertainty"])}
+        if "label" in columns:
+            fields["reliability"] = reliability_bins(self._sums(columns))
+            fields["risk_coverage"] = _risk_coverage(columns)
+        if "p_value" in columns:
+            fields["pavpu_curve"] = tuple(_pavpu_point(columns, threshold) for threshold in self.thresholds)
+        return fields
+
+    def _sums(self, columns: Columns) -> BinSums:
+        """Sums over the reliability bins."""
+        confidence, right = columns["confidence"], columns["right"]
+        # The bins know of a prediction only its winning probability and whether it was right: two columns, the
+        # first of which always wins and is the label when it was, stand for all C.
+        pair = torch.stack([confidence, torch.zeros_like(confidence)], dim=-1)
+        return bin_sums(pair, (~right).long(), n_bins=self.num_bins, validate_args=False)
+
+
+def detection(in_domain: Tensor, outside: Tensor) -> dict[str, float]:
+    """AUROC and FPR95 of an uncertainty, ``[N]`` and ``[M]``, that detects the examples outside among the others."""
+    return {"auroc": ood_auroc(in_domain, outside).item(), "fpr95": ood_fpr(in_domain, outside).item()}
 
 
 def class_measure(name: ClassMeasure, predicted: Tensor, labels: Tensor, num_classes: int) -> float:
@@ -140,35 +158,52 @@ def class_measure(name: ClassMeasure, predicted: Tensor, labels: Tensor, num_cla
     return multiclass_f1_score(predicted, labels, num_classes, average="macro", validate_args=False).item()
 
 
-Table = Mapping[tuple[str, ModelKey], Columns]
+def entropy_record(values: Tensor) -> Entropy:
+    """Mean and quantiles of the entropies of examples."""
+    levels = torch.linspace(0, 1, LEVELS, dtype=values.dtype)
+    # An observed value at every level, so that the curve is the empirical distribution function.
+    quantiles = values.quantile(levels, interpolation="lower")
+    return Entropy(mean=values.mean().item(), quantiles=tuple(quantiles.tolist()))
 
 
-def paired_intervals(
-    data: Sequence[DataSet], table: Table, in_domain: str, *, resamples: int, level: float, seed: int
-) -> tuple[Difference, ...]:
-    """Differences to the deterministic baseline with percentile intervals of a paired bootstrap; see ``evaluate``."""
-    if resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"evaluate: expected resamples >= 1 and 0 < level < 1, got {resamples} and {level}")
-    data_sets = {item.key: item for item in data}
+def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
+    """Records of the bins of a reliability diagram, the empty ones left out."""
+    bins = reliability_from_sums(sums)
+    edges = [
+        round(edge, 12) for edge in torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
+    ]
+    records = []
+    for index, (count, correct) in enumerate(zip(sums.counts.tolist(), sums.correct.tolist(), strict=True)):
+        if count:
+            interval = scipy.stats.binomtest(correct, count).proportion_ci(method="wilson")
+            records.append(
+                ReliabilityBin(
+                    low=edges[index],
+                    high=edges[index + 1],
+                    count=count,
+                    confidence=min(1.0, bins.confidence[index].item()),
+                    accuracy=bins.accuracy[index].item(),
+                    accuracy_low=max(0.0, float(interval.low)),
+                    accuracy_high=min(1.0, float(interval.high)),
+                )
+            )
+    return tuple(records)
 
-    def figures(key: str, model: ModelKey, rows: Rows) -> Mapping[str, float | None]:
-        item, reference = data_sets[key], table.get((in_domain, model))
-        values = measured(item, table[key, model], reference, rows.get(key), rows.get(in_domain))
-        return {name: values[name] for name in CLASS_MEASURES if name in values}
 
-    sizes = {key: item.size for key, item in data_sets.items()}
-    return paired_bootstrap(list(table), figures, sizes, resamples=resamples, level=level, seed=seed)
+def _risk_coverage(columns: Columns) -> RiskCoverage:
+    curve = risk_coverage_curve(columns["doubt"], ~columns["right"])
+    size = len(curve.risk)
+    drawn = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
+    return RiskCoverage(
+        coverage=tuple((index + 1) / size for index in drawn),
+        risk=tuple(curve.risk[index].item() for index in drawn),
+    )
 
 
-def measured(
-    item: DataSet,
-    scored: Columns,
-    in_domain: Columns | None,
-    rows: Tensor | None = None,
-    known_rows: Tensor | None = None,
-) -> dict[str, float | None]:
-    """All measures of one model, those of detection outside the domain; over some rows of both sets or all."""
-    means = scored.measures(rows)
-    if item.role != "in_domain" and in_domain is not None:
-        means |= scored.detection(in_domain, rows, known_rows)
-    return means
+def _pavpu_point(columns: Columns, threshold: float) -> PAvPUPoint:
+    p_value = columns["p_value"]
+    certain = p_value < torch.tensor(threshold, dtype=p_value.dtype)
+    agree = columns["right_of_draws"] == certain
+    return PAvPUPoint(
+        threshold=threshold, value=agree.double().mean().item(), certain=certain.double().mean().item()
+    )

@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-import scipy
 import torch
 from torch import Tensor
 
 from probattn.inference.moments import Moments
-from probattn.metrics.functional import (
-    BinSums,
-    bin_index,
-    certainty_counts,
-    mutual_information,
-    pavpu_from_counts,
-    predictive_entropy,
-    reliability_from_sums,
-    risk_coverage_curve,
-)
+from probattn.metrics.functional import bin_index, predictive_entropy
 from probattn.report.attention import Example
-from probattn.report.columns import Columns, columns, measured, paired_intervals
+from probattn.report.bootstrap import Columns, Figures, Rows, paired_bootstrap, selected
+from probattn.report.columns import THRESHOLDS, ClassMeasures, class_columns, detection
+from probattn.report.measures import CLASS_MEASURES
 from probattn.report.record import (
     MODELS,
     SINGLE,
     ClassMeasure,
     DataSet,
     Difference,
-    Entropy,
+    DrawsSource,
     ModelKey,
-    PAvPUPoint,
-    ReliabilityBin,
-    RiskCoverage,
     Scores,
 )
-
-THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
-"""p-values of the PAvPU curve."""
-
-LEVELS = 101
-"""Quantiles kept of an entropy distribution: 0%, 1%, ..., 100%."""
-
-DRAWN_POINTS = 200
-"""Points kept of a risk-coverage curve."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +44,7 @@ class Predictions:
 
     probabilities: Tensor
     draws: Tensor | None = None
-    source: Literal["posterior", "dropout", "moments"] | None = None
+    source: DrawsSource | None = None
     closed_form: float | None = None
 
     def __post_init__(self) -> None:
@@ -188,109 +169,92 @@ def evaluate(
         >>> evaluate([measured]).scores[0].values["accuracy"]
         0.75
     """
-    in_domain = next((item for item in predicted if item.data.role == "in_domain"), None)
-    if in_domain is None:
+    if not any(item.data.role == "in_domain" for item in predicted):
         raise ValueError("evaluate: expected a data set of role 'in_domain', got none")
-    table = {
-        (item.data.key, model): columns(
-            predictions.probabilities, predictions.draws, item.labels, num_bins, asked
-        )
-        for item in predicted
-        for model, predictions in item.models.items()
-    }
-    scores = tuple(
-        _scores(item, model, table[item.data.key, model], table.get((in_domain.data.key, model)), thresholds)
-        for item in predicted
-        for model in MODELS
-        if model in item.models
-    )
-    differences = paired_intervals(
+    models = [(item, model, values) for item in predicted for model, values in item.models.items()]
+    measures = ClassMeasures(num_bins, thresholds, asked, models[0][2].probabilities.shape[-1])
+    return evaluate_columns(
+        {
+            (item.data.key, model): class_columns(values.probabilities, values.draws, item.labels)
+            for item, model, values in models
+        },
         [item.data for item in predicted],
-        table,
-        in_domain.data.key,
+        measures.figures,
+        CLASS_MEASURES,
+        curves=measures.curves,
+        sources={(item.data.key, model): values.source for item, model, values in models},
         resamples=resamples,
         level=level,
         seed=seed,
     )
-    return Evaluation(scores, differences)
 
 
-def _scores(
-    item: PredictedData,
-    model: ModelKey,
-    scored: Columns,
-    in_domain: Columns | None,
-    thresholds: Sequence[float],
-) -> Scores:
-    predictions, labels = item.models[model], item.labels
-    draws = predictions.draws
-    information = None if draws is None else max(0.0, mutual_information(draws).mean().item())
-    return Scores(
-        model=model,
-        data=item.data.key,
-        values={**measured(item.data, scored, in_domain), "mutual_information": information},
-        entropy=_entropy(scored.entropy),
-        reliability=() if labels is None else reliability_bins(scored.bin_sums(None)),
-        risk_coverage=None if labels is None else _risk_coverage(scored),
-        pavpu_curve=()
-        if labels is None or draws is None
-        else _pavpu_curve(draws.cpu(), labels.cpu(), thresholds),
-        draws=predictions.source,
+def _no_curves(_: Columns) -> Mapping[str, Any]:
+    return {}
+
+
+def evaluate_columns(
+    table: Mapping[tuple[str, ModelKey], Columns],
+    data: Sequence[DataSet],
+    figures: Figures,
+    measures: Collection[str],
+    *,
+    curves: Callable[[Columns], Mapping[str, Any]] = _no_curves,
+    sources: Mapping[tuple[str, ModelKey], DrawsSource | None] = MappingProxyType({}),
+    clusters: Mapping[str, Sequence[Hashable]] | None = None,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Evaluation:
+    """The same as :func:`evaluate` of measures that are functions of columns.
+
+    Args:
+        table: columns by data set and model; a column "uncertainty" is what detects data outside the domain.
+        data: the data sets.
+        figures: measures of columns, and further figures that are not compared.
+        measures: names of those that are compared.
+        curves: fields of :class:`Scores` for charts, from columns.
+        sources: where draws come from, by data set and model.
+        clusters: the cluster of each example, by data set, where examples depend on each other.
+        resamples: bootstrap resamples.
+        level: of the intervals.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: resamples below 1; level outside (0, 1).
+    """
+    if resamples < 1 or not 0 < level < 1:
+        raise ValueError(f"evaluate: expected resamples >= 1 and 0 < level < 1, got {resamples} and {level}")
+    in_domain = next((item.key for item in data if item.role == "in_domain"), None)
+    outside = {item.key for item in data if item.role != "in_domain"}
+
+    def measured(key: str, model: ModelKey, rows: Rows) -> dict[str, float | None]:
+        columns, reference = selected(table[key, model], rows.get(key)), table.get((str(in_domain), model))
+        values = dict(figures(columns))
+        if key in outside and reference is not None and "uncertainty" in columns:
+            inside = selected({"uncertainty": reference["uncertainty"]}, rows.get(str(in_domain)))
+            values |= detection(inside["uncertainty"], columns["uncertainty"])
+        return values
+
+    def compared(key: str, model: ModelKey, rows: Rows) -> dict[str, float | None]:
+        values = measured(key, model, rows)
+        return {name: values[name] for name in measures if name in values}
+
+    scores = tuple(
+        Scores(
+            model=model,
+            data=item.key,
+            values=measured(item.key, model, {}),
+            draws=sources.get((item.key, model)),
+            **curves(table[item.key, model]),
+        )
+        for item in data
+        for model in MODELS
+        if (item.key, model) in table
     )
-
-
-def _entropy(values: Tensor) -> Entropy:
-    levels = torch.linspace(0, 1, LEVELS, dtype=values.dtype)
-    # An observed value at every level, so that the curve is the empirical distribution function.
-    quantiles = values.quantile(levels, interpolation="lower")
-    return Entropy(mean=values.mean().item(), quantiles=tuple(quantiles.tolist()))
-
-
-def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
-    """Records of the bins of a reliability diagram, the empty ones left out."""
-    bins = reliability_from_sums(sums)
-    edges = [
-        round(edge, 12) for edge in torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
-    ]
-    records = []
-    for index, (count, correct) in enumerate(zip(sums.counts.tolist(), sums.correct.tolist(), strict=True)):
-        if count:
-            interval = scipy.stats.binomtest(correct, count).proportion_ci(method="wilson")
-            records.append(
-                ReliabilityBin(
-                    low=edges[index],
-                    high=edges[index + 1],
-                    count=count,
-                    confidence=min(1.0, bins.confidence[index].item()),
-                    accuracy=bins.accuracy[index].item(),
-                    accuracy_low=max(0.0, float(interval.low)),
-                    accuracy_high=min(1.0, float(interval.high)),
-                )
-            )
-    return tuple(records)
-
-
-def _risk_coverage(scored: Columns) -> RiskCoverage:
-    assert scored.correct is not None
-    curve = risk_coverage_curve(scored.uncertainty, ~scored.correct)
-    size = len(curve.risk)
-    indices = sorted(
-        {round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()}
-    )
-    return RiskCoverage(
-        coverage=tuple((index + 1) / size for index in indices),
-        risk=tuple(curve.risk[index].item() for index in indices),
-    )
-
-
-def _pavpu_curve(draws: Tensor, labels: Tensor, thresholds: Sequence[float]) -> tuple[PAvPUPoint, ...]:
-    counts = certainty_counts(draws, labels, thresholds=thresholds)  # [K, 2, 2]
-    certain = (counts[:, :, 1].sum(dim=1) / len(labels)).tolist()
-    values = pavpu_from_counts(counts).tolist()
-    return tuple(
-        PAvPUPoint(threshold=threshold, value=value, certain=share)
-        for threshold, value, share in zip(thresholds, values, certain, strict=True)
-    )
+    sizes = {key: len(next(iter(columns.values()))) for (key, _), columns in table.items()}
+    options: dict[str, Any] = {"clusters": clusters, "resamples": resamples, "level": level, "seed": seed}
+    return Evaluation(scores, paired_bootstrap(list(table), compared, sizes, **options))
 
 
 SHOWN_DRAWS = 100

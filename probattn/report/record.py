@@ -54,6 +54,9 @@ Role = Literal["in_domain", "shifted", "out_of_domain"]
 ClassMeasure = Literal["matthews", "f1"]
 """Measures of the predicted classes that are taken where they are asked for."""
 
+DrawsSource = Literal["posterior", "dropout", "moments"]
+"""Where draws come from; of "moments" they are points."""
+
 DETECTION = ("auroc", "fpr95")
 """Measures of OOD detection."""
 
@@ -131,7 +134,7 @@ class Scores(Record):
     reliability: tuple[ReliabilityBin, ...] = ()
     risk_coverage: RiskCoverage | None = None
     pavpu_curve: tuple[PAvPUPoint, ...] = ()
-    draws: Literal["posterior", "dropout", "moments"] | None = None
+    draws: DrawsSource | None = None
 
 
 class Comparison(Record):

@@ -16,8 +16,9 @@ Calls = Literal["all", "self", "cross"]
 """Kinds of attention calls."""
 
 
-Measured = Literal["posterior", "alignment", "heads"]
-"""The posterior at each site, the distance of queries from keys, how heads differ."""
+Measured = str
+"""A topic of reports: "posterior", the posterior at each site; "alignment", the distance of queries from keys; "heads",
+how heads differ; or one that :func:`probattn.tasks.topics.register_topic` adds."""
 
 
 @dataclass(frozen=True)

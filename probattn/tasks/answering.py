@@ -179,12 +179,12 @@ class Deciding(ABC):
         """
 
     @abstractmethod
-    def predict(self, run: Path, held: HeldOut, drawing: Drawing) -> Iterator[Any]:
+    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Any]:
         """Answers for held-out inputs, as :meth:`Answering.predict` gives them.
 
         Args:
             run: folder of a finished run.
-            held: inputs of :meth:`held_out`.
+            inputs: of :meth:`held_out`.
             drawing: how to predict.
         """
 

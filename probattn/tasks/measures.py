@@ -1,11 +1,13 @@
 """Measures that several of these tasks have: their texts, and sums over bins of confidence."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from probattn.metrics.functional.calibration import BinSums, calibration_error_from_sums
+from probattn.report.columns import reliability_bins
 from probattn.report.measures import CLASS_MEASURES, MeasureText
 
 ACCURACY, ECE = CLASS_MEASURES["accuracy"], CLASS_MEASURES["ece"]
@@ -61,3 +63,8 @@ def binned_sums(columns: Tensor) -> BinSums:
 def calibration_error(columns: Tensor) -> float:
     """Expected calibration error of what :func:`bin_columns` gives."""
     return calibration_error_from_sums(binned_sums(columns), "l1").item()
+
+
+def binned_reliability(columns: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Reliability bins of a column "bins" of :func:`bin_columns`, as a field of :class:`probattn.report.Scores`."""
+    return {"reliability": reliability_bins(binned_sums(columns["bins"]))} if "bins" in columns else {}

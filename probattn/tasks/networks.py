@@ -261,9 +261,11 @@ def check_finished(folder: Path) -> Path:
 
 def share_weights(source: nn.Module, target: nn.Module) -> None:
     """Gives the target the weights of the source, where both have them by the same name and of the same shape."""
-    weights, own = source.state_dict(), target.state_dict()
+    weights, target_weights = source.state_dict(), target.state_dict()
     shared = {
-        name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape
+        name: weights[name]
+        for name in target_weights
+        if name in weights and weights[name].shape == target_weights[name].shape
     }
     target.load_state_dict(shared, strict=False)
 

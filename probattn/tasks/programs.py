@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,18 +25,21 @@ from probattn.report import (
     CLASS_MEASURES,
     MODEL_LABELS,
     Curve,
+    DataSet,
     Evaluation,
     MeasureText,
     ModelKey,
     RunDescription,
+    evaluate_columns,
     training_curves,
 )
 from probattn.report.bootstrap import Columns, Figures
+from probattn.report.record import DETECTION
 from probattn.sites import Method
 from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.answering import Limits
 from probattn.tasks.errors import RunError
-from probattn.tasks.measured import evaluation_of
+from probattn.tasks.measures import binned_reliability
 from probattn.tasks.networks import Network, Program, quiet_loading, score_modules, share_weights
 from probattn.tasks.run import describe, read_as
 from probattn.tasks.task import BASELINE, MODEL, RECIPE, AnyRecipe, AnyResults, Part, Task
@@ -157,9 +160,14 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **more: what else the records hold, such as ``data``.
         """
         data = self.topic_data(networks)
+        topics = {} if data is None else measure_topics(networks, data)
+        measured = {name for score in evaluation.scores for name in score.values}
         records: AnyResults = self.view.results_class(
             kind=self.section or "uncertainty",
-            measures=self.measures,
+            measures={
+                **self.measures,
+                **{name: CLASS_MEASURES[name] for name in DETECTION if name in measured},
+            },
             run=run,
             scores=evaluation.scores,
             differences=evaluation.differences,
@@ -167,7 +175,8 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             dynamics=same_examples(
                 [read_dynamics(item.folder, item.key, maps=item is networks[-1]) for item in networks]
             ),
-            **({} if data is None else measure_topics(networks, data)),
+            listings=(*topics.pop("listings", ()), *more.pop("listings", ())),
+            **topics,
             **more,
         )
         return records
@@ -179,15 +188,53 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         table: Mapping[tuple[str, ModelKey], Columns],
         figures: Figures,
         *,
+        data: Sequence[DataSet],
         seed: int,
-        clusters: Mapping[str, Sequence[Hashable]] | None = None,
         **more: Any,
     ) -> AnyResults:
-        """The records of networks whose measures are functions of columns, see :func:`evaluation_of`."""
-        evaluation = evaluation_of(
-            table, figures, self.measures, self.recipe.report, seed=seed, clusters=clusters
+        """The records of networks whose measures are functions of columns; see :meth:`evaluation_of`.
+
+        Args:
+            run: what was run.
+            networks: as :meth:`measure` is given them.
+            table: columns by data set and model.
+            figures: measures of columns.
+            data: the data sets.
+            seed: of the resamples.
+            **more: ``clusters``, and what else the records hold.
+        """
+        evaluation = self.evaluation_of(table, figures, data, seed=seed, clusters=more.pop("clusters", None))
+        return self.results(run, networks, evaluation, data=tuple(data), **more)
+
+    def evaluation_of(
+        self,
+        table: Mapping[tuple[str, ModelKey], Columns],
+        figures: Figures,
+        data: Sequence[DataSet],
+        *,
+        curves: Callable[[Columns], Mapping[str, Any]] = binned_reliability,
+        **options: Any,
+    ) -> Evaluation:
+        """Scores of columns and their differences to the baseline, resampled as the recipe says.
+
+        Args:
+            table: columns by data set and model.
+            figures: measures of columns.
+            data: the data sets.
+            curves: fields of :class:`probattn.report.Scores` for charts.
+            **options: of :func:`probattn.report.evaluate_columns`.
+        """
+        report = self.recipe.report
+        return evaluate_columns(
+            table,
+            data,
+            figures,
+            [*self.measures, *(name for name in DETECTION if name not in self.measures)],
+            curves=curves,
+            resamples=report.resamples,
+            level=report.level,
+            **options,
         )
-        return self.results(run, networks, evaluation, **more)
 
     @classmethod
     def head_measure(cls) -> str | None:
@@ -366,27 +413,27 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     def evaluate(self, run: Path, baseline: Path | None = None) -> AnyResults:
         """Measures the run's network, and the deterministic one beside it."""
         network = self.network(run)
-        networks = [*self.beside(run, baseline, network), network]
+        networks = [*self.baselines(run, baseline, network), network]
         return self.measure(self.describe(run, network), networks)
 
-    def beside(self, run: Path, given: Path | None, own: Network[Program]) -> list[Network[Program]]:
+    def baselines(self, run: Path, other: Path | None, trained: Network[Program]) -> list[Network[Program]]:
         """The deterministic baseline to compare with, where there is one.
 
         Args:
             run: folder of the run.
-            given: of another run that is to be the baseline; None for the one within the run.
-            own: the run's network.
+            other: folder of another run that is to be the baseline; None for the one within the run.
+            trained: the run's network.
 
         Raises:
             RunError: the run is deterministic itself, or the baseline is not.
         """
-        folder = given or run / BASELINE
-        if given is not None and own.key == "deterministic":
+        folder = other or run / BASELINE
+        if other is not None and trained.key == "deterministic":
             raise RunError(
-                f"--baseline {given}: expected a run that is compared with it, {run} is deterministic itself; give the "
+                f"--baseline {other}: expected a run that is compared with it, {run} is deterministic itself; give the "
                 "other run first"
             )
-        if own.key == "deterministic" or (given is None and not (folder / MODEL).is_dir()):
+        if trained.key == "deterministic" or (other is None and not (folder / MODEL).is_dir()):
             return []
         network = self.network(folder)
         if network.key != "deterministic":
@@ -395,14 +442,14 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             )
         return [network]
 
-    def describe(self, run: Path, own: Network[Program]) -> RunDescription:
+    def describe(self, run: Path, network: Network[Program]) -> RunDescription:
         """Description of a run folder, in words."""
         training = self.recipe.training
         precision = getattr(training, "precision", "no")
         words: dict[str, Any] = {
             "method": self.method_words(),
             "num_samples": getattr(getattr(self.recipe, "prediction", None), "num_samples", 1),
-            "device": f"{own.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
+            "device": f"{network.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
         }
         return describe(run, self.recipe, restricted=self.restricted, **(words | dict(self.words())))
 

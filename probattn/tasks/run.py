@@ -248,10 +248,10 @@ def spent(run: Path) -> dict[str, Any]:
         steps: of its network.
         seconds: of that and of the baseline beside it; a record of training holds those since the record before it.
     """
-    parts = [read_records(folder / RECORDS) for folder in (run, run / BASELINE)]
-    trained = [record for records in parts for record in records if record.get("kind") == "train"]
+    by_network = [read_records(folder / RECORDS) for folder in (run, run / BASELINE)]
+    trained = [record for records in by_network for record in records if record.get("kind") == "train"]
     return {
-        "steps": int(parts[0][-1]["step"]) if parts[0] else 0,
+        "steps": int(by_network[0][-1]["step"]) if by_network[0] else 0,
         "seconds": sum(float(record.get("seconds", 0)) for record in trained),
     }
 
@@ -273,17 +273,17 @@ def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Se
     Raises:
         RunError: they differ in another one.
     """
-    own, its = (dict(_leaves(recipe.model_dump(mode="json"))) for _, recipe in (first, other))
-    for key in sorted(own.keys() | its.keys()):
-        if own.get(key) != its.get(key) and not f"{key}.".startswith(tuple(f"{item}." for item in free)):
+    ours, theirs = (dict(_leaves(recipe.model_dump(mode="json"))) for _, recipe in (first, other))
+    for key in sorted(ours.keys() | theirs.keys()):
+        if ours.get(key) != theirs.get(key) and not f"{key}.".startswith(tuple(f"{item}." for item in free)):
             raise RunError(
-                f"{other[0]}: expected the run {first[0]} again, with {key} {own.get(key)!r}, got {its.get(key)!r}; "
-                "train it with the same recipe"
+                f"{other[0]}: expected the run {first[0]} again, with {key} {ours.get(key)!r}, got "
+                f"{theirs.get(key)!r}; train it with the same recipe"
             )
 
 
 def _check_seeds(runs: Runs) -> None:
-    """Makes sure that several runs are those of one recipe, each with a seed of its own."""
+    """Makes sure that several runs are those of one recipe, each with another seed."""
     for folder, task in runs:
         if task.view.no_seeds is not None:
             raise RunError(f"{folder}: expected one run, {task.view.no_seeds}")
@@ -314,12 +314,12 @@ def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
     Raises:
         RunError: otherwise.
     """
-    known = folder / RECIPE
+    recipe_file = folder / RECIPE
     if resume:
-        if not known.exists():
+        if not recipe_file.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if _kept(read_as(task, known), folder) != _kept(task.recipe, folder):
-            raise RunError(f"{folder}: its recipe differs from the one given; resume with {known}")
+        if _kept(read_as(task, recipe_file), folder) != _kept(task.recipe, folder):
+            raise RunError(f"{folder}: its recipe differs from the one given; resume with {recipe_file}")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 from click.testing import Result
 from scipy import sparse
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
 from probattn.cli import app
 from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification, convert
+from probattn.report import Results, read_results
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "the", "a", "was"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -76,6 +78,20 @@ def trained(recipe: Path, place: Path, *keys: str) -> Path:
     """The folder of a run that is trained with a recipe and other values of its keys."""
     succeeds("train", recipe, "--output", place, "--quiet", *overrides(*keys))
     return place
+
+
+def measured_outside(run: Path, copy: Path, section: str, rows: list[dict[str, object]]) -> Results:
+    """Results of a copy of a run that also measures ``rows`` as data outside the domain."""
+    shutil.copytree(run, copy)
+    source = copy.with_name("outside.jsonl")
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    recipe = copy / "recipe.yaml"
+    keys = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    keys[section]["out_of_domain"] = str(source)
+    recipe.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    succeeds("evaluate", copy, "--quiet")
+    succeeds("report", copy, "--quiet")
+    return read_results(copy / "metrics.json", Results)
 
 
 def bert(**options: object) -> PreTrainedModel:

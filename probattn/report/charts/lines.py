@@ -80,8 +80,11 @@ def _spoken(line: Line) -> str:
 
 
 def entropy_chart(entropies: Sequence[tuple[str, str, Entropy]], num_classes: int, title: str) -> Markup:
-    """Cumulative distributions of the predictive entropy."""
-    top = math.log(num_classes)
+    """Cumulative distributions of the predictive entropy, up to that of ``num_classes`` alike or beyond."""
+    largest = max(entropy.quantiles[-1] for _, _, entropy in entropies)
+    top = math.log(max(num_classes, 1))
+    if largest > top + 1e-6 or not top:  # sums or means over several predictions
+        top = nice_top(max(largest, 1e-3))
     x = Axis(0, top, "predictive entropy (nats)", ticks(0, top, 4))
     y = Axis(0, 1, "share of inputs at or below", ticks(0, 1, 4, percent=True))
     spoken = "; ".join(f"{label}: mean {entropy.mean:.3f}" for label, _, entropy in entropies)

@@ -41,11 +41,15 @@ def answers_from(
     predicted: PredictedData, model: ModelKey, data: TextDataset, classes: Sequence[str]
 ) -> Iterator[Answer]:
     """The predictions of one model for the texts of a data set, one by one."""
-    own = predicted.models[model]
-    information = torch.zeros(len(data)) if own.draws is None else mutual_information(own.draws)
-    item = PredictedData(predicted.data, predicted.labels, {model: own})
+    predictions = predicted.models[model]
+    information = (
+        torch.zeros(len(data)) if predictions.draws is None else mutual_information(predictions.draws)
+    )
+    item = PredictedData(predicted.data, predicted.labels, {model: predictions})
     examples = describe(item, range(len(data)), data.texts, classes, data.pairs)
-    for example, row, bits in zip(examples, own.probabilities.tolist(), information.tolist(), strict=True):
+    for example, row, bits in zip(
+        examples, predictions.probabilities.tolist(), information.tolist(), strict=True
+    ):
         yield Answer(
             example.model_copy(update={"data": None, "index": None}),
             dict(zip(classes, row, strict=True)),
@@ -56,9 +60,9 @@ def answers_from(
 def object_of(answer: Answer) -> dict[str, Any]:
     """A prediction for programs."""
     example = answer.example
-    given = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
+    texts = {"text": example.text} if example.pair is None else {"text": example.text, "pair": example.pair}
     return {
-        **given,
+        **texts,
         "label": example.predicted,
         "probability": example.probability,
         "spread": example.spread,

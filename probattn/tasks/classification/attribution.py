@@ -27,36 +27,36 @@ DELETION_DRAWS = 50
 
 
 class Word(NamedTuple):
-    """A word of a text and the places of its tokens; or a special token, which is no part of a text."""
+    """A word of a text and the indices of its tokens; or a special token, which is no part of a text."""
 
     word: str
-    places: list[int]
+    tokens: list[int]
     is_special: bool = False
 
 
 def words_of(encoding: Any, names: Sequence[str], *texts: str) -> list[Word]:
-    """Words with the places of their tokens; special tokens, which are no part of a text, by their names.
+    """Words with the indices of their tokens; special tokens, which are no part of a text, by their names.
 
     Args:
         encoding: what a fast tokenizer made of one text or pair, with offsets.
         names: the tokens.
         texts: the text, or both.
     """
-    places: dict[Any, list[int]] = {}
+    tokens: dict[Any, list[int]] = {}
     sequences, words, offsets = encoding.sequence_ids(0), encoding.word_ids(0), encoding["offset_mapping"]
     for index, word in enumerate(words):
-        known = word is not None and sequences[index] is not None
-        places.setdefault((sequences[index], word) if known else (None, index), []).append(index)
+        of_text = word is not None and sequences[index] is not None
+        tokens.setdefault((sequences[index], word) if of_text else (None, index), []).append(index)
     return [
         Word(names[some[0]], some, is_special=True)
         if text is None
         else Word(texts[text][offsets[some[0]][0] : offsets[some[-1]][1]].strip(), some)
-        for (text, _), some in places.items()
+        for (text, _), some in tokens.items()
     ]
 
 
 def attribution_of(
-    own: Network[Any],
+    network: Network[Any],
     batch: dict[str, Tensor],
     example: Example,
     names: Sequence[str],
@@ -67,25 +67,25 @@ def attribution_of(
     """Where the variance of one input's prediction comes from; None if no attention call attends to its tokens.
 
     Args:
-        own: the run's network, with latent attention.
+        network: the run's, with latent attention.
         batch: the input alone, on the network's device.
         example: what was predicted for it.
         names: of the classes.
         seed: of the draws of the deletion test, which is left out where a site learns its scale.
         reason: why it is shown.
     """
-    found = _shares(own, batch, example)
-    if found is None:
+    shares = _shares(network, batch, example)
+    if shares is None:
         return None
-    moments, tokens, words, share, by_word = found
+    moments, tokens, words, share, by_word = shares
     assert moments.slope is not None
-    begins = second_text(own.codec, example, len(tokens))
-    total = found.total
-    change = _Changing(own, batch, share, names)
+    begins = second_text(network.codec, example, len(tokens))
+    total = shares.total
+    change = _Changing(network, batch, share, names)
     leading = total.argsort(descending=True)[:LEADING_WORDS].tolist()
     slope = {site: moments.slope[site] for site in share}
-    first, second = (names[place] for place in moments.classes[0, :2].tolist())
-    removed = _removed(own, batch, seed)
+    first, second = (names[label] for label in moments.classes[0, :2].tolist())
+    removed = _removed(network, batch, seed)
     return AttributionExample(
         example=example,
         reason=reason,
@@ -93,14 +93,14 @@ def attribution_of(
         spread=float(moments.std[0, list(names).index(example.predicted)]),
         expected=change.answer(moments.logits[0]),
         words=tuple(word.word for word in words),
-        second=next((index for index, word in enumerate(words) if begins in word.places), None),
+        second=next((index for index, word in enumerate(words) if begins in word.tokens), None),
         sites=tuple(share),
         share=tuple(
             tuple(tuple(round(value, 5) for value in head) for head in item.tolist())
             for item in by_word.values()
         ),
         changes=(
-            *(change.word(words[place], float(total[place])) for place in leading),
+            *(change.word(words[word_index], float(total[word_index])) for word_index in leading),
             *(
                 change.pair(pair, tokens)
                 for pair in leading_pairs(replace(moments, share=share, slope=slope), LEADING_PAIRS)[0]
@@ -112,13 +112,13 @@ def attribution_of(
 
 
 def leading_words(
-    own: Network[Any], batch: dict[str, Tensor], example: Example, number: int = 3
+    network: Network[Any], batch: dict[str, Tensor], example: Example, number: int = 3
 ) -> tuple[str, ...]:
     """The words of an input, special tokens aside, with the largest shares of the variance of its prediction."""
-    found = _shares(own, batch, example)
-    if found is None:
+    shares = _shares(network, batch, example)
+    if shares is None:
         return ()
-    ranked = [found.words[place] for place in found.total.argsort(descending=True).tolist()]
+    ranked = [shares.words[index] for index in shares.total.argsort(descending=True).tolist()]
     return tuple(word.word for word in ranked if not word.is_special)[:number]
 
 
@@ -137,17 +137,17 @@ class _Shares(NamedTuple):
         return torch.stack([item.sum(dim=0) for item in self.by_word.values()]).sum(dim=0)
 
 
-def _shares(own: Network[Any], batch: dict[str, Tensor], example: Example) -> _Shares | None:
+def _shares(network: Network[Any], batch: dict[str, Tensor], example: Example) -> _Shares | None:
     """Where the variance of a prediction comes from; None if no attention call attends to the tokens of the input."""
-    moments = posterior_moments(own.program, batch, attribution=True, method="expansion")
+    moments = posterior_moments(network.program, batch, attribution=True, method="expansion")
     assert moments.share is not None
-    tokens = own.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    tokens = network.codec.convert_ids_to_tokens(batch["input_ids"][0].tolist())
     share = {site: value for site, value in moments.share.items() if value.shape[-1] == len(tokens)}
     if not share:
         return None
-    words = _words(own.codec, example, batch["input_ids"][0].tolist(), tokens)
+    words = _words(network.codec, example, batch["input_ids"][0].tolist(), tokens)
     by_word = {
-        site: torch.stack([value[0, ..., word.places].sum(dim=(1, 2)) for word in words], dim=1)
+        site: torch.stack([value[0, ..., word.tokens].sum(dim=(1, 2)) for word in words], dim=1)
         for site, value in share.items()
     }
     return _Shares(moments, tokens, words, share, by_word)
@@ -164,20 +164,22 @@ def _words(codec: Any, example: Example, ids: Sequence[int], tokens: Sequence[st
     return [Word(token, [index], token in special) for index, token in enumerate(tokens)]
 
 
-def _removed(own: Network[Any], batch: dict[str, Tensor], seed: int) -> dict[Any, float]:
+def _removed(network: Network[Any], batch: dict[str, Tensor], seed: int) -> dict[Any, float]:
     """The deletion test of one input, by share and by spread."""
-    record = conversion(own.net)
+    record = conversion(network.net)
     if record is None or record.method is None or record.method.learns_scale:
         return {}
     options: dict[str, Any] = {"fraction": HELD, "num_samples": DELETION_DRAWS, "seed": seed}
-    return {by: float(variance_removed(own.program, batch, by=by, **options)) for by in ("share", "spread")}
+    return {
+        by: float(variance_removed(network.program, batch, by=by, **options)) for by in ("share", "spread")
+    }
 
 
 @dataclass(frozen=True)
 class _Changing:
     """One input with half and with twice of some attention."""
 
-    own: Network[Any]
+    network: Network[Any]
     batch: Mapping[str, Tensor]
     share: Mapping[str, Tensor]
     names: Sequence[str]
@@ -192,17 +194,17 @@ class _Changing:
         factors = {}
         for site, value in self.share.items():
             factors[site] = value.new_ones(2, 1, 1, value.shape[-1])
-            factors[site][..., word.places] = _half_and_twice(value)[..., None]
+            factors[site][..., word.tokens] = _half_and_twice(value)[..., None]
         half, twice = self._answers(factors)
         return Change(key=word.word, share=share, half=half, twice=twice)
 
     def pair(self, pair: Pair, tokens: Sequence[str]) -> Change:
         """Attention of one query to one key, by one head."""
-        own = self.share[pair.site]
-        factor = own.new_ones(2, *own.shape[1:])
-        factor[:, pair.head, pair.query, pair.key] = _half_and_twice(own)[:, 0, 0]
+        share = self.share[pair.site]
+        factor = share.new_ones(2, *share.shape[1:])
+        factor[:, pair.head, pair.query, pair.key] = _half_and_twice(share)[:, 0, 0]
         half, twice = self._answers({pair.site: factor})
-        query = tokens[pair.query] if own.shape[-2] == len(tokens) else f"query {pair.query}"
+        query = tokens[pair.query] if share.shape[-2] == len(tokens) else f"query {pair.query}"
         return Change(
             key=tokens[pair.key],
             query=query,
@@ -215,7 +217,7 @@ class _Changing:
 
     def _answers(self, factors: Mapping[str, Tensor]) -> list[Answer]:
         both = {name: value.repeat(2, *[1] * (value.dim() - 1)) for name, value in self.batch.items()}
-        return [self.answer(logits) for logits in reweighted_expectation(self.own.program, both, factors)]
+        return [self.answer(logits) for logits in reweighted_expectation(self.network.program, both, factors)]
 
 
 def _half_and_twice(like: Tensor) -> Tensor:

@@ -58,10 +58,10 @@ class TextDeciding(Deciding):
             raise RunError(f"{file}: expected texts with their classes, got none")
         return texts
 
-    def predict(self, run: Path, held: HeldOut, drawing: Drawing) -> Iterator[Answer]:
+    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
         """As for texts of users."""
-        seconds: Sequence[str | None] = held.pairs or [None] * len(held.texts)
-        return self.task.answering.answered(run, zip(held.texts, seconds, strict=True), drawing)
+        seconds: Sequence[str | None] = inputs.pairs or [None] * len(inputs.texts)
+        return self.task.answering.answered(run, zip(inputs.texts, seconds, strict=True), drawing)
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of texts; see the base class."""

@@ -121,9 +121,9 @@ def head_rows(
         yield _row(network.key, call.name, text, network.codec.convert_ids_to_tokens(ids.tolist()), captured)
 
 
-def _row(key: ModelKey, site: str, text: str, tokens: Sequence[str], found: CapturedCall) -> HeadRows:
-    assert found.weights is not None
-    weights = found.weights[0][:, found.query_valid[0]].mean(dim=1)  # [H, S]
+def _row(key: ModelKey, site: str, text: str, tokens: Sequence[str], captured: CapturedCall) -> HeadRows:
+    assert captured.weights is not None
+    weights = captured.weights[0][:, captured.query_valid[0]].mean(dim=1)  # [H, S]
     return HeadRows(
         model=key,
         site=site,

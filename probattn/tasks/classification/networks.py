@@ -106,15 +106,15 @@ def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words
         RunError: the texts are pairs and the network reads single ones, or the other way round.
         DataError: no words, or no vectors.
     """
-    wanted = network.name != "self_attentive" or bool(network.config.get("gate_size"))
-    if wanted != (data.pairs is not None):
+    pairs = network.name != "self_attentive" or bool(network.config.get("gate_size"))
+    if pairs != (data.pairs is not None):
         kinds = ("single texts", "pairs of texts")
-        hint = "; for pairs give network.config a gate_size, such as 300" if not wanted else ""
+        hint = "; for pairs give network.config a gate_size, such as 300" if not pairs else ""
         raise RunError(
-            f"network {network.name!r}: expected {kinds[wanted]}, got {kinds[not wanted]} ({data.source}){hint}"
+            f"network {network.name!r}: expected {kinds[pairs]}, got {kinds[not pairs]} ({data.source}){hint}"
         )
     options = network.vocabulary or VocabularyRecipe()
-    tokenizer = word_tokenizer([*data.texts, *(data.pairs or ())], pairs=wanted, **options.model_dump())
+    tokenizer = word_tokenizer([*data.texts, *(data.pairs or ())], pairs=pairs, **options.model_dump())
     if network.embeddings is None:
         return Words(tokenizer, None)
     return Words(tokenizer, word_vectors(tokenizer.get_vocab(), network.embeddings, seed=seed))
@@ -131,23 +131,23 @@ def new_config(network: NetworkRecipe, words: Words | None = None, **options: An
     Raises:
         RunError: the recipe's entries are no configuration, or do not fit the words.
     """
-    given: dict[str, Any] = dict(network.config)
+    entries: dict[str, Any] = dict(network.config)
     if words is not None:
-        given["vocab_size"] = len(words.tokenizer)
-        given["pad_token_id"] = words.tokenizer.pad_token_id
+        entries["vocab_size"] = len(words.tokenizer)
+        entries["pad_token_id"] = words.tokenizer.pad_token_id
         if words.vectors is not None:
             size = words.vectors.weight.shape[1]
-            if given.setdefault("embedding_size", size) != size:
+            if entries.setdefault("embedding_size", size) != size:
                 raise RunError(
                     f"network.config: expected embedding_size {size}, that of the vectors, got "
-                    f"{given['embedding_size']}; leave it out"
+                    f"{entries['embedding_size']}; leave it out"
                 )
     config_class, _ = NEW_CLASSES[network.name]
-    unknown = given.keys() - config_class().to_dict().keys()
+    unknown = entries.keys() - config_class().to_dict().keys()
     if unknown:
         raise RunError(f"network.config: {network.name!r} has no entry {min(unknown)!r}")
     try:
-        return config_class(**given, **options)
+        return config_class(**entries, **options)
     except (TypeError, ValueError) as error:
         raise RunError(f"network.config: {one_line(error)}") from error
 
@@ -225,14 +225,14 @@ def load_head(
         RunError: it cannot be loaded, its head has other outputs, or the recipe names the classes too.
     """
     _check_own_labels(network, label_names or ())
-    given = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
+    labels = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
     with seeded(seed), quiet_loading():
         net, report = _load(
             auto,
             network,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            **(given | options),
+            **(labels | options),
             **config_entries(network),
         )
         _check_sizes(network, report["mismatched_keys"], label_names or ())
@@ -330,21 +330,21 @@ def _check_sizes(
     differing = sorted(mismatched)
     if not differing:
         return
-    name, saved, wanted = differing[0]
+    name, saved, expected = differing[0]
     classes = len(label_names)
-    given = f"network {shortened(network.name, 100)!r}"
+    title = f"network {shortened(network.name, 100)!r}"
     if classes and all((theirs[:1], ours[:1]) == (saved[:1], (classes,)) for _, theirs, ours in differing):
         listed = shortened(", ".join(label_names), 80)
         other = (
             f"train on data of {saved[0]} classes, or " if saved[0] > 1 else ""
         )  # a single output is regression
         raise RunError(
-            f"{given}: expected a head for the {classes} classes of the data ({listed}), got one for {saved[0]}; "
+            f"{title}: expected a head for the {classes} classes of the data ({listed}), got one for {saved[0]}; "
             f"{other}take the network without its head: "
             "AutoModel.from_pretrained(...).save_pretrained(NEW_FOLDER), and its tokenizer beside it"
         )
     raise RunError(
-        f"{given}: expected {name} of shape {list(wanted)}, got {list(saved)} ({len(differing)} such weights); make "
+        f"{title}: expected {name} of shape {list(expected)}, got {list(saved)} ({len(differing)} such weights); make "
         "network.config agree with what was saved"
     )
 

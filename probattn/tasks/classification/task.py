@@ -145,11 +145,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def sizes(self) -> Mapping[str, int]:
         """Number of texts of each part."""
         names = {"train": "training"}
-        parts = self.texts.roles()
+        data = self.texts.roles()
         return {
-            names.get(role, role): len(parts[role])
-            for role in ("train", "validation", "test")
-            if role in parts
+            names.get(role, role): len(data[role]) for role in ("train", "validation", "test") if role in data
         }
 
     def classes(self) -> Mapping[str, int]:
@@ -200,10 +198,10 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def _check_projection(self) -> None:
         """Refuses a figure that cannot be drawn before anything is trained for it."""
         report = self.recipe.report
-        wanted = (
+        drawn = (
             self.recipe.alignment is not None and report.alignment_examples and report.projection == "tsne"
         )
-        if wanted and find_spec("sklearn") is None:
+        if drawn and find_spec("sklearn") is None:
             raise RunError(
                 "report.projection: 'tsne' needs the package scikit-learn, which is not installed; install it: "
                 "pip install 'probattn[figures]', or set it to 'pca'"
@@ -315,16 +313,16 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def _keep(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
         """Keeps the answers for held-out data where :mod:`probattn.triage` finds them."""
         drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
-        for key, found in answers.items():
-            held_out[key].keep(run, key, drawing, list(map(object_of, found)))
+        for key, answers_of_role in answers.items():
+            held_out[key].keep(run, key, drawing, list(map(object_of, answers_of_role)))
 
     def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
-        known, got = class_names(network), tuple(self.texts.label_names)
-        if known != got:
-            missing = [name for name in (*known, *got) if (name in known) != (name in got)]
+        learned, got = class_names(network), tuple(self.texts.label_names)
+        if learned != got:
+            missing = [name for name in (*learned, *got) if (name in learned) != (name in got)]
             raise RunError(
-                f"{network.folder}: expected training data of the {len(known)} classes that its network learned, got "
+                f"{network.folder}: expected training data of the {len(learned)} classes that its network learned, got "
                 f"{len(got)}, which differ in {', '.join(map(repr, missing[:6])) or 'their order'}; the data have "
                 "changed since: train again"
             )
@@ -366,16 +364,16 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     ) -> dict[str, Any]:
         """Single inputs: the most uncertain ones, the most confident mistakes, attention maps."""
         report, network = self.recipe.report, networks[-1]
-        given = (data.texts, class_names(network), data.pairs)
-        uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *given)
-        mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *given)
-        binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *given)
+        inputs = (data.texts, class_names(network), data.pairs)
+        uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *inputs)
+        mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *inputs)
+        binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *inputs)
         seconds = report.second_texts() or repeat(None)
-        chosen = answers_of(
+        answers = answers_of(
             self, network, zip(report.texts, seconds, strict=False), Drawing.of(self.recipe.prediction)
         )
         looked_into: list[tuple[Example, Reason, str]] = [
-            *((answer.example, "chosen", GIVEN) for answer in chosen),
+            *((answer.example, "chosen", GIVEN) for answer in answers),
             *((item, "uncertain", data.source) for item in uncertain),
         ]
         maps, attributed = [], []
@@ -395,11 +393,11 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             "attribution": tuple(item for item in attributed if item is not None),
         }
 
-    def single(self, own: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
+    def single(self, network: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
         """One input as a batch."""
         pairs = None if example.pair is None else (example.pair,)
         single = TextDataset((example.text,), None, (), source, pairs=pairs)
-        return next(iter(self.batches(own, single)))
+        return next(iter(self.batches(network, single)))
 
     def topic_data(self, networks: Sequence[TrainedClassifier]) -> TopicData:
         """Texts as the topics of the report read them."""
@@ -453,11 +451,13 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         batches, back = self.by_length(network, data, "features")
         moved = ({name: value.to(network.device) for name, value in batch.items()} for batch in batches)
         try:
-            found = last_features(network.program, moved, last_layer(network.net, len(class_names(network))))
+            in_batches = last_features(
+                network.program, moved, last_layer(network.net, len(class_names(network)))
+            )
         except ValueError as error:
             raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
-        labels = None if found.labels is None else found.labels[back]
-        return Features(found.inputs[back], found.logits[back], labels)
+        labels = None if in_batches.labels is None else in_batches.labels[back]
+        return Features(in_batches.inputs[back], in_batches.logits[back], labels)
 
 
 def data_digest(task: TextTask) -> str:

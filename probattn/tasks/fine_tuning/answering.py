@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from probattn.report import Sheet
 from probattn.tasks.answering import DIGITS, Answering, Drawing
 from probattn.tasks.fine_tuning.encoding import Answer
-from probattn.tasks.measured import posterior_of
+from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.networks import in_batches
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ class HeadAnswering(Answering):
 
     @property
     def columns_read(self) -> tuple[str, str | None]:
-        """Those of the task."""
-        return self.task.columns_read
+        """Those of the section of examples."""
+        columns: tuple[str, str | None] = self.task.section_of_examples.columns_read
+        return columns
 
     @property
     def quotes(self) -> bool:
@@ -35,22 +36,19 @@ class HeadAnswering(Answering):
         self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
     ) -> Iterator[Answer]:
         """One answer a text; see the base class."""
-        return self.of_examples(run, (self.task.given(*row) for row in rows), drawing)
+        section = self.task.section_of_examples
+        return self.of_examples(run, (section.unlabelled(*row) for row in rows), drawing)
 
     def of_examples(
         self, run: Path, examples: Iterable[Mapping[str, Any]], drawing: Drawing
     ) -> Iterator[Answer]:
         """Answers for examples, which are read and answered batch by batch."""
         task = self.task.drawing(drawing.num_samples, drawing.seed)
-        network = task.network(run)
+        predictor = Predictor(task, task.network(run))
+        closed_form = drawing.uncertainty == "moments"
         for number, rows in enumerate(in_batches(examples, task.recipe.prediction.batch_size)):
-            encoded = task.encode(network.codec, rows)
-            batch = task.completed(network, next(task.batches(network, encoded, rows)))
-            if drawing.uncertainty == "moments" and network.key == "bayesian_mean":
-                posterior = task.closed_form(network, batch.tensors, number)
-            else:
-                posterior = posterior_of(network, *task.read(network, batch.tensors), number)
-            yield from task.answer(posterior, batch)
+            (batch,) = predictor.completed(rows)
+            yield from task.answer(predictor.drawn(batch, number, closed_form=closed_form), batch)
 
     def answers(self, answers: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""

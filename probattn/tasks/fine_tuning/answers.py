@@ -24,19 +24,19 @@ Found = tuple[str, int]
 """An answer and its first character in the context."""
 
 
-def given_answers(given: Any, starts: Any, where: str) -> Iterator[Found]:
+def given_answers(answers: Any, starts: Any, where: str) -> Iterator[Found]:
     """Answers of a row, those without text left out; ``DataError`` for what is none.
 
     Args:
-        given: an object of lists ``text`` and ``answer_start``, a list of objects with them, or texts alone.
+        answers: an object of lists ``text`` and ``answer_start``, a list of objects with them, or texts alone.
         starts: the starts where there are texts alone.
         where: place, for messages.
     """
-    texts = given
-    if isinstance(given, Mapping):
-        texts, starts = given.get("text"), given.get("answer_start")
-    elif isinstance(given, list) and all(isinstance(item, Mapping) for item in given):
-        texts, starts = ([item.get(name) for item in given] for name in ("text", "answer_start"))
+    texts = answers
+    if isinstance(answers, Mapping):
+        texts, starts = answers.get("text"), answers.get("answer_start")
+    elif isinstance(answers, list) and all(isinstance(item, Mapping) for item in answers):
+        texts, starts = ([item.get(name) for item in answers] for name in ("text", "answer_start"))
     if not isinstance(texts, list):
         texts, starts = [texts], [starts]
     if not isinstance(starts, list) or len(texts) != len(starts):
@@ -81,25 +81,27 @@ class Candidates:
         size = (len(tokens), longest)
         margin, owner = torch.full(size, -1), torch.zeros(size, dtype=torch.long)
         positions = torch.zeros(*size, 2, dtype=torch.long)
-        parts = numbers.split([len(window) for window in windows])
-        for row, (window, part) in enumerate(zip(windows, parts, strict=True)):
+        tokens_of_windows = numbers.split([len(window) for window in windows])
+        for row, (window, tokens_inside) in enumerate(zip(windows, tokens_of_windows, strict=True)):
             if not len(window):
                 continue
-            low, high = int(part.min()), int(part.max())
-            places = torch.zeros(high - low + 1, 2, dtype=torch.long)
+            low, high = int(tokens_inside.min()), int(tokens_inside.max())
+            extent = torch.zeros(high - low + 1, 2, dtype=torch.long)
             for column, which in enumerate(("amin", "amax")):  # a character of several tokens
-                places[:, column].scatter_reduce_(0, part - low, window[:, 0], which, include_self=False)
+                extent[:, column].scatter_reduce_(
+                    0, tokens_inside - low, window[:, 0], which, include_self=False
+                )
             first = torch.arange(low, high + 1)[:, None]
             last = first + torch.arange(longest)
             here = torch.minimum(first - low, high - last)
             inside = slice(low, high + 1)
             better = here > margin[inside]
             margin[inside][better], owner[inside][better] = here[better], row
-            both = [places[first - low, 0].expand_as(last), places[(last - low).clamp_max(high - low), 1]]
+            both = [extent[first - low, 0].expand_as(last), extent[(last - low).clamp_max(high - low), 1]]
             positions[inside][better] = torch.stack(both, dim=-1)[better]
-        found = margin >= 0
-        first, more = found.nonzero(as_tuple=True)
-        return cls(tokens, torch.stack([first, first + more], dim=1), owner[found], positions[found])
+        covered = margin >= 0
+        first, more = covered.nonzero(as_tuple=True)
+        return cls(tokens, torch.stack([first, first + more], dim=1), owner[covered], positions[covered])
 
     def scores(self, logits: Tensor) -> Tensor:
         """Scores of no answer and of the spans ``[..., 1 + K]``, from logits ``[..., W, 2, T]`` of all windows."""
@@ -126,10 +128,12 @@ class Candidates:
         answers = list(answers)
         if not answers:
             return [0]
-        places = {ends for text, start in answers if (ends := ends_of(self.tokens, text, start)) is not None}
+        true_ends = {
+            ends for text, start in answers if (ends := ends_of(self.tokens, text, start)) is not None
+        }
         return [
             int(outcome) + 1
-            for ends in sorted(places)
+            for ends in sorted(true_ends)
             for outcome in (self.ends == torch.tensor(ends)).all(dim=1).nonzero()
         ]
 
@@ -179,12 +183,12 @@ def best_match(
 
 def visible(context: str, offsets: Sequence[tuple[int, int]], sequences: Sequence[int | None]) -> Tensor:
     """Position and characters, without blanks around them, of a row's tokens of the context, int64 ``[n, 3]``."""
-    found = []
+    tokens = []
     for position, ((start, end), sequence) in enumerate(zip(offsets, sequences, strict=True)):
         text = context[start:end] if sequence == 1 else ""
         if text.strip():
-            found.append((position, end - len(text.lstrip()), start + len(text.rstrip())))
-    return torch.tensor(found, dtype=torch.long).view(-1, 3)
+            tokens.append((position, end - len(text.lstrip()), start + len(text.rstrip())))
+    return torch.tensor(tokens, dtype=torch.long).view(-1, 3)
 
 
 def ends_of(tokens: Tensor, text: str, start: int) -> tuple[int, int] | None:

@@ -19,10 +19,19 @@ from probattn.data.corpora import Corpus
 from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split, order, split_of
 from probattn.inference.posterior import Posterior
+from probattn.report.bootstrap import Columns
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.classes import ClassesTask
+from probattn.tasks.fine_tuning.classes import (
+    MEASURES,
+    ClassesDeciding,
+    class_evaluation,
+    class_figures,
+    class_record,
+)
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.programs import ProgramTask
 
 SEPARATOR = "|"
 """Between the endings of a text, where they stand in one string."""
@@ -36,11 +45,11 @@ def snli(split: Split) -> Rows:
     """
     origin = "https://nlp.stanford.edu/projects/snli"
     path = data_file("snli", "nli/snli_dev.jsonl", origin=origin)
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    hypotheses_of: dict[str, dict[str, str]] = defaultdict(dict)
     for line in read_text(path).splitlines():
         row = json.loads(line)
-        found[row["premise"]].setdefault(str(row["label"]), row["hypothesis"])
-    for number, (premise, hypotheses) in enumerate(found.items(), start=1):
+        hypotheses_of[row["premise"]].setdefault(str(row["label"]), row["hypothesis"])
+    for number, (premise, hypotheses) in enumerate(hypotheses_of.items(), start=1):
         if len(hypotheses) == 3 and split_of(premise) == split:
             endings = sorted(hypotheses.items(), key=lambda item: order(item[1]))
             right = [label for label, _ in endings].index(ENTAILED)
@@ -140,6 +149,18 @@ class ChoicesSection(ExamplesSection):
             "label": int(label),
         }
 
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Text, and the endings in one column."""
+        return self.text, self.endings[0]
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """A text with its endings."""
+        endings = _endings(pair)
+        if len(endings) < 2:
+            raise RunError(f"expected endings with {SEPARATOR!r} between them, got {shown(pair)}")
+        return {"text": text, "endings": endings}
+
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text."""
         return str(example["text"])
@@ -151,7 +172,7 @@ class ChoicesRecipe(HeadRecipe):
     choices: ChoicesSection = Field(description="The texts and their endings.")
 
 
-class Choices(ClassesTask):
+class Choices(HeadTask):
     """The right one of several endings, by a network for multiple choice."""
 
     section = "choices"
@@ -168,11 +189,21 @@ class Choices(ClassesTask):
         "mutual_information": "Mutual information",
     }
 
+    measures = MEASURES
+    validation_metrics = ProgramTask.validation_metrics
+    evaluation = class_evaluation
+    figures = class_figures
+
     @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """Text, and the endings in one column."""
-        section = self.section_of_examples
-        return section.text, section.endings[0]
+    def deciding(self) -> ClassesDeciding:
+        """Decisions by the validation texts and those that are measured."""
+        return ClassesDeciding(self)
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Columns of the endings."""
+        return class_record(posterior, batch)
+
+    record_unlabelled = record
 
     def collate(self, codec: Any) -> Any:
         """Rows of K endings to a batch ``[B, K, T]``."""
@@ -223,13 +254,6 @@ class Choices(ClassesTask):
     def truth(self, example: Mapping[str, Any]) -> str:
         """The right ending."""
         return str(example["endings"][example["label"]])
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """A text with its endings."""
-        endings = _endings(pair)
-        if len(endings) < 2:
-            raise RunError(f"expected endings with {SEPARATOR!r} between them, got {shown(pair)}")
-        return {"text": text, "endings": endings}
 
 
 def padded_choices(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -1,90 +1,68 @@
-"""Measures of tasks whose network chooses one of several classes."""
+"""What tasks share whose network chooses one of several classes: their measures, and decisions by them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
 
-from probattn.inference.last_layer import Features
+from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
 from probattn.inference.posterior import Posterior
-from probattn.metrics.functional import (
-    area_under_risk_coverage,
-    brier_score,
-    negative_log_likelihood,
-    top_two_p_value,
-)
+from probattn.report import DataSet, Evaluation, ModelKey
 from probattn.report.bootstrap import Columns
-from probattn.report.columns import P_VALUE
-from probattn.report.measures import CLASS_MEASURES
+from probattn.report.columns import ClassMeasures, class_columns
+from probattn.report.measures import CLASS_MEASURES, MeasureText
+from probattn.report.record import DrawsSource
 from probattn.tasks.answering import Deciding, Drawing
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.encoding import Answer, Batch
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, output_names
+from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.held_out import HeldOut
-from probattn.tasks.measures import bin_columns, calibration_error
+
+MEASURES: Mapping[str, MeasureText] = {
+    name: CLASS_MEASURES[name]
+    for name in ("accuracy", "nll", "brier", "ece", "overconfidence", "aurc", "pavpu")
+}
+
+SOURCES: Mapping[ModelKey, DrawsSource] = {"bayesian_mean": "posterior", "bayesian_moments": "moments"}
+"""Where draws come from, by model."""
 
 
-class ClassesTask(HeadTask):
-    """A class for each example; labels are int64 ``[B]`` and predictions ``[B, C]``."""
+def class_record(posterior: Posterior, batch: Batch) -> Columns:
+    """Columns of predicted classes ``[B, C]``, with the labels int64 ``[B]`` of the batch where it has some."""
+    draws = posterior.probabilities.double()
+    labels = batch.tensors.get("labels")
+    return class_columns(draws.mean(dim=0), draws if len(draws) > 1 else None, labels)
 
-    measures: ClassVar[Any] = {
-        name: CLASS_MEASURES[name] for name in ("accuracy", "nll", "brier", "ece", "aurc", "pavpu")
-    }
 
-    def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Whether each example is right."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
+def class_figures(task: HeadTask, columns: Columns) -> dict[str, float | None]:
+    """The measures of some examples, with the bins of the recipe."""
+    return ClassMeasures(task.recipe.report.bins).figures(columns)
 
-    @property
-    def deciding(self) -> ClassesDeciding:
-        """Decisions by the validation examples and those that are measured."""
-        return ClassesDeciding(self)
 
-    def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Confidence, and what is averaged."""
-        labels, draws = batch.tensors["labels"], posterior.probabilities.double()
-        probabilities = draws.mean(dim=0)
-        confidence, predicted = probabilities.max(dim=-1)
-        right = predicted == labels
-        columns = {
-            "confidence": confidence,
-            "right": right,
-            "nll": negative_log_likelihood(probabilities, labels),
-            "brier": brier_score(probabilities, labels),
-            "bins": bin_columns(
-                confidence, right, torch.arange(len(labels)), len(labels), self.recipe.report.bins
-            ),
-        }
-        if len(draws) > 1:
-            columns["certain"] = top_two_p_value(draws) < P_VALUE
-        return columns
-
-    def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some examples."""
-        right, nll = columns["right"], columns["nll"].mean().item()
-        measures: dict[str, float | None] = {
-            "accuracy": right.double().mean().item(),
-            "nll": nll if nll < float("inf") else None,
-            "brier": columns["brier"].mean().item(),
-            "ece": calibration_error(columns["bins"]),
-            "aurc": area_under_risk_coverage(1 - columns["confidence"], ~right).item(),
-        }
-        if "certain" in columns:
-            measures["pavpu"] = (right == columns["certain"]).double().mean().item()
-        return measures
+def class_evaluation(
+    task: HeadTask, table: Mapping[tuple[str, ModelKey], Columns], data: Sequence[DataSet]
+) -> Evaluation:
+    """Scores with their curves, and differences to the baseline."""
+    measures = ClassMeasures(task.recipe.report.bins)
+    return task.evaluation_of(
+        table,
+        measures.figures,
+        data,
+        curves=measures.curves,
+        sources={(key, model): SOURCES[model] for key, model in table if model in SOURCES},
+        seed=task.recipe.prediction.seed,
+    )
 
 
 class ClassesDeciding(Deciding):
     """Decisions by the validation examples and those that are measured."""
 
-    task: ClassesTask
+    task: HeadTask
 
     def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
         """The validation examples and those that are measured; see the base class."""
@@ -103,15 +81,50 @@ class ClassesDeciding(Deciding):
         ]
         return {**data, "test": replace(test, known=shared)}
 
-    def predict(self, run: Path, held: HeldOut, drawing: Drawing) -> Iterator[Answer]:
+    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
         """Answers for held-out examples; see the base class."""
-        return self.task.answering.of_examples(run, held.examples or (), drawing)
+        return self.task.answering.of_examples(run, inputs.examples or (), drawing)
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
-        """Refused: a choice is among several inputs."""
-        raise RunError(
-            f"{run}: expected a run that gives a class to each text or image, got one of {self.task.section}"
-        )
+        """What reads the features of examples; see the base class."""
+        task = self.task
+        if task.label_names() is None:  # a choice is among several inputs
+            raise RunError(
+                f"{run}: expected a run that gives a class to each text or image, got one of {task.section}"
+            )
+        network = task.network(run)
+        names = output_names(network.net.config)
+
+        def features(inputs: HeldOut | None) -> Features:
+            if inputs is None:
+                examples, title = self._training(run, names), f"training {task.unit}"
+            else:
+                section, title = task.section_of_examples, inputs.title
+                rows = inputs.examples or [section.unlabelled(text, None) for text in inputs.texts]
+                examples = [{key: row[key] for key in row if key != "label"} for row in rows]
+            total = -(-len(examples) // task.recipe.prediction.batch_size)
+            batches = network.tracked(
+                Predictor(task, network).batches(examples), f"features of {title}", total
+            )
+            moved = (
+                {name: tensor.to(network.device) for name, tensor in batch.tensors.items()}
+                for batch in batches
+            )
+            return last_features(network.program, moved, last_layer(network.net, len(names)))
+
+        return features
+
+    def _training(self, run: Path, names: Sequence[str]) -> Examples:
+        """A fixed choice of the training examples, of which a network knows the classes ``names``."""
+        task = self.task
+        if list(names) != list(task.label_names() or ()):
+            raise RunError(
+                f"{run}: expected training {task.unit} of the {len(names)} classes that its network learned, got "
+                "others; they have changed since: train again"
+            )
+        training = task.examples["train"]
+        rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]
+        return [training[row] for row in rows.sort().values.tolist()]
 
 
 def _held_out(examples: Examples, title: str, role: str, source: str) -> HeldOut:
@@ -121,6 +134,6 @@ def _held_out(examples: Examples, title: str, role: str, source: str) -> HeldOut
         source=source,
         texts=[str(example.get("name", example.get("text"))) for example in examples],
         pairs=None,
-        labels=[str(example["label"]) for example in examples],
+        labels=[str(example["label"]) for example in examples] if "label" in examples[0] else None,
         examples=examples,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,12 +25,18 @@ from probattn.data.identity import Split, split_of
 from probattn.data.region_files import opened_image
 from probattn.data.rows import class_names
 from probattn.files.durable import digest
-from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
 from probattn.inference.posterior import Posterior
 from probattn.models.program import seeded
+from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import MINILM
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.classes import ClassesDeciding, ClassesTask
+from probattn.tasks.fine_tuning.classes import (
+    MEASURES,
+    ClassesDeciding,
+    class_evaluation,
+    class_figures,
+    class_record,
+)
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import (
     Examples,
@@ -39,8 +45,9 @@ from probattn.tasks.fine_tuning.recipe import (
     HeadRecipe,
     Rows,
 )
-from probattn.tasks.held_out import HeldOut
+from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.networks import quiet_loading
+from probattn.tasks.programs import ProgramTask
 
 ENDINGS = ("png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff")
 """Of files that are read as images."""
@@ -58,10 +65,10 @@ def digits(split: Split) -> Rows:
     for number, (image, label) in enumerate(zip(data.images, data.target, strict=True)):
         if split_of(f"digit {number}") == split:
             pixels = (image * 255 / 16).astype(np.uint8)
-            place = f"digits {number}"
+            name = f"digits {number}"
             yield (
-                place,
-                {"image": np.repeat(pixels[..., None], 3, axis=2), "label": str(label), "name": place},
+                name,
+                {"image": np.repeat(pixels[..., None], 3, axis=2), "label": str(label), "name": name},
             )
 
 
@@ -85,6 +92,22 @@ class ImagesSection(ExamplesSection):
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """An image, or its path, its class, a name, and what it is known by wherever its file lies."""
+        return {**self.unlabelled_row(fields, where), "label": str(fields[self.label])}
+
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """The column of the images."""
+        return self.image, None
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """An image by its path."""
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise RunError(f"expected the path of an image, got {shown(text)}, and there is no such file")
+        return {"image": path, "name": text}
+
+    def unlabelled_row(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """An image, or its path, a name, and its content."""
         image = fields.get(self.image)
         if isinstance(image, str):
             path = Path(image).expanduser()
@@ -96,7 +119,7 @@ class ImagesSection(ExamplesSection):
             raise DataError(f"{where}: expected an image in {self.image!r}, got nothing")
         name = str(fields.get("name") or (image if isinstance(image, Path) else where))
         content = digest([image.read_bytes()]) if isinstance(image, Path) else name
-        return {"image": image, "label": str(fields[self.label]), "name": name, "content": content}
+        return {"image": image, "name": name, "content": content}
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The content of its file; of an image without one the name."""
@@ -104,7 +127,7 @@ class ImagesSection(ExamplesSection):
 
     def fingerprint(self, example: Mapping[str, Any]) -> str:
         """Content and class."""
-        return f"{example['content']}\n{example['label']}"
+        return f"{example['content']}\n{example.get('label')}"
 
     def read_file(self, path: Path) -> Rows:
         """Images of a folder whose folders are the classes."""
@@ -154,7 +177,7 @@ class ImagesRecipe(HeadRecipe):
         return self
 
 
-class Images(ClassesTask):
+class Images(HeadTask):
     """Classes of images, by a network for image classification."""
 
     section = "images"
@@ -240,57 +263,25 @@ class Images(ClassesTask):
             for row, example in enumerate(batch.examples)
         ]
 
+    measures = MEASURES
+    validation_metrics = ProgramTask.validation_metrics
+    evaluation = class_evaluation
+    figures = class_figures
+
     @property
-    def deciding(self) -> ImagesDeciding:
+    def deciding(self) -> ClassesDeciding:
         """Decisions by the validation images and those that are measured."""
-        return ImagesDeciding(self)
+        return ClassesDeciding(self)
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Columns of the classes."""
+        return class_record(posterior, batch)
+
+    record_unlabelled = record
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The class."""
         return str(example["label"])
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """An image by its path."""
-        path = Path(text).expanduser()
-        if not path.is_file():
-            raise RunError(f"expected the path of an image, got {shown(text)}, and there is no such file")
-        return {"image": path, "name": text}
-
-
-class ImagesDeciding(ClassesDeciding):
-    """Decisions by the validation images and those that are measured."""
-
-    task: Images
-
-    def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
-        """What reads the features of images; see the base class."""
-        task, network = self.task, self.task.network(run)
-        names = output_names(network.net.config)
-
-        def features(inputs: HeldOut | None) -> Features:
-            examples: Examples
-            if inputs is None:
-                if list(names) != list(task.label_names()):
-                    raise RunError(
-                        f"{run}: expected training images of the {len(names)} classes that its network learned, got "
-                        "others; they have changed since: train again"
-                    )
-                training = task.examples["train"]
-                rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]
-                examples = [training[row] for row in rows.sort().values.tolist()]
-            else:
-                examples = inputs.examples or [task.given(path, None) for path in inputs.texts]
-                examples = [{key: example[key] for key in example if key != "label"} for example in examples]
-            batches = task.batches(network, task.encode(network.codec, examples), examples)
-            title = "training images" if inputs is None else inputs.title
-            total = -(-len(examples) // task.recipe.prediction.batch_size)
-            given = (
-                {name: tensor.to(network.device) for name, tensor in batch.tensors.items()}
-                for batch in network.tracked(batches, f"features of {title}", total)
-            )
-            return last_features(network.program, given, last_layer(network.net, len(names)))
-
-        return features
 
 
 def pixels(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

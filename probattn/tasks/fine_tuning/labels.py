@@ -21,7 +21,8 @@ from probattn.report.record import BESIDE
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
+from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances, span_scores
 from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
 
@@ -70,12 +71,13 @@ class LabelsRecipe(HeadRecipe):
     labels: LabelsSection = Field(description="The texts and their labels.")
 
 
-class Labels(TextsTask):
+class Labels(HeadTask):
     """Any number of labels for each text, by a network whose outputs are decisions of their own."""
 
     section = "labels"
     recipe_class = LabelsRecipe
     unit = "texts"
+    inputs = TEXTS
     auto = AutoModelForSequenceClassification
     measures: ClassVar[Any] = {
         "micro_f1": share(
@@ -126,7 +128,7 @@ class Labels(TextsTask):
         """Texts with 1 for each of their labels, 0 for the others."""
         names = self.label_names()
         encoded = []
-        for example, inputs in zip(examples, self.tokens(codec, examples), strict=True):
+        for example, inputs in zip(examples, self.section_of_examples.tokens(codec, examples), strict=True):
             if "target" in example:
                 unknown = next((name for name in example["target"] if name not in names), None)
                 if unknown is not None:
@@ -171,9 +173,9 @@ class Labels(TextsTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each label, of the run's own network."""
-        own = next(key for key in reversed(list(columns)) if key not in BESIDE)
+        model = next(key for key in reversed(list(columns)) if key not in BESIDE)
         rows = []
-        for name, counts in zip(self.label_names(), columns[own]["decisions"].sum(dim=0), strict=True):
+        for name, counts in zip(self.label_names(), columns[model]["decisions"].sum(dim=0), strict=True):
             cells = ["" if value is None else f"{value:.3f}" for value in span_scores(counts)]
             rows.append((name, *cells, f"{int(counts[2]):,}"))
         yield Listing(
@@ -189,7 +191,7 @@ class Labels(TextsTask):
             probability = dict(zip(names, posterior.mean_probabilities[row].tolist(), strict=True))
             answers.append(
                 {
-                    **self.asked(example),
+                    **texts_of(example),
                     "labels": _listed([name for name in names if probability[name] > THRESHOLD]),
                     "probability": {name: round(value, DIGITS) for name, value in probability.items()},
                     "entropy": entropy[row].item(),

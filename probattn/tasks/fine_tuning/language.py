@@ -30,11 +30,10 @@ from probattn.tasks.classification.attribution import Word, words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.predictor import TrainedHead
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.fine_tuning.texts import text_of
 
 CANDIDATES = 5
 """Candidates for a masked token in an answer."""
@@ -89,6 +88,15 @@ class LanguageSection(ExamplesSection):
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """The text."""
         return {"text": text_of(fields.get(self.text), self.text, where)}
+
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """The column of the texts."""
+        return self.text, None
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The text."""
+        return {"text": text}
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text."""
@@ -151,7 +159,7 @@ class Language(HeadTask):
     @cached_property
     def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
         """Passages by part; those that are measured on have their masks, the same for every network."""
-        parts: dict[Any, list[Mapping[str, Any]]] = {}
+        splits: dict[Any, list[Mapping[str, Any]]] = {}
         for split, texts in self.section_of_examples.load().items():
             passages = self._passages([example["text"] for example in texts])
             if self.masked and split != "train":
@@ -161,8 +169,8 @@ class Language(HeadTask):
                 raise DataError(
                     f"{self._source(split)}: expected tokens to predict, got none; give longer texts"
                 )
-            parts[split] = passages
-        return parts
+            splits[split] = passages
+        return splits
 
     def _source(self, split: Split) -> str:
         section = self.section_of_examples
@@ -172,8 +180,8 @@ class Language(HeadTask):
         """Token numbers of each passage, and which of them are special."""
         section = self.section_of_examples
         length = min(section.block_length, self.tokenizer.model_max_length)
-        given: dict[str, Any] = {} if section.join else {"truncation": True, "max_length": length}
-        tokens = self.tokenizer(texts, return_special_tokens_mask=True, verbose=False, **given)
+        truncation: dict[str, Any] = {} if section.join else {"truncation": True, "max_length": length}
+        tokens = self.tokenizer(texts, return_special_tokens_mask=True, verbose=False, **truncation)
         pairs = zip(tokens["input_ids"], tokens["special_tokens_mask"], strict=True)
         if not section.join:
             return [{"ids": ids, "special": special} for ids, special in pairs if ids]
@@ -255,20 +263,20 @@ class Language(HeadTask):
         self, program: HeadProgram, tensors: Mapping[str, Tensor]
     ) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Logits at the predicted tokens alone: all of them, of all draws, would fill the memory."""
-        places = self._places(tensors["labels"])
+        positions = self._positions(tensors["labels"])
 
         def picked(inputs: Mapping[str, Tensor]) -> Tensor:
             logits: Tensor = program(inputs)
             rows = torch.arange(len(logits), device=logits.device)
-            return logits[rows[:, None], places.to(logits.device).repeat(len(rows) // len(places), 1)]
+            return logits[rows[:, None], positions.to(logits.device).repeat(len(rows) // len(positions), 1)]
 
         return picked
 
-    def _places(self, labels: Tensor) -> Tensor:
+    def _positions(self, labels: Tensor) -> Tensor:
         """Places of the logits of each row's predicted tokens ``[B, K]``, in order; others where a row has fewer."""
         predicted = self._labels(labels) != IGNORED
-        most = int(predicted.sum(dim=1).max())
-        return predicted.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+        width = int(predicted.sum(dim=1).max())
+        return predicted.int().argsort(dim=1, descending=True, stable=True)[:, :width]
 
     def _labels(self, labels: Tensor) -> Tensor:
         """The label that each place's logits predict."""
@@ -277,7 +285,7 @@ class Language(HeadTask):
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
         """Sums over the predicted tokens."""
         labels = batch.tensors["labels"]
-        truth = self._labels(labels).gather(1, self._places(labels))
+        truth = self._labels(labels).gather(1, self._positions(labels))
         return token_columns(posterior, truth, self.recipe.report.bins)
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
@@ -287,24 +295,24 @@ class Language(HeadTask):
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
         """Candidates for each masked token, or how surprising each word is, and mean entropies of tokens."""
         labels = batch.tensors["labels"]
-        truth = self._labels(labels).gather(1, self._places(labels))
+        truth = self._labels(labels).gather(1, self._positions(labels))
         entropy, information = posterior.entropy, posterior.mutual_information
         answers = []
         for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
-            known = truth[row] != IGNORED
-            draws = posterior.logits[:, row, known].float().log_softmax(dim=-1)
+            predicted = truth[row] != IGNORED
+            draws = posterior.logits[:, row, predicted].float().log_softmax(dim=-1)
             text = example.get("text") or self.tokenizer.decode(encoded.rows[0]["input_ids"])
-            found = (
+            answered = (
                 self._candidates(draws)
                 if self.masked
-                else _surprises(draws, truth[row, known], encoded.notes)
+                else _surprises(draws, truth[row, predicted], encoded.notes)
             )
             answers.append(
                 {
                     "text": text,
-                    **found,
-                    "entropy": _mean(entropy[row, known]),
-                    "mutual_information": _mean(information[row, known]),
+                    **answered,
+                    "entropy": _mean(entropy[row, predicted]),
+                    "mutual_information": _mean(information[row, predicted]),
                 }
             )
         return answers
@@ -314,15 +322,15 @@ class Language(HeadTask):
         probabilities = draws.exp()
         mean = probabilities.mean(dim=0)
         best = mean.topk(min(CANDIDATES, mean.shape[-1]), dim=-1).indices
-        chosen = probabilities.gather(2, best.expand(len(draws), *best.shape))
-        spread = chosen.std(dim=0) if len(chosen) > 1 else torch.zeros_like(chosen[0])
+        candidates = probabilities.gather(2, best.expand(len(draws), *best.shape))
+        spread = candidates.std(dim=0) if len(candidates) > 1 else torch.zeros_like(candidates[0])
         masks = [
             [
                 {"token": token, "probability": round(p, DIGITS), "std": round(std, DIGITS)}
                 for token, p, std in zip(map(self._token, tokens), *values, strict=True)
             ]
             for tokens, *values in zip(
-                best.tolist(), chosen.mean(dim=0).tolist(), spread.tolist(), strict=True
+                best.tolist(), candidates.mean(dim=0).tolist(), spread.tolist(), strict=True
             )
         ]
         return {"prediction": "; ".join(mask[0]["token"] for mask in masks), "masks": masks}
@@ -335,10 +343,6 @@ class Language(HeadTask):
         if not self.masked:
             return None
         return "; ".join(self._token(label) for label in example["labels"] if label != IGNORED)
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """The text."""
-        return {"text": text}
 
     @classmethod
     def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:
@@ -366,18 +370,20 @@ def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dic
 def _surprises(draws: Tensor, truth: Tensor, words: Sequence[Word] | None) -> dict[str, Any]:
     """Negative log-probability of a text's tokens but the first, and of its words."""
     density = draws.gather(2, truth.expand(len(draws), -1)[..., None])[..., 0].double()
-    each = (math.log(len(draws)) - density.logsumexp(dim=0)).tolist()
-    found: dict[str, Any] = {"surprise": math.fsum(each)}
+    surprises = (math.log(len(draws)) - density.logsumexp(dim=0)).tolist()
+    answer: dict[str, Any] = {"surprise": math.fsum(surprises)}
     if words is not None:
-        found["words"] = [
+        answer["words"] = [
             {
                 "word": word.word,
-                "surprise": round(sum(each[place - 1] for place in word.places if place), DIGITS),
+                "surprise": round(
+                    sum(surprises[position - 1] for position in word.tokens if position), DIGITS
+                ),
             }
             for word in words
-            if word.places != [0]
+            if word.tokens != [0]
         ]
-    return found
+    return answer
 
 
 def _candidate_rows(answer: Answer) -> Iterator[tuple[str, ...]]:

@@ -33,9 +33,9 @@ def token_columns(posterior: Posterior, labels: Tensor, bins: int) -> Columns:
         bins: of confidence.
     """
     size = len(labels)
-    owner, place = (labels != IGNORED).nonzero(as_tuple=True)
-    truth = labels[owner, place]
-    draws = posterior.logits[:, owner, place].float().log_softmax(dim=-1)
+    owner, position = (labels != IGNORED).nonzero(as_tuple=True)
+    truth = labels[owner, position]
+    draws = posterior.logits[:, owner, position].float().log_softmax(dim=-1)
     density = draws.gather(2, truth.expand(len(draws), -1)[..., None])[..., 0].double()
     confidence, predicted = draws.exp().mean(dim=0).max(dim=-1)
     right = predicted == truth

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Self, cast
 
 from pydantic import Field, field_validator
 
+from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
+from probattn.tasks.errors import RunError
 from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -43,7 +45,9 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 class ExampleLimits(LimitsSection):
     """Most examples to use, by role: a fixed choice that looks random; null for all."""
 
-    test: int | None = Field(default=None, ge=1, description="To test on, also of shifted data.")
+    test: int | None = Field(
+        default=None, ge=1, description="To test on, also of shifted and out-of-domain data."
+    )
 
 
 class ExamplesSection(Section):
@@ -54,10 +58,12 @@ class ExamplesSection(Section):
 
     Attributes:
         named: data sets that have a name: each reads the rows of a split.
+        unlabelled_named: names of further data sets that bring inputs without labels.
         suffixes: endings of files that the subclass reads by itself, without the dot.
     """
 
     named: ClassVar[Mapping[str, Callable[[Split], Rows]]] = {}
+    unlabelled_named: ClassVar[Collection[str]] = ()
     suffixes: ClassVar[tuple[str, ...]] = ()
 
     train: str = Field(
@@ -80,6 +86,12 @@ class ExamplesSection(Section):
         description="The same task on other material, measured beside `test`; null for none. Of a data set that has a "
         "name its test part is taken, of a file all.",
     )
+    out_of_domain: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Inputs that are not the task, which their uncertainty is to tell from those of `test`; labels are "
+        "not looked at; null for none.",
+    )
     quotes: bool = Field(
         default=True,
         description="Whether fields of a .csv or .tsv file may stand in double quotes; false for plain characters.",
@@ -100,6 +112,30 @@ class ExamplesSection(Section):
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """An example from a row; ``DataError`` names the place of one that is none."""
 
+    @property
+    @abstractmethod
+    def columns_read(self) -> tuple[str, str | None]:
+        """Columns of the inputs, and of the second texts where the task is about pairs."""
+
+    @abstractmethod
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """An example without label, as a user writes it; ``RunError`` where that cannot be."""
+
+    def unlabelled_columns(self) -> Collection[str]:
+        """The columns that data without labels must have."""
+        return [name for name in self.columns_read if name is not None]
+
+    def unlabelled_row(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """An example without label from a row; ``DataError`` names the place of one that is none."""
+        first, second = self.columns_read
+        text = text_of(fields.get(first), first, where)
+        if second is not None and not fields.get(second):
+            raise DataError(f"{where}: expected a value in {second!r}, got {shown(fields.get(second))}")
+        try:
+            return self.unlabelled(text, None if second is None else fields.get(second))
+        except RunError as error:
+            raise DataError(f"{where}: {error}") from None
+
     @abstractmethod
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text by which an example is assigned to a part: equal texts are in the same one."""
@@ -114,44 +150,51 @@ class ExamplesSection(Section):
         raise NotImplementedError(f"{type(self).__name__}: a section with suffixes overrides this")
 
     def load(self) -> dict[str, list[Mapping[str, Any]]]:
-        """All examples by part; "shifted" where such data are named.
+        """All examples by split; "shifted" and "out_of_domain" where such data are named.
 
         Raises:
             DataError: in one line, whatever is wrong with them.
         """
-        given: dict[Split, str | None] = {
-            "train": self.train,
-            "validation": self.validation,
-            "test": self.test,
-        }
+        sources: dict[Split, str | None] = {split: getattr(self, split) for split in SPLITS}
         if self.train in self.named:
-            given = {split: source or self.train for split, source in given.items()}
-        parts = {split: self.read_examples(source, split) for split, source in given.items() if source}
-        parts |= self._held_out(parts)
-        found: dict[str, list[Mapping[str, Any]]] = {
-            split: self._taken(split, parts[split]) for split in SPLITS
+            sources = {split: source or self.train for split, source in sources.items()}
+        whole = {split: self.read_examples(source, split) for split, source in sources.items() if source}
+        whole |= self._held_out(whole)
+        examples: dict[str, list[Mapping[str, Any]]] = {
+            split: self._taken(split, whole[split]) for split in SPLITS
         }
         if self.shifted is not None:
-            found["shifted"] = self._taken("test", self.read_examples(self.shifted, "test"))
-        return found
+            examples["shifted"] = self._taken("test", self.read_examples(self.shifted, "test"))
+        if self.out_of_domain is not None:
+            inputs = self.read_examples(self.out_of_domain, "test", labelled=False)
+            examples["out_of_domain"] = self._taken("test", inputs)
+        return examples
 
-    def read_examples(self, source: str, split: Split) -> list[Mapping[str, Any]]:
+    def read_examples(self, source: str, split: Split, *, labelled: bool = True) -> list[Mapping[str, Any]]:
         """The examples of one source.
+
+        Args:
+            source: as the recipe names it.
+            split: of a data set that has several.
+            labelled: whether to read their labels.
 
         Raises:
             DataError: in one line, whatever is wrong with them.
         """
+        read = self.example if labelled else self.unlabelled_row
+        columns = self.columns() if labelled else self.unlabelled_columns()
         with long_fields():
-            examples = [self.example(fields, where) for where, fields in self._rows(source, split)]
+            examples = [read(fields, where) for where, fields in self.rows(source, split, columns)]
         if not examples:
             raise DataError(f"{source}: expected examples, got none")
         return examples
 
-    def _rows(self, source: str, split: Split) -> Rows:
+    def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
+        """Rows of a source with the columns that must be there."""
         if source in self.named:
             return self.named[source](split)
         if source.startswith(PREFIX):
-            return self._hub(source, split)
+            return self._hub(source, split, columns)
         path = Path(source).expanduser()
         if path.suffix.removeprefix(".").lower() in self.suffixes or (path.is_dir() and "" in self.suffixes):
             return self.read_file(path)
@@ -159,46 +202,39 @@ class ExamplesSection(Section):
             error = other_format(path)
             also = f", or one of {', '.join(self.named)}" if self.named else ""
             raise DataError(f"{error}{also}, or {PREFIX}owner/name")
-        return self._table(open_table(path, self.columns(), quotes=self.quotes))
+        return self._table(open_table(path, columns, quotes=self.quotes), columns)
 
-    def _table(self, table: Table) -> Rows:
-        self._check(table.names, table.header)
+    def _table(self, table: Table, columns: Collection[str]) -> Rows:
+        _check(columns, table.names, table.header)
         for where, fields in table.rows:
             if fields is not None:
                 yield where, fields
 
-    def _hub(self, source: str, split: Split) -> Rows:
-        place = f"{source} ({split})"
-        table = load_hub(source.removeprefix(PREFIX), split, None, place)
-        self._check(table.column_names, place)
+    def _hub(self, source: str, split: Split, columns: Collection[str]) -> Rows:
+        title = f"{source} ({split})"
+        table = load_hub(source.removeprefix(PREFIX), split, None, title)
+        _check(columns, table.column_names, title)
         for number, fields in enumerate(table, start=1):
-            yield f"{place} row {number}", self.named_labels(fields, table.features)
+            yield f"{title} row {number}", self.named_labels(fields, table.features)
 
     def named_labels(self, fields: Mapping[str, Any], features: Mapping[str, Any]) -> Mapping[str, Any]:
         """Fields of a row of the hub, with names for the numbers of classes."""
         return {name: _names_of(value, features[name]) for name, value in fields.items()}
 
-    def _check(self, names: Sequence[str], where: str) -> None:
-        missing = [name for name in self.columns() if name not in names]
-        if missing:
-            raise DataError(
-                f"{where}: expected a column {missing[0]!r}, got {', '.join(names[:12])}; name it in the recipe"
-            )
-
-    def _held_out(self, parts: Mapping[Split, Examples]) -> dict[Split, list[Mapping[str, Any]]]:
+    def _held_out(self, whole: Mapping[Split, Examples]) -> dict[Split, list[Mapping[str, Any]]]:
         shares = {
-            "validation": 0.0 if "validation" in parts else self.validation_fraction,
-            "test": 0.0 if "test" in parts else self.test_fraction,
+            "validation": 0.0 if "validation" in whole else self.validation_fraction,
+            "test": 0.0 if "test" in whole else self.test_fraction,
         }
         cut: dict[Split, list[Mapping[str, Any]]] = {
-            split: [] for split in SPLITS if split not in parts or split == "train"
+            split: [] for split in SPLITS if split not in whole or split == "train"
         }
-        for example in parts["train"]:
+        for example in whole["train"]:
             cut[split_of(self.identity(example), shares["validation"], shares["test"])].append(example)
         empty = next((split for split, examples in cut.items() if not examples), None)
         if empty is not None:
             raise DataError(
-                f"{self.train}: {len(parts['train'])} examples are too few to set some aside for {empty}; give a "
+                f"{self.train}: {len(whole['train'])} examples are too few to set some aside for {empty}; give a "
                 f"source for {empty}, or more examples"
             )
         return cut
@@ -213,11 +249,27 @@ class ExamplesSection(Section):
     def resolved(self) -> Self:
         """The same, with the paths of files made absolute."""
         paths: dict[str, str] = {}
-        for split in (*SPLITS, "shifted"):
+        for split in (*SPLITS, "shifted", "out_of_domain"):
             source = getattr(self, split)
-            if source and source not in self.named and not source.startswith(PREFIX):
+            named = source in self.named or (split == "out_of_domain" and source in self.unlabelled_named)
+            if source and not named and not source.startswith(PREFIX):
                 paths[split] = absolute(source)
         return self.model_copy(update=paths)
+
+
+def text_of(value: Any, name: str, where: str) -> str:
+    """A field with text; ``DataError`` for another or a blank one."""
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: expected text in {name!r}, got {shown(value)}; remove the row")
+    return value
+
+
+def _check(columns: Collection[str], names: Sequence[str], where: str) -> None:
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise DataError(
+            f"{where}: expected a column {missing[0]!r}, got {', '.join(names[:12])}; name it in the recipe"
+        )
 
 
 def _names_of(value: Any, feature: Any) -> Any:

@@ -25,7 +25,8 @@ from probattn.report.bootstrap import Columns
 from probattn.sites.observation import ObservationNoise
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.texts import TextsSection, TextsTask
+from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.measures import number, share
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -34,9 +35,9 @@ STATED = (0.8, 0.95)
 """Those that are compared between models."""
 
 
-def corpus(found: Corpus, split: Split) -> Rows:
+def corpus(source: Corpus, split: Split) -> Rows:
     """Pairs of a data set of rows with their numbers."""
-    yield from found.parts()[split]
+    yield from source.parts()[split]
 
 
 RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}
@@ -80,12 +81,13 @@ class RegressionRecipe(HeadRecipe):
     regression: RegressionSection = Field(description="The texts and their numbers.")
 
 
-class Regression(TextsTask):
+class Regression(HeadTask):
     """A number for each text, with intervals, by a network with a head of one output."""
 
     section = "regression"
     recipe_class = RegressionRecipe
     unit = "texts"
+    inputs = TEXTS
     auto = AutoModelForSequenceClassification
     calibrates = True
     measures: ClassVar[Any] = {
@@ -160,7 +162,7 @@ class Regression(TextsTask):
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
         """Texts with their standardised numbers."""
         encoded = []
-        for example, inputs in zip(examples, self.tokens(codec, examples), strict=True):
+        for example, inputs in zip(examples, self.section_of_examples.tokens(codec, examples), strict=True):
             if "target" in example:
                 mean, deviation = self._standard
                 inputs["labels"] = (example["target"] - mean) / deviation
@@ -203,12 +205,12 @@ class Regression(TextsTask):
             "nll": columns["nll"].mean().item(),
         }
         for level in STATED:
-            place, percent = LEVELS.index(level), f"{100 * level:.0f}"
+            index, percent = LEVELS.index(level), f"{100 * level:.0f}"
             for prefix, ends in (("", "ends"), ("stretched_", "stretched")):
-                share_inside = coverage(columns, ends, place)
+                share_inside = coverage(columns, ends, index)
                 measures[f"{prefix}coverage_{percent}"] = share_inside
                 measures[f"{prefix}miss_{percent}"] = abs(share_inside - level)
-            stretched = columns["stretched"][:, place].T
+            stretched = columns["stretched"][:, index].T
             measures[f"score_{percent}"] = interval_score(stretched, columns["target"], level).mean().item()
         return measures
 
@@ -244,7 +246,7 @@ class Regression(TextsTask):
         )
         return [
             {
-                **self.asked(example),
+                **texts_of(example),
                 "prediction": mean,
                 "lower_80": low,
                 "upper_80": high,
@@ -266,6 +268,6 @@ def in_units(posterior: Posterior, batch: Batch) -> Posterior:
     return replace(posterior, logits=posterior.logits * deviation + mean, noise=noise)
 
 
-def coverage(columns: Columns, ends: str, place: int) -> float:
+def coverage(columns: Columns, ends: str, index: int) -> float:
     """Share of the numbers inside the intervals of a level."""
-    return interval_coverage(columns[ends][:, place].T, columns["target"]).item()
+    return interval_coverage(columns[ends][:, index].T, columns["target"]).item()

@@ -22,16 +22,15 @@ from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
-from probattn.tasks.fine_tuning.networks import TrainedHead
 from probattn.tasks.fine_tuning.predicted_tokens import (
     TOKEN_MEASURES,
     stacked,
     token_columns,
     token_figures,
 )
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.predictor import TrainedHead
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.measures import number
 
 
@@ -76,6 +75,15 @@ class SequencesSection(ExamplesSection):
         """Both texts."""
         names = {"text": self.source, "target": self.target}
         return {role: text_of(fields.get(name), name, where) for role, name in names.items()}
+
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """The column of the texts that are read."""
+        return self.source, None
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The text."""
+        return {"text": text}
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text that is read."""
@@ -124,11 +132,6 @@ class Sequences(HeadTask):
         except ImportError as error:
             raise RunError(str(error)) from error
         return super().load_data()
-
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """The column of the texts that are read."""
-        return self.section_of_examples.source, None
 
     def program_options(self) -> Mapping[str, Any]:
         """The mean number of target tokens, so that the objective is in nats per token."""
@@ -191,22 +194,18 @@ class Sequences(HeadTask):
         entropy, information = posterior.entropy, posterior.mutual_information
         answers = []
         for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
-            known = labels[row] != IGNORED
+            predicted = labels[row] != IGNORED
             answer: Answer = {"text": example["text"], "prediction": encoded.notes}
             if "target" not in example:
-                log_p = posterior.logits[:, row, known].float().log_softmax(dim=-1)
-                truth = labels[row, known].expand(len(log_p), -1)
+                log_p = posterior.logits[:, row, predicted].float().log_softmax(dim=-1)
+                truth = labels[row, predicted].expand(len(log_p), -1)
                 sums = log_p.gather(2, truth[..., None]).cpu().double().sum(dim=(1, 2))
                 answer["score"] = (sums.logsumexp(dim=0) - math.log(len(sums))).item()
-            answer["entropy"] = entropy[row, known].mean().item()
-            answer["mutual_information"] = information[row, known].mean().item()
+            answer["entropy"] = entropy[row, predicted].mean().item()
+            answer["mutual_information"] = information[row, predicted].mean().item()
             answers.append(answer)
         return answers
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The true text."""
         return str(example["target"])
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """The text."""
-        return {"text": text}

@@ -39,12 +39,10 @@ from probattn.tasks.fine_tuning.answers import (
     word_f1,
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.networks import TrainedHead
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.fine_tuning.texts import text_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
-from probattn.tasks.measured import posterior_of
 from probattn.tasks.measures import AURC, ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.networks import Network
 
@@ -94,12 +92,12 @@ def squad(version: str, split: Split) -> Rows:
     folder = os.environ.get(DATA_VARIABLE)
     base = Path(folder or "") / "squad"
     files = {"train": base / f"train-v{version}.json", "test": base / f"dev-v{version}.json"}
-    part = base / "dev-part-v2.0.json"
+    development = base / "dev-part-v2.0.json"
     tested = 0.0
     if folder and files["train"].is_file() and files["test"].is_file():
         rows = squad_rows(files["test" if split == "test" else "train"])
-    elif folder and part.is_file():
-        rows, tested = squad_rows(part), 0.1
+    elif folder and development.is_file():
+        rows, tested = squad_rows(development), 0.1
     else:
         rows = _squad_of_hub(version, "validation" if split == "test" else "train", files["train"])
     whole = split == "test" and not tested
@@ -109,17 +107,17 @@ def squad(version: str, split: Split) -> Rows:
             yield where, fields
 
 
-def _squad_of_hub(version: str, part: str, wanted: Path) -> Rows:
+def _squad_of_hub(version: str, split: str, file: Path) -> Rows:
     name = "rajpurkar/squad" if version == "1.1" else "rajpurkar/squad_v2"
     try:
-        table = load_hub(name, part, None, f"hub:{name} ({part})")
+        table = load_hub(name, split, None, f"hub:{name} ({split})")
     except DataError as error:
         raise DataError(
-            f"data set 'squad': expected squad/{wanted.name} and the development set beside it in the folder that "
+            f"data set 'squad': expected squad/{file.name} and the development set beside it in the folder that "
             f"{DATA_VARIABLE} names ({SQUAD_ORIGIN} has them), or the hub, but: {error}"
         ) from error
     for index, row in enumerate(table, start=1):
-        yield f"hub:{name} ({part}) row {index}", row
+        yield f"hub:{name} ({split}) row {index}", row
 
 
 def squad_rows(path: Path) -> Rows:
@@ -128,13 +126,13 @@ def squad_rows(path: Path) -> Rows:
         articles = json.loads(read_text(path))["data"]
         for article in articles:
             for paragraph in article["paragraphs"]:
-                for asked in paragraph["qas"]:
-                    where = f"{path} question {asked.get('id', shown(asked['question']))}"
-                    answers = [] if asked.get("is_impossible") else asked["answers"]
+                for item in paragraph["qas"]:
+                    where = f"{path} question {item.get('id', shown(item['question']))}"
+                    answers = [] if item.get("is_impossible") else item["answers"]
                     yield (
                         where,
                         {
-                            "question": asked["question"],
+                            "question": item["question"],
                             "context": paragraph["context"],
                             "answers": answers,
                         },
@@ -206,15 +204,27 @@ class SpansSection(ExamplesSection):
         """Question, context and the different answers."""
         names = {"question": self.question, "context": self.context}
         example = {role: text_of(fields.get(name), name, where) for role, name in names.items()}
-        found = dict.fromkeys(given_answers(fields.get(self.answers), fields.get(self.answer_start), where))
-        for text, start in found:
+        answers = dict.fromkeys(given_answers(fields.get(self.answers), fields.get(self.answer_start), where))
+        for text, start in answers:
             there = example["context"][start : start + len(text)] if start >= 0 else ""
             if there != text:
                 raise DataError(
                     f"{where}: expected the answer {shown(text)} at character {start} of the context (counted from 0), "
                     f"got {shown(there)}; correct its start"
                 )
-        return example | {"answers": tuple(found)}
+        return example | {"answers": tuple(answers)}
+
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Contexts, and questions as second texts."""
+        return self.context, self.question
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """A context and a question about it."""
+        for role, words in (("context", text), ("question", pair)):
+            if not (words or "").strip():
+                raise RunError(f"expected a {role} with words, got {shown(words)}")
+        return {"context": text, "question": pair}
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The context."""
@@ -297,12 +307,6 @@ class Spans(HeadTask):
         """Two outputs a token."""
         return {"num_labels": 2}
 
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """Contexts, and questions as second texts."""
-        section = self.section_of_examples
-        return section.context, section.question
-
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Share of windows with both ends right."""
         names = ("start_positions", "end_positions")
@@ -344,15 +348,15 @@ class Spans(HeadTask):
 
     def outcomes(self, posterior: Posterior, batch: Batch) -> Iterator[tuple[Candidates, Posterior]]:
         """Of each example its spans, and draws of the scores of all outcomes, no answer first, ``[P, 1, 1 + K]``."""
-        parts = posterior.logits.split([len(item.rows) for item in batch.encoded], dim=1)
-        for encoded, logits in zip(batch.encoded, parts, strict=True):
+        logits_of_examples = posterior.logits.split([len(item.rows) for item in batch.encoded], dim=1)
+        for encoded, logits in zip(batch.encoded, logits_of_examples, strict=True):
             candidates = Candidates.of(encoded.notes, self.section_of_examples.max_answer_length)
             yield candidates, Posterior(candidates.scores(logits)[:, None])
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
         """Matches, log-likelihood and confidence of each question."""
         names = ("exact", "f1", "given", "answerable", "nll", "margin", "span_exact", "span_f1")
-        found: dict[str, list[float]] = {name: [] for name in names}
+        matches: dict[str, list[float]] = {name: [] for name in names}
         confidence = []
         for example, (candidates, joint) in zip(batch.examples, self.outcomes(posterior, batch), strict=True):
             answers = [text for text, _ in example["answers"]]
@@ -360,17 +364,17 @@ class Spans(HeadTask):
             probability, outcome = probabilities.max(dim=-1)
             text = candidates.text(example["context"], int(outcome))
             confidence.append(probability)
-            found["exact"].append(best_match(exact_match, text, answers))
-            found["f1"].append(best_match(word_f1, text, answers))
-            found["given"].append(bool(outcome > 0))
-            found["answerable"].append(bool(answers))
-            found["nll"].append(negative_log_likelihood(joint, candidates.true(example["answers"])))
+            matches["exact"].append(best_match(exact_match, text, answers))
+            matches["f1"].append(best_match(word_f1, text, answers))
+            matches["given"].append(bool(outcome > 0))
+            matches["answerable"].append(bool(answers))
+            matches["nll"].append(negative_log_likelihood(joint, candidates.true(example["answers"])))
             span, margin = best_span(probabilities)
             text = candidates.text(example["context"], span)
-            found["margin"].append(margin)
-            found["span_exact"].append(best_match(exact_match, text, answers))
-            found["span_f1"].append(best_match(word_f1, text, answers))
-        columns = {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
+            matches["margin"].append(margin)
+            matches["span_exact"].append(best_match(exact_match, text, answers))
+            matches["span_f1"].append(best_match(word_f1, text, answers))
+        columns = {name: torch.tensor(values, dtype=torch.float64) for name, values in matches.items()}
         size, stacked = len(batch.examples), torch.stack(confidence)
         bins = bin_columns(stacked, columns["exact"] > 0, torch.arange(size), size, self.recipe.report.bins)
         return columns | {"confidence": stacked, "bins": bins}
@@ -378,10 +382,11 @@ class Spans(HeadTask):
     def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
         """Matches with the threshold of no answer that is best for the validation questions."""
         threshold = best_threshold(held_out["margin"], held_out["span_f1"], held_out["answerable"] == 0)
-        given = columns["margin"] <= threshold
+        answered = columns["margin"] <= threshold
         nothing = (columns["answerable"] == 0).double()
         tuned = {
-            f"{name}_tuned": torch.where(given, columns[f"span_{name}"], nothing) for name in ("exact", "f1")
+            f"{name}_tuned": torch.where(answered, columns[f"span_{name}"], nothing)
+            for name in ("exact", "f1")
         }
         return {**columns, **tuned, "threshold": torch.full_like(columns["margin"], threshold)}
 
@@ -403,13 +408,13 @@ class Spans(HeadTask):
         """Questions with and without an answer, by model."""
         rows = []
         for key, column in columns.items():
-            for kind, wanted in (("answerable", 1), ("unanswerable", 0)):
-                chosen = column["answerable"] == wanted
-                shares = [_mean(column[name][chosen]) for name in ("exact", "f1", "given", "confidence")]
+            for kind, answerable in (("answerable", 1), ("unanswerable", 0)):
+                of_kind = column["answerable"] == answerable
+                shares = [_mean(column[name][of_kind]) for name in ("exact", "f1", "given", "confidence")]
                 cells = ["" if value is None else f"{value:.1%}" for value in shares]
-                rows.append((MODEL_TITLES[key], kind, f"{int(chosen.sum()):,}", *cells))
-        own = next(iter(columns.values()))
-        long = int(own["nll"].isnan().sum())
+                rows.append((MODEL_TITLES[key], kind, f"{int(of_kind.sum()):,}", *cells))
+        columns_of_first = next(iter(columns.values()))
+        long = int(columns_of_first["nll"].isnan().sum())
         yield Listing(
             title="With and without an answer",
             headings=("Attention", "Questions", "Number", "Exact match", "F1", "Answered", "Confidence"),
@@ -447,8 +452,8 @@ class Spans(HeadTask):
             for outcome in probabilities.topk(min(BEST, len(probabilities))).indices.tolist():
                 start, end = candidates.characters(outcome)
                 text = candidates.text(example["context"], outcome)
-                given = {"answer": text, "start": start, "end": end}
-                best.append(given | {"probability": round(probabilities[outcome].item(), DIGITS)})
+                outcome_of = {"answer": text, "start": start, "end": end}
+                best.append(outcome_of | {"probability": round(probabilities[outcome].item(), DIGITS)})
             answers.append(
                 {
                     **best[0],
@@ -462,10 +467,11 @@ class Spans(HeadTask):
             )
         return answers
 
-    def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
+    def attributed(self, network: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
         """Of the window of the most probable span, the leading outcomes, no answer among them."""
-        (batch,) = self.batches(own, self.encode(own.codec, [example]), [example])
-        posterior = posterior_of(own, *self.read(own, batch.tensors), 0)
+        predictor = Predictor(self, network)
+        (batch,) = predictor.batches([example])
+        posterior = predictor.drawn(batch, 0)
         ((candidates, joint),) = self.outcomes(posterior, batch)
         probabilities = joint.mean_probabilities[0]
         span, _ = best_span(probabilities)
@@ -477,9 +483,9 @@ class Spans(HeadTask):
         outcomes = sorted([0, *leading], key=lambda outcome: -probabilities[outcome])
         texts = [candidates.text(example["context"], outcome) or NOTHING for outcome in outcomes]
         names = distinct([shortened(text, NAME) for text in texts])
-        places = torch.cat([torch.zeros(1, 2, dtype=torch.long), candidates.positions])[outcomes]
+        positions = torch.cat([torch.zeros(1, 2, dtype=torch.long), candidates.positions])[outcomes]
         best = probabilities[outcomes[0]].item()
-        found = Example(
+        shown = Example(
             data="test",
             text=example["question"],
             pair=example["context"],
@@ -489,12 +495,12 @@ class Spans(HeadTask):
             spread=joint.logits[:, 0].softmax(dim=-1)[:, outcomes[0]].std(correction=0).item(),
             entropy=joint.entropy.item(),
         )
-        inputs = own.program.inputs(batch.tensors)
-        row = {name: value[window : window + 1].to(own.device) for name, value in inputs.items()}
+        inputs = network.program.inputs(batch.tensors)
+        row = {name: value[window : window + 1].to(network.device) for name, value in inputs.items()}
         return attribution_of(
-            Network(OutcomeScores(own.program, places), own.folder, own.key, own.codec),
+            Network(OutcomeScores(network.program, positions), network.folder, network.key, network.codec),
             row,
-            found,
+            shown,
             names,
             seed=self.recipe.prediction.seed,
             reason="uncertain",
@@ -505,42 +511,35 @@ class Spans(HeadTask):
         return " / ".join(dict.fromkeys(text for text, _ in example["answers"])) or NOTHING
 
     @classmethod
-    def sheet(cls, answers: Sequence[Answer]) -> Sheet:
+    def table(cls, answers: Sequence[Answer]) -> Sheet:
         """Answers as a table, which says where there is none."""
-        return super().sheet([answer | {"answer": answer["answer"] or NOTHING} for answer in answers])
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """A context and a question about it."""
-        for role, words in (("context", text), ("question", pair)):
-            if not (words or "").strip():
-                raise RunError(f"expected a {role} with words, got {shown(words)}")
-        return {"context": text, "question": pair}
+        return super().table([answer | {"answer": answer["answer"] or NOTHING} for answer in answers])
 
 
-def _cut(codec: Any, questions: list[str], most: int) -> list[str]:
+def _cut(codec: Any, questions: list[str], limit: int) -> list[str]:
     """Questions, cut behind so many tokens."""
-    places = codec(
-        questions, add_special_tokens=False, truncation=True, max_length=most, return_offsets_mapping=True
+    offsets_of_questions = codec(
+        questions, add_special_tokens=False, truncation=True, max_length=limit, return_offsets_mapping=True
     )["offset_mapping"]
     return [
-        question[: offsets[-1][1]] if len(offsets) == most else question
-        for question, offsets in zip(questions, places, strict=True)
+        question[: offsets[-1][1]] if len(offsets) == limit else question
+        for question, offsets in zip(questions, offsets_of_questions, strict=True)
     ]
 
 
 class OutcomeScores(nn.Module):
     """Scores ``[B, K]`` of K outcomes, by first and last position in a window, from the scores of its tokens."""
 
-    def __init__(self, program: nn.Module, places: Tensor) -> None:
+    def __init__(self, program: nn.Module, positions: Tensor) -> None:
         super().__init__()
         self.program = program
         self.net = program.net
-        self.places = places
+        self.positions = positions
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Scores of rows of the window."""
         logits: Tensor = self.program(inputs)  # [B, 2, T]
-        first, last = self.places.to(logits.device).unbind(dim=1)
+        first, last = self.positions.to(logits.device).unbind(dim=1)
         return logits[:, 0, first] + logits[:, 1, last]
 
 
@@ -552,11 +551,11 @@ def distinct(names: Sequence[str]) -> list[str]:
         ['Rome', 'no answer', 'Rome (2)']
     """
     counts: Counter[str] = Counter()
-    found = []
+    unique = []
     for name in names:
         counts[name] += 1
-        found.append(f"{name} ({counts[name]})" if counts[name] > 1 else name)
-    return found
+        unique.append(f"{name} ({counts[name]})" if counts[name] > 1 else name)
+    return unique
 
 
 def best_span(probabilities: Tensor) -> tuple[int, float]:

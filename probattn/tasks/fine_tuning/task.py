@@ -1,63 +1,88 @@
-"""Tasks of pretrained networks with a head: predictions, their measures, and the report."""
+"""Tasks of pretrained networks with a head: from a recipe to a program, its measures and the report."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel
 
 from probattn.checks import shortened
-from probattn.inference.expansion import Method, expansion_pays, posterior_moments
+from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
-from probattn.models.program import HeadProgram
+from probattn.models import load, program_for
+from probattn.models.hosts.pretrained import open_pretrained
+from probattn.models.program import HeadProgram, Program
 from probattn.report import (
     AttributionExample,
     DataSet,
+    Evaluation,
     Group,
     Listing,
     ModelKey,
     Results,
+    Role,
     RunDescription,
     Sheet,
 )
 from probattn.report.bootstrap import Columns
+from probattn.report.columns import entropy_record
 from probattn.report.measures import within
+from probattn.tasks.classification.networks import load_head, load_tokenizer
 from probattn.tasks.fine_tuning.answering import HeadAnswering
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.networks import HeadNetworks, TrainedHead
-from probattn.tasks.fine_tuning.recipe import Examples
-from probattn.tasks.measured import expected_of, joined, posteriors_of
-from probattn.tasks.networks import in_batches
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData, padded
+from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
+from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe
+from probattn.tasks.measured import joined
+from probattn.tasks.measures import binned_reliability
+from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
+from probattn.tasks.programs import ProgramTask
 from probattn.tasks.topics import TopicData
 
 ATTRIBUTED = 4
 """Most uncertain examples whose variance is attributed to words."""
 ROOM = 160
 """Characters of a text in a table."""
+ROLES: Mapping[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
+"""Splits that are measured, with their role in the report."""
 
 
-class HeadTask(HeadNetworks):
+class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     """A pretrained network with a head, fine-tuned and measured by the measures of its task.
 
+    A subclass names its recipe, the Auto class of its networks and its measures, and says how examples are encoded,
+    which columns its measures are computed from, and what answers are.
+
     Attributes:
+        reads_with: the Auto class of what its networks read with.
         headings: of the table of uncertain examples, by the key of an answer.
-        inputs: the keys of an answer that are what was asked.
-        ranked_by: the key of an answer that says how uncertain it is.
-        calibrates: whether held-out examples are predicted too, see :meth:`calibrated`.
+        inputs: the keys of an answer that hold the input.
+        ranked_by: the key of an answer that holds its uncertainty.
+        calibrates: whether validation examples are predicted too, see :meth:`calibrated`.
         cluster: the key of what several examples may share, which a bootstrap then draws together, and its name in the
             plural; None where examples are independent.
     """
 
+    recipe_class: ClassVar[type[HeadRecipe]]
+    reads_with: ClassVar[Any] = AutoTokenizer
     headings: ClassVar[Mapping[str, str]]
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     ranked_by: ClassVar[str] = "entropy"
     calibrates: ClassVar[bool] = False
     cluster: ClassVar[tuple[str, str] | None] = None
+
+    @property
+    @abstractmethod
+    def auto(self) -> Any:
+        """Transformers' Auto class of the networks; a plain class attribute where it is always the same."""
+
+    @abstractmethod
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """Examples as a network reads them, with labels where the examples have some."""
 
     @abstractmethod
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
@@ -72,191 +97,278 @@ class HeadTask(HeadNetworks):
         """What is predicted of each example; :attr:`ranked_by` is among it."""
 
     @abstractmethod
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """An example without label, as a user writes it; ``RunError`` where that cannot be."""
+    def truth(self, example: Mapping[str, Any]) -> str | None:
+        """The label of an example in words, as answers show theirs; None for none."""
+
+    # Data and networks
+
+    def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
+        """Rows to a batch: padded by the tokenizer, labels stacked."""
+        return partial(padded, codec)
+
+    def label_names(self) -> Sequence[str] | None:
+        """Names of the head's outputs; None where they are not the data's."""
+        return None
+
+    def head_options(self) -> Mapping[str, Any]:
+        """Further entries of the network's configuration."""
+        return {}
+
+    def prepare(self, net: PreTrainedModel) -> None:
+        """Sets what the network is to keep of the data, before it is converted."""
+
+    def program_options(self) -> Mapping[str, Any]:
+        """Further options of the program."""
+        return {}
+
+    @cached_property
+    def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
+        """Examples by split, read once."""
+        return self.section_of_examples.load()
+
+    @property
+    def section_of_examples(self) -> Any:
+        """The section of the recipe that names them."""
+        return self.recipe.examples()[1]
+
+    def sizes(self) -> Mapping[str, int]:
+        """Number of examples of each split."""
+        names = {"train": "training"}
+        return {names.get(split, split): len(examples) for split, examples in self.examples.items()}
+
+    def load_data(self) -> HeadData:
+        """Encodes all examples, so that none is refused after training."""
+        examples, codec = self.examples, self.codec()  # in this order, so that bad data are named first
+        encoded = {split: self.encode(codec, rows) for split, rows in examples.items()}
+        rows = {split: [row for item in items for row in item.rows] for split, items in encoded.items()}
+        return HeadData(
+            rows["train"],
+            rows["validation"],
+            self.collate(codec),
+            {"data": digest(self._fingerprints()), "network": self.network_name},
+            None,
+            codec,
+        )
+
+    def _fingerprints(self) -> Iterator[str]:
+        for split, examples in self.examples.items():
+            yield split
+            yield from map(self.section_of_examples.fingerprint, examples)
+
+    def codec(self) -> Any:
+        """What the recipe's network reads with."""
+        return load_tokenizer(self.recipe.network, self.reads_with)
+
+    def untrained(self) -> PreTrainedModel:
+        """The recipe's network with a head for the data, whose attention is its own."""
+        recipe = self.recipe
+        return load_head(
+            self.auto, recipe.network, self.label_names(), seed=recipe.training.seed, **self.head_options()
+        )
+
+    def program(self, *, baseline: bool = False) -> HeadProgram:
+        """The recipe's network as a Pyro program; see the base class."""
+        data = self.data
+        net = self.untrained()
+        self.prepare(net)
+        put_methods(net, () if baseline else self.methods, self.recipe, self.network_name)
+        return self._program_of(net, num_data=len(data.train), **self.program_options())
+
+    def _program_of(self, net: nn.Module, **options: Any) -> HeadProgram:
+        program: Program = program_for(net, **options)
+        assert isinstance(program, HeadProgram)
+        return program
+
+    def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        """Nothing beside the parts of the loss; a task may have more."""
+        return {}
+
+    def save_beside(self, program: HeadProgram, folder: Path) -> None:
+        """Saves what the network reads with."""
+        self.data.codec.save_pretrained(folder)
+
+    def network(self, folder: Path) -> TrainedHead:
+        """Loads a trained network and what it reads with."""
+        path = check_finished(folder)
+        with quiet_loading():
+            net = load(path)
+            codec = open_pretrained(self.reads_with, path)
+        return Network(on_device(self._program_of(net)), folder, model_key(net), codec)
+
+    @property
+    def network_name(self) -> str:
+        """What the recipe calls its network."""
+        return str(getattr(self.recipe.network, "new", None) or self.recipe.network.name)
+
+    def words(self) -> Mapping[str, Any]:
+        """Network and data, in words."""
+        return {
+            "network": self.network_name,
+            "data": self.section_of_examples.train,
+            "train_size": len(self.examples["train"]),
+        }
+
+    # Predictions and their measures
 
     @property
     def answering(self) -> HeadAnswering:
         """Answers of the head."""
         return HeadAnswering(self)
 
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """Usual columns of the texts, and of the second texts where the task is about pairs."""
-        return "text", None
-
-    def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
-        """Columns with what the held-out examples say about them."""
-        return columns
-
-    def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
-        """Further tables of the report, from the columns of the test examples by model."""
-        return ()
-
-    def batches(
-        self, network: TrainedHead, encoded: Sequence[Encoded], examples: Examples
-    ) -> Iterator[Batch]:
-        """Batches of encoded examples, in order."""
-        collate = self.collate(network.codec)
-        for places in in_batches(range(len(examples)), self.recipe.prediction.batch_size):
-            parts = [encoded[place] for place in places]
-            rows = [row for item in parts for row in item.rows]
-            yield Batch([examples[place] for place in places], parts, collate(rows), network.net.config)
+    def reading(
+        self, program: HeadProgram, tensors: Mapping[str, Tensor]
+    ) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        """What is predicted of a batch, as a function of its inputs: the program's prediction, or a share of it."""
+        return program
 
     def completed(self, network: TrainedHead, batch: Batch) -> Batch:
         """A batch with what the network itself adds before it is measured, such as a text that it generates."""
         return batch
 
-    def reading(
-        self, program: HeadProgram, tensors: Mapping[str, Tensor]
-    ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """What is predicted of a batch, as a function of its inputs: the program's prediction, or a part of it."""
-        return program
+    def record_unlabelled(self, posterior: Posterior, batch: Batch) -> Columns:
+        """What of :meth:`record` needs no labels and is measured of out-of-domain examples."""
+        return {}
 
-    def posteriors(
-        self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int
-    ) -> dict[ModelKey, Posterior]:
-        """Predictions of a batch by model: of latent attention of draws, at its expectation, and in closed form."""
-        found = posteriors_of(network, *self.read(network, tensors), number)
-        drawn = found.get("bayesian_mean")
-        if drawn is not None and expansion_pays(
-            drawn.logits, self.recipe.prediction.num_samples, network.program.link
-        ):
-            found["bayesian_moments"] = self.closed_form(network, tensors, number, "expansion")
-        return found
+    @property
+    def detects(self) -> bool:
+        """Whether data are measured that the uncertainty is to tell from those of the domain."""
+        return len(self.measured_splits) > 1
 
-    def read(self, network: TrainedHead, tensors: Mapping[str, Tensor]) -> tuple[Any, dict[str, Tensor], Any]:
-        """What reads a batch, its inputs on the network's device, and how to predict."""
-        program = network.program
-        inputs = {name: value.to(network.device) for name, value in program.inputs(tensors).items()}
-        return self.reading(program, tensors), inputs, self.recipe.prediction
+    def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
+        """Columns with what the validation examples say about them."""
+        return columns
 
-    def closed_form(
-        self, network: TrainedHead, tensors: Mapping[str, Tensor], number: int, method: Method = "auto"
-    ) -> Posterior:
-        """Predictions of a batch in closed form: points with its mean and covariance instead of draws."""
-        read, inputs, prediction = self.read(network, tensors)
-        moments = posterior_moments(
-            read,
-            inputs,
-            method=method,
-            num_samples=max(prediction.num_samples, 2),
-            seed=(prediction.seed, number),
+    def evaluation(
+        self, table: Mapping[tuple[str, ModelKey], Columns], data: Sequence[DataSet]
+    ) -> Evaluation:
+        """Scores of the columns by data set and model, and their differences to the baseline."""
+
+        def figures(columns: Columns) -> dict[str, float | None]:
+            return self.figures(columns) if columns.keys() != {"uncertainty"} else {}
+
+        def curves(columns: Columns) -> dict[str, Any]:
+            entropies = columns.get("uncertainty") if self.ranked_by == "entropy" else None
+            entropy = {} if entropies is None else {"entropy": entropy_record(entropies)}
+            return {**binned_reliability(columns), **entropy}
+
+        return self.evaluation_of(
+            table,
+            figures,
+            data,
+            curves=curves,
+            seed=self.recipe.prediction.seed,
+            clusters={key: self._clusters(key) for key in self.measured_splits} if self.cluster else None,
         )
-        points = moments.draws(max(prediction.num_samples, moments.classes.shape[-1] + 1))
-        return replace(points, logits=points.logits.cpu())
+
+    def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
+        """Further tables of the report, from the columns of the test examples by model."""
+        return ()
+
+    def attributed(self, network: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
+        """Where the variance of an example's answer comes from; None where the task has one number a word, or none."""
+        return None
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> Results:
         """Predicts the test examples with every network and measures the predictions."""
-        last = networks[-1]
         table: dict[tuple[str, ModelKey], Columns] = {}
         answers: list[Answer] = []
         for network in networks:
-            held = self._predicted(network, "validation")[0] if self.calibrates else {}
+            predictor = Predictor(self, network)
+            validation = (
+                predictor.columns(self.examples["validation"], "validation")[0] if self.calibrates else {}
+            )
             for key in self.measured_splits:
-                found, given = self._predicted(network, key)
-                answers = given if key == "test" else answers
-                table |= {
-                    (key, model): self.calibrated(columns, held[model]) if held else columns
-                    for model, columns in found.items()
-                    if not held or model in held
-                }
-        home = {model: columns for (key, model), columns in table.items() if key == "test"}
-        return self.results_of(
+                labelled = key != "out_of_domain"
+                by_model, predicted = predictor.columns(self.examples[key], key, labelled=labelled)
+                answers = predicted if key == "test" else answers
+                for model, columns in by_model.items():
+                    if not validation or not labelled:
+                        table[key, model] = columns
+                    elif model in validation:
+                        table[key, model] = self.calibrated(columns, validation[model])
+        test = {model: columns for (key, model), columns in table.items() if key == "test"}
+        data = tuple(self.described(key) for key in self.measured_splits)
+        return self.results(
             run,
             networks,
-            table,
-            self.figures,
-            seed=self.recipe.prediction.seed,
-            clusters={key: self._clusters(key) for key in self.measured_splits} if self.cluster else None,
-            data=tuple(self.described(key) for key in self.measured_splits),
-            listings=(*self.listings(home), *self._uncertain(answers)),
-            attribution=tuple(self._attributed(last, answers)),
+            self.evaluation(table, data),
+            data=data,
+            listings=(*self.listings(test), *self._shown(answers, test[networks[-1].key])),
+            attribution=tuple(self._attributed(networks[-1], answers)),
+            classes=tuple(self.label_names() or ()),
         )
 
     @property
     def measured_splits(self) -> list[str]:
-        """The parts of the data that are measured."""
-        return [key for key in ("test", "shifted") if key in self.examples]
+        """The splits that are measured."""
+        return [key for key in ROLES if key in self.examples]
 
     def _clusters(self, key: str) -> list[str]:
-        """What each example of a part shares with others; nothing where examples are independent."""
+        """What each example of a split shares with others; nothing where examples are independent."""
         return [] if self.cluster is None else [example[self.cluster[0]] for example in self.examples[key]]
 
     def described(self, key: str) -> DataSet:
-        """A part of the data that is measured, as the report names it."""
+        """A split that is measured, as the report names it."""
         section = self.section_of_examples
-        source = section.shifted if key == "shifted" else section.test or section.train
-        named = section.shifted if key == "shifted" else section.train
+        other = None if key == "test" else getattr(section, key)
+        name = other or section.train
         return DataSet(
             key=key,
-            title=shortened(f"{Path(named).name} (test)", 60),
-            role="shifted" if key == "shifted" else "in_domain",
+            title=shortened(f"{Path(name).name} (test)" if key != "out_of_domain" else Path(name).name, 60),
+            role=ROLES[key],
             size=len(self.examples[key]),
-            labelled=True,
-            source=source,
+            labelled=key != "out_of_domain",
+            source=other or section.test or section.train,
             unit=self.unit,
             cluster=self.cluster[1] if self.cluster else "",
             clusters=len(set(self._clusters(key))) or None,
         )
 
-    def _predicted(self, network: TrainedHead, split: str) -> tuple[dict[ModelKey, Columns], list[Answer]]:
-        """Columns by model, and the answers of the network itself, in the order of the examples."""
-        examples = self.examples[split]
-        encoded = self.encode(network.codec, examples)
-        order = sorted(range(len(examples)), key=lambda place: _length(encoded[place]))  # little padding
-        plain = self.batches(network, [encoded[row] for row in order], [examples[row] for row in order])
-        batches = (self.completed(network, batch) for batch in plain)
-        parts: dict[ModelKey, list[Columns]] = {}
-        answers: list[Answer] = []
-        total = -(-len(examples) // self.recipe.prediction.batch_size)
-        for number, batch in enumerate(network.tracked(batches, f"predictions ({split})", total)):
-            for key, posterior in self.posteriors(network, batch.tensors, number).items():
-                parts.setdefault(key, []).append(self.record(posterior, batch))
-                if key == network.key:
-                    answers += self.answer(posterior, batch)
-        columns: dict[ModelKey, Columns] = {
-            key: joined(found, order)
-            for key, found in parts.items()
-            if len(found) == max(map(len, parts.values()))  # the closed form, where it pays for every batch
-        }
-        return columns, [answers[place] for place in torch.tensor(order).argsort().tolist()]
-
-    def attributed(self, own: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
-        """Where the variance of an example's answer comes from; None where the task has one number a word, or none."""
-        return None
-
-    def _attributed(self, own: TrainedHead, answers: Sequence[Answer]) -> Iterator[AttributionExample]:
-        if own.key == "bayesian_mean":
+    def _attributed(self, network: TrainedHead, answers: Sequence[Answer]) -> Iterator[AttributionExample]:
+        if network.key == "bayesian_mean":
             shown = self._ranked(answers)[: min(ATTRIBUTED, self.recipe.report.uncertain)]
-            found = (self.attributed(own, self.examples["test"][place]) for place in shown)
-            yield from (item for item in found if item is not None)
+            records = (self.attributed(network, self.examples["test"][row]) for row in shown)
+            yield from (record for record in records if record is not None)
 
     def _ranked(self, answers: Sequence[Answer]) -> list[int]:
-        """Places of the answers, the most uncertain first."""
-        return sorted(range(len(answers)), key=lambda place: -answers[place][self.ranked_by])
+        """Rows of the answers, the most uncertain first."""
+        return sorted(range(len(answers)), key=lambda row: -answers[row][self.ranked_by])
 
-    def _uncertain(self, answers: Sequence[Answer]) -> Iterator[Listing]:
-        examples, key = self.examples["test"], self.ranked_by
-        shown = self._ranked(answers)[: self.recipe.report.uncertain]
-        if shown:
-            truths = [self.truth(examples[place]) for place in shown]
-            sheet = self.sheet(
+    def _shown(self, answers: Sequence[Answer], columns: Columns) -> Iterator[Listing]:
+        """The most uncertain examples, and of those with one right answer the most confident mistakes."""
+        rows = self._ranked(answers)
+        yield from self._listed(
+            answers, rows, "uncertain", f"In the order of: {self.headings[self.ranked_by]}."
+        )
+        if "right" in columns and "confidence" in columns:
+            order = columns["confidence"].argsort(descending=True, stable=True)
+            wrong = order[~columns["right"][order].bool()].tolist()
+            yield from self._listed(
+                answers, wrong, "confident mistakes among the", "In the order of: Probability."
+            )
+
+    def _listed(
+        self, answers: Sequence[Answer], rows: Sequence[int], title: str, about: str
+    ) -> Iterator[Listing]:
+        rows = rows[: self.recipe.report.uncertain]
+        if rows:
+            truths = [self.truth(self.examples["test"][row]) for row in rows]
+            table = self.table(
                 [
-                    answers[place] | ({} if truth is None else {"truth": truth})
-                    for place, truth in zip(shown, truths, strict=True)
+                    answers[row] | ({} if truth is None else {"truth": truth})
+                    for row, truth in zip(rows, truths, strict=True)
                 ]
             )
             yield Listing(
-                title=f"The most uncertain {self.unit}",
-                headings=sheet.headings,
-                rows=tuple(tuple(shortened(cell, ROOM) for cell in row) for row in sheet.groups[0].rows),
-                words=sheet.words,
-                about=f"In the order of: {self.headings[key]}.",
+                title=f"The most {title} {self.unit}",
+                headings=table.headings,
+                rows=tuple(tuple(shortened(cell, ROOM) for cell in row) for row in table.groups[0].rows),
+                words=table.words,
+                about=about,
             )
 
     @classmethod
-    def sheet(cls, answers: Sequence[Answer]) -> Sheet:
+    def table(cls, answers: Sequence[Answer]) -> Sheet:
         """Answers as a table: those of :attr:`headings` that they have, words before numbers."""
         keys = [key for key in cls.headings if answers and key in answers[0]]
         numbers = [key for key in keys if isinstance(answers[0][key], float)]
@@ -271,20 +383,15 @@ class HeadTask(HeadNetworks):
     @classmethod
     def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:
         """Answers to inputs of users, for a terminal."""
-        return cls.sheet(answers)
-
-    @abstractmethod
-    def truth(self, example: Mapping[str, Any]) -> str | None:
-        """The label of an example in words, as answers show theirs; None for none."""
+        return cls.table(answers)
 
     def topic_data(self, networks: Sequence[TrainedHead]) -> TopicData:
         """Test examples as the topics of the report read them."""
         test, head_measure = self.examples["test"], self.head_measure()
 
         def batches(network: TrainedHead, examples: Examples) -> Iterator[Mapping[str, Tensor]]:
-            encoded = self.encode(network.codec, examples)
             return (
-                network.program.inputs(batch.tensors) for batch in self.batches(network, encoded, examples)
+                network.program.inputs(batch.tensors) for batch in Predictor(self, network).batches(examples)
             )
 
         return TopicData(
@@ -308,15 +415,12 @@ class HeadTask(HeadNetworks):
 
     def _head_accuracy(self, network: TrainedHead, examples: Examples) -> Callable[[], float]:
         """What measures a network on examples by :meth:`head_measure`, at the posterior expectation."""
-        encoded = self.encode(network.codec, examples)
-        batches = [self.completed(network, batch) for batch in self.batches(network, encoded, examples)]
+        predictor = Predictor(self, network)
+        batches = list(predictor.completed(examples))
 
         def accuracy() -> float:
-            parts = [
-                self.record(expected_of(network, *self.read(network, batch.tensors)[:2]), batch)
-                for batch in batches
-            ]
-            return self.figures(joined(parts, range(len(examples))))[str(self.head_measure())] or 0.0
+            columns = [self.record(predictor.expected(batch), batch) for batch in batches]
+            return self.figures(joined(columns, range(len(examples))))[str(self.head_measure())] or 0.0
 
         return accuracy
 
@@ -327,7 +431,3 @@ class HeadTask(HeadNetworks):
         if "examples" in vars(self):
             task.examples = self.examples
         return task
-
-
-def _length(encoded: Encoded) -> int:
-    return max((len(row.get("input_ids", ())) for row in encoded.rows), default=0)

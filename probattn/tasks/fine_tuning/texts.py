@@ -1,4 +1,4 @@
-"""What tasks share that read texts, or pairs of texts."""
+"""What tasks share that read texts, or pairs of texts: the section of their recipes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from probattn.checks import shown
-from probattn.data import DataError
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.data import BUILT_IN, Source
+from probattn.data.identity import Split
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, Rows, text_of
+
+TEXTS = ("text", "pair")
+"""Keys of the texts of an example."""
 
 
 class TextsSection(ExamplesSection):
@@ -20,6 +22,7 @@ class TextsSection(ExamplesSection):
     A subclass has the field ``label``, and reads it in :meth:`target`.
     """
 
+    unlabelled_named: ClassVar[Collection[str]] = BUILT_IN
     paired_names: ClassVar[tuple[str, ...]] = ()
     """Data sets with a name that are pairs."""
     label: str
@@ -38,9 +41,9 @@ class TextsSection(ExamplesSection):
         return self.text_pair is not None or self.train in self.paired_names
 
     @property
-    def pair_column(self) -> str | None:
-        """Column of the second texts, where there are some."""
-        return (self.text_pair or "text_pair") if self.paired else None
+    def columns_read(self) -> tuple[str, str | None]:
+        """Columns of the texts and, where there are some, of the second texts."""
+        return self.text, (self.text_pair or "text_pair") if self.paired else None
 
     def columns(self) -> Collection[str]:
         """Texts and labels."""
@@ -48,50 +51,43 @@ class TextsSection(ExamplesSection):
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Text, second text and label."""
-        names = {"text": self.text, "pair": self.pair_column}
+        names = dict(zip(TEXTS, self.columns_read, strict=True))
         example = {
             role: text_of(fields.get(name), name, where) for role, name in names.items() if name is not None
         }
         return example | {"target": self.target(fields.get(self.label), where)}
 
+    def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
+        """Rows of a source; data sets of texts that have a name bring texts without labels."""
+        if source in self.named or source not in self.unlabelled_named or self.label in columns:
+            yield from super().rows(source, split, columns)
+            return
+        data = Source(source).load("out_of_domain")
+        pairs = data.pairs or (None,) * len(data)
+        for number, texts in enumerate(zip(data.texts, pairs, strict=True), start=1):
+            names = (name for name in self.columns_read if name is not None)
+            yield f"{data.source} text {number}", dict(zip(names, texts, strict=False))
+
     @abstractmethod
     def target(self, value: Any, where: str) -> Any:
         """A label from its field; ``DataError`` names the place of one that is none."""
 
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """Text and second text."""
+        return {"text": text} if pair is None else {"text": text, "pair": pair}
+
     def identity(self, example: Mapping[str, Any]) -> str:
         """The texts."""
-        return "\n".join(example[role] for role in ("text", "pair") if role in example)
-
-
-class TextsTask(HeadTask):
-    """A task on texts or pairs of them, by a section derived from :class:`TextsSection`."""
-
-    inputs: ClassVar[tuple[str, ...]] = ("text", "pair")
-
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """The columns of the training texts."""
-        section = self.section_of_examples
-        return section.text, section.pair_column
+        return "\n".join(texts_of(example).values())
 
     def tokens(self, codec: Any, examples: Examples) -> list[dict[str, Any]]:
         """What a tokenizer makes of each text or pair."""
         pairs = [example["pair"] for example in examples] if "pair" in examples[0] else None
         texts = [example["text"] for example in examples]
-        tokens = codec(texts, pairs, truncation=True, max_length=self.section_of_examples.max_length)
+        tokens = codec(texts, pairs, truncation=True, max_length=self.max_length)
         return [{name: values[row] for name, values in tokens.items()} for row in range(len(texts))]
 
-    def asked(self, example: Mapping[str, Any]) -> dict[str, Any]:
-        """The texts of an example, which an answer begins with."""
-        return {name: example[name] for name in self.inputs if name in example}
 
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """Text and second text."""
-        return {"text": text} if pair is None else {"text": text, "pair": pair}
-
-
-def text_of(value: Any, name: str, where: str) -> str:
-    """A field with text; ``DataError`` for another or a blank one."""
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: expected text in {name!r}, got {shown(value)}; remove the row")
-    return value
+def texts_of(example: Mapping[str, Any]) -> dict[str, Any]:
+    """Text and second text of an example, with which an answer begins."""
+    return {name: example[name] for name in TEXTS if name in example}

@@ -45,8 +45,8 @@ def restaurant8k(split: Split) -> Rows:
         tags = [OUTSIDE] * len(words)
         for slot, start, end in slots:
             inside = [index for index, word in enumerate(words) if word.start() < end and word.end() > start]
-            for place in inside:
-                tags[place] = f"{'B' if place == inside[0] else 'I'}-{slot}"
+            for span in inside:
+                tags[span] = f"{'B' if span == inside[0] else 'I'}-{slot}"
         if words:
             yield where, {"tokens": [word[0] for word in words], "tags": tags}
 
@@ -103,6 +103,26 @@ class TokensSection(ExamplesSection):
             )
         return {"words": words, "tags": tags}
 
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Column of texts that a user names."""
+        return "text", None
+
+    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
+        """The words of a text."""
+        words = WORD.findall(text)
+        if not words:
+            raise RunError(f"expected a text with words, got {shown(text)}")
+        return {"words": words}
+
+    def unlabelled_columns(self) -> Collection[str]:
+        """The words."""
+        return (self.tokens,)
+
+    def unlabelled_row(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """The words of a row."""
+        return {"words": _list(fields[self.tokens], self.tokens, where)}
+
     def identity(self, example: Mapping[str, Any]) -> str:
         """The words."""
         return " ".join(example["words"])
@@ -113,12 +133,12 @@ class TokensSection(ExamplesSection):
         tags: list[str] = []
         first = 1
         for line, content in enumerate([*read_text(path).split("\n"), ""], start=1):
-            parts = content.split()
-            if parts and len(parts) < 2:
+            fields = content.split()
+            if fields and len(fields) < 2:
                 raise DataError(f"{path} line {line}: expected a word and its tag, got {shown(content)}")
-            if parts and parts[0] != "-DOCSTART-":
-                words.append(parts[0])
-                tags.append(parts[-1])
+            if fields and fields[0] != "-DOCSTART-":
+                words.append(fields[0])
+                tags.append(fields[-1])
             elif words:
                 yield f"{path} line {first}", {self.tokens: words, self.tags: tags}
                 words, tags = [], []
@@ -212,10 +232,10 @@ class Tokens(HeadTask):
         labels = batch.tensors["labels"]
         probabilities = posterior.mean_probabilities.double()
         counts = torch.zeros(size, len(types), 3)
-        for row, (found, example) in enumerate(
+        for row, (tags, example) in enumerate(
             zip(self._tags(probabilities, batch), batch.examples, strict=True)
         ):
-            true_spans, found_spans = set(spans(example["tags"])), set(spans(found))
+            true_spans, found_spans = set(spans(example["tags"])), set(spans(tags))
             for column, some in enumerate((true_spans & found_spans, found_spans, true_spans)):
                 for kind, _, _ in some:
                     counts[row, types.index(kind), column] += 1
@@ -231,10 +251,10 @@ class Tokens(HeadTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each type of span, of the run's own network."""
-        own = next(key for key in reversed(list(columns)) if key not in BESIDE)
+        model = next(key for key in reversed(list(columns)) if key not in BESIDE)
         rows = []
         for kind, counts in zip(
-            span_types(self.label_names()), columns[own]["spans"].sum(dim=0), strict=True
+            span_types(self.label_names()), columns[model]["spans"].sum(dim=0), strict=True
         ):
             scores = span_scores(counts)
             cells = ["" if value is None else f"{value:.3f}" for value in scores]
@@ -261,7 +281,7 @@ class Tokens(HeadTask):
                     "text": " ".join(words),
                     "spans": spans_in_words(words, spans(tags)),
                     "tags": tags,
-                    "probability": [round(confidence[place].item(), 6) for place in indices],
+                    "probability": [round(confidence[token].item(), 6) for token in indices],
                     "entropy": entropy[row, indices].max().item() if indices else 0.0,
                     "mutual_information": information[row, indices].max().item() if indices else 0.0,
                 }
@@ -271,25 +291,18 @@ class Tokens(HeadTask):
     def _tags(self, probabilities: Tensor, batch: Batch) -> list[list[str]]:
         """The most probable tag of each word; "O" beyond the longest text."""
         names, best = output_names(batch.config), probabilities.argmax(dim=-1)
-        found = []
+        tags_of_texts = []
         for row, (example, encoded) in enumerate(zip(batch.examples, batch.encoded, strict=True)):
             tags = [OUTSIDE] * len(example["words"])
             for index, word in enumerate(encoded.notes):
                 if word is not None:
                     tags[word] = names[int(best[row, index])]
-            found.append(tags)
-        return found
+            tags_of_texts.append(tags)
+        return tags_of_texts
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The true spans."""
         return spans_in_words(example["words"], spans(example["tags"]))
-
-    def given(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """The words of a text."""
-        words = WORD.findall(text)
-        if not words:
-            raise RunError(f"expected a text with words, got {shown(text)}")
-        return {"words": words}
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
@@ -302,18 +315,18 @@ def spans(tags: Sequence[str]) -> list[Span]:
         >>> spans(["O", "B-date", "I-date", "I-time", "B-time"])
         [('date', 1, 3), ('time', 3, 4), ('time', 4, 5)]
     """
-    found: list[Span] = []
+    merged: list[Span] = []
     for index, tag in enumerate(tags):
         if tag == OUTSIDE:
             continue
         prefix, dash, kind = tag.partition("-")
         bio = dash and prefix in ("B", "I")
         kind = kind if bio else tag
-        if bio and prefix == "I" and found and found[-1][0] == kind and found[-1][2] == index:
-            found[-1] = (kind, found[-1][1], index + 1)
+        if bio and prefix == "I" and merged and merged[-1][0] == kind and merged[-1][2] == index:
+            merged[-1] = (kind, merged[-1][1], index + 1)
         else:
-            found.append((kind, index, index + 1))
-    return found
+            merged.append((kind, index, index + 1))
+    return merged
 
 
 def span_types(tags: Iterable[str]) -> list[str]:
@@ -331,9 +344,9 @@ def span_scores(counts: Tensor) -> tuple[float | None, float | None, float | Non
     )
 
 
-def spans_in_words(words: Sequence[str], found: Iterable[Span]) -> str:
+def spans_in_words(words: Sequence[str], labelled: Iterable[Span]) -> str:
     """Spans as text: their type and words."""
-    return "; ".join(f"{kind}: {' '.join(words[start:end])}" for kind, start, end in found) or "none"
+    return "; ".join(f"{kind}: {' '.join(words[start:end])}" for kind, start, end in labelled) or "none"
 
 
 def _list(value: Any, name: str, where: str) -> list[str]:

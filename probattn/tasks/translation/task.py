@@ -283,7 +283,9 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             samples=_samples(test, translations, self.recipe.report.samples),
         )
         seconds = {network.key: step_seconds(network.records) for network in networks}
-        return results.model_copy(update={"listings": (parts_of_bleu(results.scores, seconds, signature),)})
+        return results.model_copy(
+            update={"listings": (*results.listings, parts_of_bleu(results.scores, seconds, signature))}
+        )
 
     def topic_data(self, networks: Sequence[TrainedTranslator]) -> TopicData:
         """Test pairs as the topics of the report read them."""

@@ -85,8 +85,8 @@ def test_words_are_those_of_the_text_and_special_tokens_stand_alone(codec):
     found = words_of(encoding, codec.convert_ids_to_tokens(encoding["input_ids"]), *texts)
     expected = ["[CLS]", "a", "dullest", "films", "'", "plot", "[SEP]", "not", "great", "[SEP]"]
     assert [word.word for word in found] == expected
-    assert [word.places for word in found][2:4] == [[2, 3], [4, 5]]
-    assert sorted(place for word in found for place in word.places) == list(range(len(encoding["input_ids"])))
+    assert [word.tokens for word in found][2:4] == [[2, 3], [4, 5]]
+    assert sorted(place for word in found for place in word.tokens) == list(range(len(encoding["input_ids"])))
 
 
 def test_shares_of_words_are_sums_over_their_tokens(net, codec):

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from runs import bert, overrides, refused, succeeds, tokenizer, trained
+from runs import bert, measured_outside, overrides, refused, succeeds, tokenizer, trained
 from sklearn.metrics import f1_score
 
 from probattn.inference import Posterior
@@ -179,3 +179,12 @@ def test_pairs_are_read_and_answered_for(recipe, tmp_path):
     (encoded,) = task.encode(tokenizer(), task.examples["test"])
     words = tokenizer().convert_ids_to_tokens(encoded.rows[0]["input_ids"])
     assert words == ["[CLS]", "film", "[SEP]", "plot", "[SEP]"]
+
+
+def test_texts_outside_the_domain_need_no_labels(run, tmp_path):
+    rows = [{"text": f"the stock fell {number}"} for number in range(7)]
+    results = measured_outside(run, tmp_path / "run", "labels", rows)
+    for score in results.scores:
+        if score.data == "out_of_domain":
+            assert score.values.keys() == {"auroc", "fpr95"} and 0 <= score.values["auroc"] <= 1
+            assert score.entropy.mean > 0

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import torch
-from runs import WORDS, overrides, refused, succeeds, tokenizer, trained
+from runs import WORDS, measured_outside, overrides, refused, succeeds, tokenizer, trained
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
@@ -18,6 +18,7 @@ from probattn.recipes import load_any_recipe
 from probattn.tasks import load_results
 from probattn.tasks.fine_tuning import Language
 from probattn.tasks.fine_tuning.encoding import Batch
+from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.networks import Network
 
 
@@ -124,8 +125,9 @@ def test_measures_are_those_of_transformers_own_loss(folder, objective, dtype):
     encoded = task.encode(codec(), examples)
     tensors = task.collate(codec())([each.rows[0] for each in encoded])
     network = Network(task._program_of(net).eval(), folder, "deterministic", codec())
-    posterior = task.posteriors(network, tensors, 0)["deterministic"]
-    columns = task.record(posterior, Batch(examples, encoded, tensors, net.config))
+    batch = Batch(examples, encoded, tensors, net.config)
+    posterior = Predictor(task, network).drawn(batch, 0)
+    columns = task.record(posterior, batch)
     output = net(**tensors)
     assert task.figures(columns)["nll"] == pytest.approx(output.loss.item(), rel=1e-5)
     logits, labels = output.logits, tensors["labels"]
@@ -140,7 +142,7 @@ def test_measures_are_those_of_transformers_own_loss(folder, objective, dtype):
     torch.manual_seed(0)
     draws = posterior.logits + torch.randn(4, *posterior.logits.shape[1:], dtype=dtype)
     nll = task.figures(task.record(Posterior(draws), Batch(examples, encoded, tensors, net.config)))["nll"]
-    places = task._places(tensors["labels"])
+    places = task._positions(tensors["labels"])
     mean = draws.softmax(dim=-1).mean(dim=0)
     truth = labels.gather(1, places)
     terms = [
@@ -213,3 +215,12 @@ def test_a_tokenizer_without_mask_and_a_text_without_one_are_refused(folder, run
         assert "expected a tokenizer with a mask token" in line
     else:
         assert "expected [MASK] in a text" in refused("predict", place, "the film was good")
+
+
+def test_passages_outside_the_domain(run, tmp_path):
+    rows = [{"text": f"the a film was good {number}"} for number in range(9)]
+    results = measured_outside(run[1], tmp_path / "run", "language", rows)
+    for score in results.scores:
+        if score.data == "out_of_domain":
+            assert score.values.keys() == {"auroc", "fpr95"} and 0 <= score.values["auroc"] <= 1
+            assert score.entropy.mean > 0

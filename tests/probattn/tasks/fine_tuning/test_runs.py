@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import runs
 import torch
+import yaml
 from runs import refused, succeeds
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from probattn.inference import FeatureDistance, last_layer
@@ -22,6 +24,7 @@ from probattn.tasks import RunError, load_task, run_task
 from probattn.tasks.answering import Drawing
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images
+from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.held_out import HeldOut
 from probattn.triage import read_policy
 
@@ -224,7 +227,7 @@ def test_far_images_go_to_a_person_and_choices_have_no_distance(
     assert isinstance(task, Images)
     network = task.network(place)
     training = task.examples["train"]
-    batch = task.batches(network, task.encode(network.codec, training), training)
+    batch = Predictor(task, network).batches(training)
     seen: list[Tensor] = []
     hook = last_layer(network.net, 2).register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach())
@@ -252,6 +255,65 @@ def test_far_images_go_to_a_person_and_choices_have_no_distance(
         run_task(place).deciding.features(place)(None)
     message = refused("triage", finished("choices"), "--error", "0.9", "--novelty", "0.4", "--quiet")
     assert "expected a run that gives a class to each text or image, got one of choices" in message
+
+
+def out_of_domain(name: str, folder: Path) -> Path:
+    """Inputs that are not the task, without labels."""
+    if name == "images":
+        image, draw = pytest.importorskip("PIL.Image", reason="needs pillow"), np.random.default_rng(1)
+        (folder / "noise" / "any").mkdir(parents=True)
+        for number in range(9):
+            pixels = draw.integers(0, 255, (8, 8, 3)).astype(np.uint8)
+            image.fromarray(pixels).save(folder / "noise" / "any" / f"{number}.png")
+        return folder / "noise"
+    rows: dict[str, Callable[[list[str]], dict[str, object]]] = {
+        "tokens": lambda words: {"tokens": words},
+        "regression": lambda words: {"text": " ".join(words)},
+        "choices": lambda words: {"text": " ".join(words), "endings": ["film", "the film was"]},
+    }
+    file = folder / "other.jsonl"
+    file.write_text(
+        "".join(json.dumps(rows[name](words)) + "\n" for words in sentences(11)), encoding="utf-8"
+    )
+    return file
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_uncertainty_detects_inputs_outside_the_domain(
+    name: str, folder: Path, finished, tmp_path: Path
+) -> None:
+    place = shutil.copytree(finished(name), tmp_path / "run")
+    recipe = place / "recipe.yaml"
+    keys = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    keys[name]["out_of_domain"] = str(out_of_domain(name, tmp_path))
+    recipe.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    succeeds("evaluate", place, "--quiet")
+    succeeds("report", place, "--quiet")
+    results, task = read_results(place / "metrics.json", Results), run_task(place)
+    (data,) = (item for item in results.data if item.key == "out_of_domain")
+    assert not data.labelled and data.size == len(task.examples["out_of_domain"]) in (9, 11)
+    assert "OOD" in (place / "report.html").read_text(encoding="utf-8")
+    baseline = task.network(place / "baseline")
+    scores = {}
+    for key in ("test", "out_of_domain"):
+        examples = [
+            {key: row[key] for key in row if key not in ("label", "target", "tags")}
+            for row in task.examples[key]
+        ]
+        predictor = Predictor(task, baseline)
+        answers = [
+            row
+            for batch in predictor.completed(examples)
+            for row in task.answer(predictor.expected(batch), batch)
+        ]
+        scores[key] = [answer[task.ranked_by] for answer in answers]
+    truth = [0] * len(scores["test"]) + [1] * len(scores["out_of_domain"])
+    values = results.score("deterministic", "out_of_domain").values
+    assert values["auroc"] == pytest.approx(
+        roc_auc_score(truth, scores["test"] + scores["out_of_domain"]), abs=1e-6
+    )
+    compared = {item.measure for item in results.differences if item.data == "out_of_domain"}
+    assert compared == {"auroc", "fpr95"} and compared <= results.measures.keys()
 
 
 def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from runs import overrides, refused, succeeds, tokenizer, trained
+from runs import measured_outside, overrides, refused, succeeds, tokenizer, trained
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import probattn
@@ -17,6 +17,7 @@ from probattn.models import convert
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results
 from probattn.tasks.fine_tuning import Sequences
+from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.networks import Network
 
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
@@ -101,8 +102,7 @@ def test_a_run_is_reported_and_answers(run):
 
 
 def batch_of(task, network, examples):
-    encoded = task.encode(network.codec, examples)
-    return task.completed(network, next(task.batches(network, encoded, examples)))
+    return next(Predictor(task, network).completed(examples))
 
 
 def network_of(task, net, key="deterministic"):
@@ -115,7 +115,7 @@ def test_measures_are_those_of_transformers_own_loss_and_of_sacrebleu(recipe, na
     task, net = task_of(recipe), net_of(name).to(dtype)
     network, examples = network_of(task, net), task.examples["test"][:4]
     batch = batch_of(task, network, examples)
-    posterior = task.posteriors(network, batch.tensors, 0)["deterministic"]
+    posterior = Predictor(task, network).drawn(batch, 0)
     figures = task.figures(task.record(posterior, batch))
     assert figures["nll"] == pytest.approx(net(**batch.tensors).loss.item(), rel=1e-5)
     texts = [each.notes for each in batch.encoded]
@@ -131,7 +131,7 @@ def test_scores_of_a_deterministic_network_are_those_of_its_own_generation(recip
     task, net = task_of(recipe, f"sequences.num_beams={beams}"), net_of("bart")
     network, example = network_of(task, net), {"text": "film was good"}
     batch = batch_of(task, network, [example])
-    (answer,) = task.answer(task.posteriors(network, batch.tensors, 0)["deterministic"], batch)
+    (answer,) = task.answer(Predictor(task, network).drawn(batch, 0), batch)
     ids = tokenizer()("the a film was good", return_tensors="pt")["input_ids"]
     out = net.generate(
         ids,
@@ -153,7 +153,7 @@ def test_uncertainties_have_the_law_of_generation_under_sampled_attention(recipe
     net = convert(net_of("bart"), probattn.BayesianAttention()).eval()
     network, example = network_of(task, net, "bayesian_mean"), {"text": "film was good"}
     batch = batch_of(task, network, [example])
-    (answer,) = task.answer(task.posteriors(network, batch.tensors, 0)["bayesian_mean"], batch)
+    (answer,) = task.answer(Predictor(task, network).drawn(batch, 0), batch)
     inputs = {name: batch.tensors[name] for name in ("input_ids", "attention_mask")}
     runs = [
         generate_with_uncertainty(net, inputs, draws=100, seed=seed, max_new_tokens=8) for seed in range(4)
@@ -201,3 +201,12 @@ def test_a_network_of_the_run_generates_by_itself(run):
     network = load_network(run)
     ids = network.codec("the a film", return_tensors="pt")["input_ids"].to(network.device)
     assert network.net.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4).shape[0] == 1
+
+
+def test_texts_outside_the_domain_need_no_target(run, tmp_path):
+    rows = [{"source": f"film was the good {number}"} for number in range(7)]
+    results = measured_outside(run, tmp_path / "run", "sequences", rows)
+    for score in results.scores:
+        if score.data == "out_of_domain":
+            assert score.values.keys() == {"auroc", "fpr95"} and 0 <= score.values["auroc"] <= 1
+            assert score.entropy.mean > 0

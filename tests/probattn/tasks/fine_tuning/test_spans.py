@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from runs import WORDS, overrides, refused, succeeds, tokenizer
+from runs import WORDS, measured_outside, overrides, refused, succeeds, tokenizer
 from torchmetrics.functional.text import squad
 
 from probattn.data import DataError
@@ -129,7 +129,7 @@ def test_an_answer_of_any_window_is_found():
     answers = some.answer(posterior, batch)
     expected = ["good fine", "film plot cast", "fine good", "", "good"]
     assert [each["answer"] for each in answers[:5]] == expected
-    assert [row[2] for row in Spans.sheet(answers[2:4]).groups[0].rows] == ["fine good", "no answer"]
+    assert [row[2] for row in Spans.table(answers[2:4]).groups[0].rows] == ["fine good", "no answer"]
     assert [some.truth(each) for each in examples[2:4]] == ["fine good", "no answer"]
     for each, given in zip(answers[:5], examples, strict=False):
         text, start = (*given["answers"], ("", None))[0]
@@ -366,7 +366,7 @@ def trained(network, tmp_path_factory):
 def test_intervals_draw_contexts_with_all_their_questions(trained, monkeypatch):
     given = {}
     monkeypatch.setattr(
-        "probattn.tasks.measured.compare", lambda *_, clusters, **__: given.update(clusters) or ()
+        "probattn.report.evaluation.paired_bootstrap", lambda *_, clusters, **__: given.update(clusters) or ()
     )
     task = run_task(trained)
     task.evaluate(trained)
@@ -469,3 +469,12 @@ def test_squads_files_by_name(tmp_path, monkeypatch):
     write("dev-v2.0.json", 4)
     whole = SpansSection(train="squad2").load()
     assert len(whole["test"]) == 8 and len(whole["train"]) + len(whole["validation"]) == 100
+
+
+def test_questions_outside_the_domain_need_no_answer(trained, tmp_path):
+    rows = [{"question": f"who {number}?", "context": f"the film was good {number}"} for number in range(7)]
+    results = measured_outside(trained, tmp_path / "run", "spans", rows)
+    for score in results.scores:
+        if score.data == "out_of_domain":
+            assert score.values.keys() == {"auroc", "fpr95"} and 0 <= score.values["auroc"] <= 1
+            assert score.entropy.mean > 0

@@ -55,7 +55,7 @@ def run(recipe, tmp_path_factory):
 def test_intervals_draw_images_with_all_their_questions(run, monkeypatch):
     given = {}
     monkeypatch.setattr(
-        "probattn.tasks.measured.compare", lambda *_, clusters, **__: given.update(clusters) or ()
+        "probattn.report.evaluation.paired_bootstrap", lambda *_, clusters, **__: given.update(clusters) or ()
     )
     task = run_task(run)
     task.evaluate(run)

@@ -1,0 +1,138 @@
+"""What a trained network with a head predicts of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from probattn.inference.expansion import Method, expansion_pays, posterior_moments
+from probattn.inference.posterior import Posterior
+from probattn.models.program import HeadProgram
+from probattn.report import ModelKey
+from probattn.report.bootstrap import Columns
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
+from probattn.tasks.fine_tuning.recipe import Examples
+from probattn.tasks.measured import expected_of, joined, posterior_of, posteriors_of
+from probattn.tasks.networks import Network, in_batches
+
+if TYPE_CHECKING:
+    from probattn.tasks.fine_tuning.task import HeadTask
+
+TrainedHead = Network[HeadProgram]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predictions of a network, batch by batch.
+
+    Attributes:
+        task: says how examples are read, and what answers are.
+        network: a trained one.
+    """
+
+    task: HeadTask
+    network: TrainedHead
+
+    def batches(self, examples: Examples, encoded: Sequence[Encoded] | None = None) -> Iterator[Batch]:
+        """Batches of examples, in order; ``encoded`` are the same as the network reads them."""
+        codec = self.network.codec
+        collate = self.task.collate(codec)
+        encoded = self.task.encode(codec, examples) if encoded is None else encoded
+        for indices in in_batches(range(len(examples)), self.task.recipe.prediction.batch_size):
+            rows = [encoded[index] for index in indices]
+            tensors = collate([row for item in rows for row in item.rows])
+            yield Batch([examples[index] for index in indices], rows, tensors, self.network.net.config)
+
+    def completed(self, examples: Examples, encoded: Sequence[Encoded] | None = None) -> Iterator[Batch]:
+        """Batches of examples with what the network itself adds before they are measured."""
+        return (self.task.completed(self.network, batch) for batch in self.batches(examples, encoded))
+
+    def expected(self, batch: Batch) -> Posterior:
+        """The prediction of one pass, which takes latent attention at its expectation."""
+        return expected_of(self.network, *self._inputs(batch))
+
+    def drawn(self, batch: Batch, number: int, *, closed_form: bool = False) -> Posterior:
+        """Draws of latent attention, or the one prediction without; ``number`` of the batch seeds them.
+
+        Args:
+            batch: the examples.
+            number: of the batch.
+            closed_form: take mean and covariance in closed form instead of draws.
+        """
+        if closed_form and self.network.key == "bayesian_mean":
+            return self._closed_form(batch, number)
+        return posterior_of(self.network, *self._inputs(batch), self.task.recipe.prediction, number)
+
+    def by_model(self, batch: Batch, number: int) -> dict[ModelKey, Posterior]:
+        """Predictions by model: of latent attention of draws, at its expectation, and in closed form where it pays."""
+        prediction = self.task.recipe.prediction
+        posteriors = posteriors_of(self.network, *self._inputs(batch), prediction, number)
+        drawn = posteriors.get("bayesian_mean")
+        if drawn is not None and expansion_pays(
+            drawn.logits, prediction.num_samples, self.network.program.link
+        ):
+            posteriors["bayesian_moments"] = self._closed_form(batch, number, "expansion")
+        return posteriors
+
+    def _inputs(self, batch: Batch) -> tuple[Any, dict[str, Tensor]]:
+        """What reads a batch, and its inputs on the network's device."""
+        inputs = self.network.program.inputs(batch.tensors)
+        return (
+            self.task.reading(self.network.program, batch.tensors),
+            {name: value.to(self.network.device) for name, value in inputs.items()},
+        )
+
+    def _closed_form(self, batch: Batch, number: int, method: Method = "auto") -> Posterior:
+        """Points with the mean and covariance of the predictions instead of draws."""
+        prediction = self.task.recipe.prediction
+        moments = posterior_moments(
+            *self._inputs(batch),
+            method=method,
+            num_samples=max(prediction.num_samples, 2),
+            seed=(prediction.seed, number),
+        )
+        points = moments.draws(max(prediction.num_samples, moments.classes.shape[-1] + 1))
+        return replace(points, logits=points.logits.cpu())
+
+    def columns(
+        self, examples: Examples, title: str, *, labelled: bool = True
+    ) -> tuple[dict[ModelKey, Columns], list[Answer]]:
+        """Columns by model, and the answers of the network itself, in the order of the examples.
+
+        Args:
+            examples: what to predict.
+            title: of the examples, for the progress.
+            labelled: whether they have labels.
+        """
+        task, network = self.task, self.network
+        encoded = task.encode(network.codec, examples)
+        order = sorted(range(len(examples)), key=lambda row: _length(encoded[row]))  # little padding
+        batches = self.completed([examples[row] for row in order], [encoded[row] for row in order])
+        columns: dict[ModelKey, list[Columns]] = {}
+        answers: list[Answer] = []
+        total = -(-len(examples) // task.recipe.prediction.batch_size)
+        for number, batch in enumerate(network.tracked(batches, f"predictions ({title})", total)):
+            for key, posterior in self.by_model(batch, number).items():
+                record = dict((task.record if labelled else task.record_unlabelled)(posterior, batch))
+                if key == network.key or task.detects:
+                    answered = task.answer(posterior, batch)
+                    answers += answered if key == network.key else []
+                    if task.detects:
+                        scores = [answer[task.ranked_by] for answer in answered]
+                        record["uncertainty"] = torch.tensor(scores, dtype=torch.float64)
+                columns.setdefault(key, []).append(record)
+        number_of_batches = max(map(len, columns.values()))
+        whole: dict[ModelKey, Columns] = {
+            key: joined(batches, order)
+            for key, batches in columns.items()
+            if len(batches) == number_of_batches  # the closed form, where it pays for every batch
+        }
+        return whole, [answers[row] for row in torch.tensor(order).argsort().tolist()]
+
+
+def _length(encoded: Encoded) -> int:
+    return max((len(row.get("input_ids", ())) for row in encoded.rows), default=0)
