@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from probattn.cli import attacking, comparing, triaging
-from probattn.cli.console import echo, show
-from probattn.cli.errors import fails_in_one_line, says_how_to_resume
+from probattn.cli import studies
+from probattn.cli.console import echo, fails_in_one_line, says_how_to_resume, show
 from probattn.cli.options import (
     BaselineOption,
     DeviceOption,
@@ -39,9 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(attacking.commands)
-app.add_typer(triaging.commands)
-app.add_typer(comparing.commands)
+app.add_typer(studies.commands)
 
 
 def _recipe_names() -> list[str]:
@@ -402,7 +399,7 @@ def demo(
 @fails_in_one_line
 def recipes() -> None:
     """List the recipes that come with the library, and what each is for."""
-    from probattn.cli.overview import recipes_table
+    from probattn.cli.starting import recipes_table
 
     show(recipes_table())
 
@@ -411,7 +408,7 @@ def recipes() -> None:
 @fails_in_one_line
 def methods() -> None:
     """List the attention methods, with their sections of a recipe."""
-    from probattn.cli.overview import methods_table
+    from probattn.cli.starting import methods_table
 
     show(methods_table())
 

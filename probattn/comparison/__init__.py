@@ -11,10 +11,9 @@ from probattn.checks import imported_when_used
 
 if TYPE_CHECKING:
     from probattn.comparison.options import CompareOptions
-    from probattn.comparison.results import ComparisonResults, Interval, Row
+    from probattn.comparison.page import comparison_table
     from probattn.comparison.running import compare
-    from probattn.comparison.tables import comparison_table
-    from probattn.comparison.variants import Variants, all_variants, figures
+    from probattn.comparison.variants import ComparisonResults, Interval, Row, Variants, all_variants, figures
 
 __all__ = [
     "CompareOptions",
@@ -29,5 +28,5 @@ __all__ = [
 ]
 
 __getattr__ = imported_when_used(
-    __name__, __all__, ("variants", "results", "running", "tables"), options=("CompareOptions",)
+    __name__, __all__, ("variants", "page", "running"), options=("CompareOptions",)
 )

@@ -10,8 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import TypeAdapter
 
-from probattn.comparison.results import Interval
-from probattn.comparison.variants import pass_once, predicted
+from probattn.comparison.variants import Interval, pass_once, predicted
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.metrics.functional import mean_interval

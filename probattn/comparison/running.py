@@ -18,15 +18,14 @@ from torch import Tensor
 from probattn.comparison.costs import measured_costs, passes_of
 from probattn.comparison.options import CompareOptions
 from probattn.comparison.page import page
-from probattn.comparison.results import ComparisonResults, Interval, Row
-from probattn.comparison.variants import MEASURES, Variants, all_variants
+from probattn.comparison.variants import MEASURES, ComparisonResults, Interval, Row, Variants, all_variants
 from probattn.comparison.workers import BUSY, end_with_parent, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference.storage import CHECKPOINTS
 from probattn.metrics.functional import holm, mean_interval
 from probattn.report import Comparison
-from probattn.report.claims import seeds_p
+from probattn.report.bootstrap import seeds_p
 from probattn.tasks import RunError, load_network, load_task, train
 from probattn.tasks.classification.task import Classification, classification_of
 from probattn.tasks.devices import current_device

@@ -9,10 +9,10 @@ from markupsafe import Markup
 from pydantic import Field, model_validator
 
 from probattn.inference.records import Number
-from probattn.report.charts.svg import cloud_chart
 from probattn.report.markup import Panel, Section, by_call, exact, site_labels
 from probattn.report.measures import MINUS, MODEL_LABELS
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import cloud_chart
 
 ByHead = tuple[Number, ...]
 """One number a head."""

@@ -11,11 +11,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from probattn.report.charts.heatmap import heatmap, shown
-from probattn.report.charts.svg import isolated, printable
-from probattn.report.markup import Section, shortened, site_labels
+from probattn.report.markup import Section, heatmap, shortened, shown, site_labels
 from probattn.report.measures import MODEL_LABELS, MODEL_TITLES
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import isolated, printable
 
 Reason = Literal["chosen", "uncertain"]
 """Why an input is shown: the user chose it, or it is among the most uncertain ones."""

@@ -19,10 +19,9 @@ from probattn.report.attention import (
     packed,
     quoted,
 )
-from probattn.report.charts.heatmap import heatmap, shown
-from probattn.report.charts.svg import isolated, printable
-from probattn.report.markup import Section, exact, shortened, site_labels
+from probattn.report.markup import Section, exact, heatmap, shortened, shown, site_labels
 from probattn.report.record import Count, Probability, Record
+from probattn.report.svg import isolated, printable
 
 SCALE = 60_000
 """Steps of a share in the page's data."""

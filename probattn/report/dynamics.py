@@ -8,12 +8,11 @@ from typing import Annotated, Literal
 from markupsafe import Markup
 from pydantic import Field, model_validator
 
-from probattn.report.charts.heatmap import heatmap
-from probattn.report.charts.lines import Line, line_chart, number_word, ticks
-from probattn.report.charts.svg import Axis, isolated
-from probattn.report.markup import Figure, Section, exact, formatted, shortened
+from probattn.report.lines import Line, line_chart, number_word, ticks
+from probattn.report.markup import Figure, Section, exact, formatted, heatmap, shortened
 from probattn.report.measures import MODEL_LABELS, MODEL_STYLES
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import Axis, isolated
 
 Matrix = tuple[tuple[Probability, ...], ...]
 Bleu = Annotated[float, Field(ge=0, le=100.001)]

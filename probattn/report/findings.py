@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from markupsafe import Markup
 
-from probattn.report.charts.svg import isolated, printable
-from probattn.report.claims import (
+from probattn.report.bootstrap import (
     LEAST_EFFECT,
     LEAST_EXAMPLES,
     LEAST_SEEDS,
@@ -30,6 +29,7 @@ from probattn.report.measures import (
 )
 from probattn.report.record import DETECTION, Comparison, DataSet, Difference, Scores, SingleRun
 from probattn.report.results import Results
+from probattn.report.svg import isolated, printable
 
 AnyResults = TypeVar("AnyResults", bound=Results)
 

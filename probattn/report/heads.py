@@ -13,20 +13,20 @@ from torch.nn import functional as F
 
 from probattn.inference.records import Number
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
-from probattn.report.charts.heatmap import heatmap
-from probattn.report.charts.lines import Line, line_chart, ticks
-from probattn.report.charts.svg import Axis, isolated
+from probattn.report.lines import Line, line_chart, ticks
 from probattn.report.markup import (
     Figure,
     Panel,
     Section,
     by_call,
     exact,
+    heatmap,
     shortened,
     site_labels,
 )
 from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import Axis, isolated
 
 HeadsKey = ModelKey | Literal["start"]
 """A model, or the network before its training."""

@@ -10,7 +10,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
-from probattn.report.charts.svg import isolated, printable_lines
 from probattn.report.findings import evidence, headline, opening
 from probattn.report.markup import Section, breakable, formatted, plain
 from probattn.report.measures import (
@@ -25,6 +24,7 @@ from probattn.report.measures import (
 from probattn.report.record import DataSet, RunDescription
 from probattn.report.results import Results
 from probattn.report.sections import QUANTITIES, report_sections
+from probattn.report.svg import isolated, printable_lines
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),

@@ -15,7 +15,7 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.report.alignment import Alignment
 from probattn.report.attention import AttentionExample, Example
 from probattn.report.attribution import AttributionExample
-from probattn.report.claims import is_reliable
+from probattn.report.bootstrap import is_reliable
 from probattn.report.dynamics import Dynamics
 from probattn.report.heads import Heads
 from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict

@@ -14,7 +14,10 @@ from probattn.metrics.functional import bin_index
 from probattn.report.alignment import alignment_section
 from probattn.report.attention import Example, attention_section
 from probattn.report.attribution import attribution_section
-from probattn.report.charts.lines import (
+from probattn.report.dynamics import dynamics_section
+from probattn.report.findings import findings, interval_ends
+from probattn.report.heads import heads_section
+from probattn.report.lines import (
     common_floor,
     entropy_chart,
     pavpu_chart,
@@ -22,10 +25,6 @@ from probattn.report.charts.lines import (
     risk_chart,
     training_chart,
 )
-from probattn.report.charts.svg import draws_glyph, interval_glyph, isolated, printable
-from probattn.report.dynamics import dynamics_section
-from probattn.report.findings import findings, interval_ends
-from probattn.report.heads import heads_section
 from probattn.report.markup import Figure, Section, exact
 from probattn.report.measures import (
     BESIDE_COLUMNS,
@@ -48,6 +47,7 @@ from probattn.report.record import (
 )
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
+from probattn.report.svg import draws_glyph, interval_glyph, isolated, printable
 
 LONG = 420
 """Characters from which on an input is folded."""

@@ -12,10 +12,10 @@ from torch import Tensor
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import RecordsError
 from probattn.metrics.functional.inputs import widened
-from probattn.report.charts.svg import bar_glyph
 from probattn.report.collect import moved
 from probattn.report.markup import Section, site_labels
 from probattn.report.record import ModelKey, Record
+from probattn.report.svg import bar_glyph
 from probattn.sites.bayesian import KLReduction
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from probattn.checks import optional
 from probattn.report.attention import Example
-from probattn.report.charts.svg import printable
 from probattn.report.findings import findings, headline
 from probattn.report.measures import MODEL_LABELS, ROLE_TITLES
 from probattn.report.record import ModelKey
 from probattn.report.results import Results
 from probattn.report.sites import EDGE_MEASURES
+from probattn.report.svg import printable
 
 LONGEST_RULE = 120
 """Most columns of the line below the headings, of a table that has no terminal's width."""

@@ -13,6 +13,7 @@ from probattn.checks import imported_when_used
 if TYPE_CHECKING:
     from probattn.triage.calibration import Judged, calibrate, judged_probabilities
     from probattn.triage.options import Score, TriageOptions
+    from probattn.triage.page import decisions_table, triage_table
     from probattn.triage.policy import (
         Decision,
         Limit,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from probattn.triage.results import ClassRow, Outcome, TriageResults, Wrong
     from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
     from probattn.triage.shift import Seen, Shift, dataset_shift
-    from probattn.triage.tables import decisions_table, triage_table
 
 __all__ = [
     "AppliedPolicy",
@@ -57,6 +57,6 @@ __all__ = [
 __getattr__ = imported_when_used(
     __name__,
     __all__,
-    ("policy", "shift", "calibration", "results", "running", "tables"),
+    ("policy", "shift", "calibration", "results", "page", "running"),
     options=("Score", "TriageOptions"),
 )

@@ -38,7 +38,15 @@ from probattn.triage.calibration import (
     shift_of,
 )
 from probattn.triage.options import TriageOptions
-from probattn.triage.page import page
+from probattn.triage.page import (
+    INPUTS,
+    decision_columns,
+    decision_words,
+    decisions_table,
+    page,
+    promise_words,
+    shift_words,
+)
 from probattn.triage.policy import (
     POLICY,
     Answer,
@@ -53,14 +61,6 @@ from probattn.triage.policy import (
 )
 from probattn.triage.results import TriageResults
 from probattn.triage.shift import Seen, dataset_shift
-from probattn.triage.tables import (
-    INPUTS,
-    decision_columns,
-    decision_words,
-    decisions_table,
-    promise_words,
-    shift_words,
-)
 
 FEATURES = ".features.safetensors"
 """Ending of the file beside a policy by which inputs far from the training data are told."""

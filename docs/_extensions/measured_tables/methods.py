@@ -6,7 +6,7 @@ from typing import Any
 
 from measured_tables.markdown import table
 from probattn.comparison import ComparisonResults, Row
-from probattn.comparison.tables import SHOWN, row_title
+from probattn.comparison.page import SHOWN, row_title
 from probattn.comparison.variants import MEASURES
 
 SOURCE = "tests/benchmarks/study.py methods"

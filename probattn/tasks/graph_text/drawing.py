@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from markupsafe import Markup
 
-from probattn.report.charts.svg import add, drawing, hint, path, text_of, write
+from probattn.report.svg import add, drawing, hint, path, text_of, write
 from probattn.tasks.graph_text.results import GraphTextSample
 
 ROW, LANE, TOP = 26.0, 32.0, 24.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from probattn.report.charts.svg import add, drawing, hint, text_of
+from probattn.report.svg import add, drawing, hint, text_of
 from probattn.tasks.visual_questions.results import VisualQuestionSample
 
 SHADE = 0.88

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from probattn.report import MODEL_TITLES
-from probattn.report.charts.heatmap import heatmap
-from probattn.report.markup import Section
+from probattn.report.markup import Section, heatmap
 from probattn.report.measures import MODEL_STYLES
 from probattn.tasks.visual_questions.drawing import overlay
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample

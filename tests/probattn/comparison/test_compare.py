@@ -25,8 +25,8 @@ from probattn.comparison import page as comparison_page
 from probattn.comparison import variants as comparison_variants
 from probattn.comparison import workers as comparison_workers
 from probattn.comparison.page import headline
-from probattn.comparison.results import Interval
 from probattn.comparison.running import CompareOptions, _gaps, _read
+from probattn.comparison.variants import Interval
 from probattn.comparison.workers import other_gpu, workers
 from probattn.data import TextDataset
 from probattn.report import Comparison, Predictions

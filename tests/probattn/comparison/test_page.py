@@ -9,9 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from probattn.comparison import ComparisonResults
-from probattn.comparison.page import _frontier, headline, page
-from probattn.comparison.results import Interval, Row
-from probattn.comparison.tables import comparison_table, row_title
+from probattn.comparison.page import _frontier, comparison_table, headline, page, row_title
+from probattn.comparison.variants import Interval, Row
 from probattn.report import Comparison
 
 BETTER = Comparison(

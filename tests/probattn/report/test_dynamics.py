@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from probattn.report import Dynamics, WatchedExample, WatchedMaps, WatchedStep
-from probattn.report.charts.lines import Line
-from probattn.report.charts.svg import isolated
 from probattn.report.dynamics import dynamics_section
+from probattn.report.lines import Line
+from probattn.report.svg import isolated
 
 
 def maps(step: int, outputs: int, words: int) -> WatchedMaps:

@@ -38,8 +38,8 @@ from probattn.triage.calibration import (
     set_sizes,
     shift_of,
 )
+from probattn.triage.page import headline, opening, promise_words
 from probattn.triage.policy import Policy, score_of
-from probattn.triage.tables import headline, opening, promise_words
 
 NAMES = ("cold", "mild", "warm")
 

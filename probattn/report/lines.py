@@ -9,7 +9,8 @@ from statistics import median
 
 from markupsafe import Markup
 
-from probattn.report.charts.svg import (
+from probattn.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
+from probattn.report.svg import (
     DIGIT,
     Axis,
     Frame,
@@ -22,7 +23,6 @@ from probattn.report.charts.svg import (
     text_of,
     write,
 )
-from probattn.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
