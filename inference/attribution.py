@@ -13,7 +13,7 @@ from probattn.inference.derivatives import Expansion
 from probattn.inference.moments import Moments
 from probattn.inference.predictive import Model, batched_inputs, prepared_batch
 from probattn.inference.session import evaluating
-from probattn.sites.building import as_program
+from probattn.sites.method import as_program
 
 Part = Literal["site", "head", "query", "key"]
 PARTS: tuple[Part, ...] = ("site", "head", "query", "key")
@@ -91,7 +91,7 @@ def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
     Raises:
         ValueError: moments without shares, or with several predictions a row: compute one with ``positions``.
     """
-    check_integer("leading_pairs", "number", number, least=1)
+    check_integer("leading_pairs", "number", number, minimum=1)
     share, slope = moments.share, moments.slope
     if share is None or slope is None:
         raise ValueError(

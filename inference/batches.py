@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from probattn.sites.seeds import seed_integers
+from probattn.sites.noise import seed_integers
 
 Collate = Callable[[list[Any]], Any]
 

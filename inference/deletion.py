@@ -10,13 +10,13 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_share
-from probattn.distributions.carried import carried_log, exp_carrying_log
+from probattn.distributions.log_space_distribution import carried_log, exp_carrying_log
 from probattn.inference.derivatives import Expansion
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.expansion_check import LogMeans
 from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch, seed_words
 from probattn.inference.session import derived_seed, evaluating
-from probattn.sites.building import as_program
+from probattn.sites.method import as_program
 
 OWNER = "variance_removed"
 Ranking = Literal["share", "spread", "random"]

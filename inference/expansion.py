@@ -44,7 +44,7 @@ from probattn.inference.predictive import (
     seed_words,
 )
 from probattn.inference.session import evaluating
-from probattn.sites.building import as_program
+from probattn.sites.method import as_program
 from probattn.sites.scores import without_cudnn
 
 OWNER = "posterior_moments"
@@ -152,10 +152,10 @@ def posterior_moments(
         )
     check_call(OWNER, model, None)
     check_choice(OWNER, "method", method, Method)
-    check_integer(OWNER, "num_samples", num_samples, least=2)
+    check_integer(OWNER, "num_samples", num_samples, minimum=2)
     for name, number in (("classes", classes), ("chunk_size", chunk_size)):
         if number is not None:
-            check_integer(OWNER, name, number, least=1)
+            check_integer(OWNER, name, number, minimum=1)
     request = _Request(attribution, classes, positions, method, num_samples, chunk_size)
     words = seed_words(seed)
 

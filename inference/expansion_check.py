@@ -11,7 +11,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.distributions.carried import carried_log
+from probattn.distributions.log_space_distribution import carried_log
 from probattn.inference.moments import MomentCheck, Moments, attributed
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY

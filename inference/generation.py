@@ -83,8 +83,8 @@ def generate_with_uncertainty(
         >>> out.entropy.shape, bool((out.mutual_information >= -1e-6).all())
         (torch.Size([1, 4]), True)
     """
-    check_integer("generate_with_uncertainty", "draws", draws, least=1)
-    check_integer("generate_with_uncertainty", "seed", seed, least=0)
+    check_integer("generate_with_uncertainty", "draws", draws, minimum=1)
+    check_integer("generate_with_uncertainty", "seed", seed, minimum=0)
     if not callable(getattr(net, "generate", None)):
         raise TypeError(
             f"generate_with_uncertainty: expected a network that generates, got {type(net).__name__}; load it with "

@@ -166,7 +166,7 @@ class Moments:
         sample's: what :func:`probattn.metrics.functional.top_two_p_value` of draws scatters around.
         """
         self._refuse_numbers("top_two_p_value")
-        check_integer("Moments.top_two_p_value", "num_samples", num_samples, least=2)
+        check_integer("Moments.top_two_p_value", "num_samples", num_samples, minimum=2)
         mean, std = self._summary.mean.flatten(0, -2), self._summary.std.flatten(0, -2)
         top = mean.topk(2, dim=-1).indices
         # Two points at the mean and one deviation to each side, as often as makes num_samples, have these moments.
@@ -188,7 +188,7 @@ class Moments:
             Predictions ``[P, B, ..., C]``.
         """
         factor = _factor(self.covariance, self.link)
-        check_integer("Moments.draws", "num_samples", num_samples, least=factor.shape[-1] + 1)
+        check_integer("Moments.draws", "num_samples", num_samples, minimum=factor.shape[-1] + 1)
         points = _points(num_samples, factor.shape[-1])
         points = points - points.mean(dim=0)
         whitened = torch.linalg.solve_triangular(

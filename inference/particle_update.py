@@ -23,8 +23,7 @@ from probattn.particles import (
     spos_direction,
     svgd_direction,
 )
-from probattn.sites.particle_options import ParticleOptions
-from probattn.sites.repulsive import repulsive_heads
+from probattn.sites.repulsive import ParticleOptions, repulsive_heads
 
 
 class ParticleSet(Protocol):

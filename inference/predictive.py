@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from probattn.checks import check_batch
-from probattn.distributions.carried import carried_log, carried_weights, exp_carrying_log
+from probattn.distributions.log_space_distribution import carried_log, carried_weights, exp_carrying_log
 from probattn.inference.batches import as_rows, collate_rows
 from probattn.inference.configuration import attention_sites, network_name, refuse_unwrapped
 from probattn.inference.contract import (
@@ -38,14 +38,12 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.session import evaluating
 from probattn.inference.trunk import Trunk
 from probattn.sites.answers import AnsweringPosterior
-from probattn.sites.building import as_program
-from probattn.sites.noise import Scratch, SeededNoise
+from probattn.sites.method import as_program
+from probattn.sites.noise import Scratch, SeededNoise, seed_integers
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.seeds import seed_integers
-from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
-from probattn.sites.upward import LinkedPaths
+from probattn.sites.upward import LinkedPaths, SharedUpward
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
 BATCH_ROWS = 32

@@ -19,8 +19,8 @@ from probattn.checks import check_integer
 from probattn.inference.configuration import attention_sites, network_name
 from probattn.sites.noise import PlacedNoise, hashed
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
+from probattn.sites.upward import SharedUpward
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -62,8 +62,8 @@ def sampling(net: Network, *, seed: int = 0, draws: int = 1) -> Iterator[Network
         ...     net(ids).pooler_output.unflatten(0, (5, -1)).shape
         torch.Size([5, 3, 8])
     """
-    check_integer("sampling", "seed", seed, least=0)
-    check_integer("sampling", "draws", draws, least=1)
+    check_integer("sampling", "seed", seed, minimum=0)
+    check_integer("sampling", "draws", draws, minimum=1)
     if not isinstance(net, nn.Module):
         raise TypeError(f"sampling: expected a network, a torch.nn.Module, got {type(net).__name__}")
     with folded_draws(net, seed, draws):

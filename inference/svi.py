@@ -241,7 +241,7 @@ class SVIDriver(RunOptions):
                 f"SVIDriver.fit: expected one of steps and epochs, got steps={steps}, epochs={epochs}"
             )
         name, length = ("steps", steps) if epochs is None else ("epochs", epochs)
-        check_integer("SVIDriver", f"fit({name})", length, least=1)
+        check_integer("SVIDriver", f"fit({name})", length, minimum=1)
         if self.early_stopping is not None and validation_data is None:
             raise ValueError(
                 f"SVIDriver.fit: early stopping on {self.early_stopping.metric!r} needs validation_data"

@@ -13,34 +13,21 @@ if __name__ != "probattn.models":
     )
 
 from probattn.models.choosing import program_for
-from probattn.models.heads import (
+from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice, Regressor
+from probattn.models.heads.sequences import Translator
+from probattn.models.heads.tokens import (
     CausalLanguageModel,
-    Classifier,
     MaskedLanguageModel,
-    MultiLabelClassifier,
-    MultipleChoice,
-    Regressor,
     SpanExtractor,
     TokenClassifier,
-    Translator,
 )
-from probattn.models.hosts import (
-    AttentionCall,
-    AttentionCalls,
-    CapturedCall,
-    HeadRedundancy,
-    StoredNetworkError,
-    capture,
-    convert,
-    describe,
-    from_pretrained,
-    head_redundancy,
-    inspect,
-    load,
-    masked_heads,
-    revert,
-    save,
-)
+from probattn.models.hosts.calls import AttentionCall, AttentionCalls
+from probattn.models.hosts.capture import CapturedCall, HeadRedundancy, capture, head_redundancy, masked_heads
+from probattn.models.hosts.card import describe
+from probattn.models.hosts.convert import convert, inspect, revert
+from probattn.models.hosts.pretrained import StoredNetworkError
+from probattn.models.hosts.saving import save
+from probattn.models.hosts.store import from_pretrained, load
 
 if TYPE_CHECKING:
     from probattn.models.electra import ElectraProgram
@@ -143,40 +130,21 @@ __all__ = [
 ]
 
 _SYSTEMS = {
-    "electra": ("ElectraProgram",),
-    "graphwriter": (
-        "GraphTextProgram",
-        "GraphWriterConfig",
-        "GraphWriterForGeneration",
-        "WritingOptions",
-        "write_texts",
-    ),
-    "mcan": ("McanConfig", "McanForQuestionAnswering", "VisualQuestionProgram"),
-    "pairs": (
-        "DecomposableConfig",
-        "DecomposableForSequenceClassification",
-        "EsimConfig",
-        "EsimForSequenceClassification",
-    ),
-    "rating": ("ProxyProgram", "RatedWords", "WordRatings", "own_head", "rate_words", "word_saliency"),
-    "sentence": ("SelfAttentiveConfig", "SelfAttentiveForSequenceClassification", "SelfAttentiveModel"),
-    "translation": (
-        "AlignmentGuide",
-        "RecurrentForTranslation",
-        "RecurrentModel",
-        "RecurrentTranslationConfig",
-        "SearchOptions",
-        "TransformerSize",
-        "VariationalTranslator",
-        "build_transformer",
-        "translate",
-    ),
+    "electra": "ElectraProgram",
+    "graphwriter": "GraphTextProgram GraphWriterConfig GraphWriterForGeneration WritingOptions write_texts",
+    "mcan": "McanConfig McanForQuestionAnswering VisualQuestionProgram",
+    "pairs": "DecomposableConfig DecomposableForSequenceClassification EsimConfig EsimForSequenceClassification",
+    "rating": "ProxyProgram RatedWords WordRatings own_head rate_words word_saliency",
+    "sentence": "SelfAttentiveConfig SelfAttentiveForSequenceClassification SelfAttentiveModel",
+    "translation": """AlignmentGuide RecurrentForTranslation RecurrentModel RecurrentTranslationConfig SearchOptions
+        TransformerSize VariationalTranslator build_transformer translate""",
 }
+"""Names by the package that is imported with the first of them."""
 
 
 def __getattr__(name: str) -> Any:
     for package, names in _SYSTEMS.items():
-        if name in names:
+        if name in names.split():
             value = globals()[name] = getattr(import_module(f"{__name__}.{package}"), name)
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

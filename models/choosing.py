@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice
-from probattn.models.heads.regression import Regressor
+from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice, Regressor
 from probattn.models.heads.sequences import Translator
 from probattn.models.heads.tokens import (
     CausalLanguageModel,
@@ -19,7 +18,7 @@ from probattn.models.heads.tokens import (
     TokenClassifier,
 )
 from probattn.models.program import Program
-from probattn.sites.building import as_program
+from probattn.sites.method import as_program
 
 HEADS: Mapping[str, type[Program]] = {
     "MULTIPLE_CHOICE": MultipleChoice,
@@ -89,9 +88,9 @@ def program_for(
 def _program_class(net: nn.Module, labels: Tensor | None) -> type[Program] | None:
     if not isinstance(net, PreTrainedModel):
         return None
-    own: type[Program] | None = getattr(type(net), "program_class", None)
-    if own is not None:
-        return own
+    declared: type[Program] | None = getattr(type(net), "program_class", None)
+    if declared is not None:
+        return declared
     head = next((name for cls in type(net).__mro__ for name in _heads(cls)), None)
     if head is None:
         return None

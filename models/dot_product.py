@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,19 +24,9 @@ def eager_attention_forward(
 ) -> tuple[Tensor, Tensor]:
     """Dot-product attention with the signature of transformers' functions.
 
-    Keys and values that all heads share are not copied for each head.
-
-    Args:
-        module: the attention module, for its mode.
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``, or ``[B, 1, S, D]`` of all heads.
-        value: ``[B, H, S, E]`` or ``[B, 1, S, E]``, as the keys.
-        attention_mask: additive, broadcastable to ``[B, H, T, S]``, or None.
-        scaling: factor of the scores.
-        dropout: share of the weights that is dropped in training.
-
-    Returns:
-        Output ``[B, T, H, E]`` and weights ``[B, H, T, S]``.
+    Of queries ``[B, H, T, D]``, keys ``[B, H, S, D]`` and values ``[B, H, S, E]``, or ``[B, 1, S, ...]`` of both for
+    all heads, which are not copied for each; of an additive mask, broadcastable to ``[B, H, T, S]``. ``dropout`` is the
+    share of the weights that is dropped in training. Returns output ``[B, T, H, E]`` and weights ``[B, H, T, S]``.
 
     Example:
         >>> query, key, value = torch.randn(2, 3, 4, 5), torch.randn(2, 1, 6, 5), torch.randn(2, 1, 6, 7)
@@ -62,8 +52,8 @@ def eager_attention_forward(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def valid_places(mask: Tensor | None, states: Tensor) -> Tensor:
-    """bool ``[B, S]`` of a mask of states ``[B, S, d]``, True everywhere without one."""
+def valid_positions(mask: Tensor | None, states: Tensor) -> Tensor:
+    """bool ``[B, S]`` of a mask of states or tokens ``[B, S, ...]``, True everywhere without one."""
     return states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
 
 
@@ -74,18 +64,35 @@ def additive_mask(valid: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-class ProjectedAttention(nn.Module):
+def all_maps(maps: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+    """The attention maps of several calls; None where the attention implementation gives none."""
+    present = [item for item in maps if item is not None]
+    return tuple(present) if len(present) == len(maps) else None
+
+
+class OwnAttention(nn.Module):
+    """Base of attention modules of our own, whose family's eager attention function is that of this file."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def dot_product(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output ``[B, T, H, E]`` and weights of the function that the configuration names, unscaled by default."""
+        defaults = {"scaling": 1.0, "dropout": 0.0}
+        return attention_function(self.config)(self, query, key, value, mask, **defaults | options)
+
+
+class ProjectedAttention(OwnAttention):
     """Scaled dot-product attention of several heads with projections of queries, keys and values (Vaswani et al. 2017).
 
-    Args:
-        config: sizes.
-        dropout: of the weights.
-        bias: whether the projections have one.
+    ``dropout`` is that of the weights; ``bias`` tells whether the projections have one.
     """
 
     def __init__(self, config: PretrainedConfig, dropout: float = 0.0, *, bias: bool = True) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.dropout = dropout
         self.num_heads = config.num_attention_heads
         size = config.hidden_size
@@ -95,20 +102,12 @@ class ProjectedAttention(nn.Module):
     def attend(
         self, states: Tensor, others: Tensor, mask: Tensor, valid: Tensor | None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """The heads' outputs side by side, without an output projection.
+        """The heads' outputs ``[B, T, d]`` without an output projection, and the weights ``[B, H, T, S]``, if any.
 
-        Args:
-            states: ``[B, T, d]``.
-            others: ``[B, S, d]``.
-            mask: additive, ``[B, 1, T | 1, S]``.
-            valid: bool ``[B, T]``, False at padding of ``states``; None where there is none.
-            **options: for the attention function.
-
-        Returns:
-            ``[B, T, d]`` and the weights ``[B, H, T, S]``, None where the attention implementation gives none.
+        States ``[B, T, d]`` attend to others ``[B, S, d]`` by an additive mask ``[B, 1, T | 1, S]``; ``valid``, bool
+        ``[B, T]``, is False at padding of the states.
         """
-        output, weights = attention_function(self.config)(
-            self,
+        output, weights = self.dot_product(
             self.heads(self.query(states)),
             self.heads(self.key(others)),
             self.heads(self.value(others)),

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from annotated_types import Ge, Lt
-
-from probattn.options import Count, NonNegative, Options
-
-Dropped = Annotated[float, Ge(0), Lt(1)]
+from probattn.options import Count, Dropout, NonNegative, Options
 
 
 @dataclass(frozen=True)
@@ -31,6 +26,6 @@ class GATOptions(Options):
     heads: Count = 8
     features: Count = 8
     output_heads: Count = 1
-    dropout: Dropped = 0.6
-    attention_dropout: Dropped = 0.6
+    dropout: Dropout = 0.6
+    attention_dropout: Dropout = 0.6
     negative_slope: NonNegative = 0.2

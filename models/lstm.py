@@ -1,20 +1,60 @@
-"""The base of networks that are built from nothing, and an LSTM over sequences of different lengths."""
+"""Bases of configurations and networks that are built from nothing, and an LSTM over padded sequences."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+
+from probattn.checks import check_integer, check_share
 
 State = tuple[Tensor, Tensor]
 """Hidden and cell state of every layer and direction, ``[layers * directions, B, u]`` each."""
 
 SHUT = 1e4
 """Offset that holds a gate open or shut: its sigmoid is 1 or 0 in every type."""
+
+
+PAD, UNKNOWN, BEGIN, END = range(4)
+"""Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
+
+
+class OwnConfig(PretrainedConfig):
+    """Base of configurations of our own: padding is token 0 by default, and attributes are checked by name."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"pad_token_id": PAD} | kwargs)
+
+    def _check(
+        self,
+        counts: Iterable[str],
+        shares: Iterable[str],
+        naturals: Iterable[str] = (),
+        flags: Iterable[str] = (),
+    ) -> None:
+        """``ValueError`` unless these are integers >= 1, numbers in [0, 1), integers >= 0, and truth values."""
+        owner = type(self).__name__
+        for minimum, names in ((1, counts), (0, naturals)):
+            for name in names:
+                check_integer(owner, name, getattr(self, name), minimum=minimum)
+        for name in shares:
+            check_share(owner, name, getattr(self, name), one=False)
+        for name in flags:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{owner}.{name}: expected true or false, got {getattr(self, name)!r}")
+
+
+class OwnEncoderDecoderConfig(OwnConfig):
+    """Base of configurations of encoder-decoders, whose decoder starts with "begin"."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        special = {"bos_token_id": BEGIN, "eos_token_id": END, "is_encoder_decoder": True}
+        super().__init__(**special | {"decoder_start_token_id": kwargs.get("bos_token_id", BEGIN)} | kwargs)
 
 
 class OwnPreTrainedModel(PreTrainedModel):
@@ -26,6 +66,14 @@ class OwnPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = False
     _supports_flex_attn = False
     _supports_attention_backend = True
+
+    def __init_subclass__(cls, auto: Sequence[Any] = (), **options: Any) -> None:
+        """Makes a network known to these Auto classes of transformers, which find it by its ``model_type``."""
+        super().__init_subclass__(**options)
+        config: Any = cls.config_class
+        for auto_class in auto:
+            AutoConfig.register(config.model_type, config, exist_ok=True)
+            auto_class.register(config, cls, exist_ok=True)
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
@@ -68,6 +116,28 @@ class OwnEncoderDecoder(OwnPreTrainedModel):
     def _supports_default_dynamic_cache(cls) -> bool:
         """False: the first forward pass of a search makes the decoder's state."""
         return False
+
+
+def layered_lstm(
+    inputs: int, size: int, layers: int, dropout: float, *, bidirectional: bool = True
+) -> nn.LSTM:
+    """An LSTM over ``[B, S, inputs]`` with dropout between its layers, which torch refuses for a single one."""
+    between = dropout if layers > 1 else 0.0
+    return nn.LSTM(inputs, size, layers, batch_first=True, dropout=between, bidirectional=bidirectional)
+
+
+def embed(network: Any, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    """The vectors of tokens ``[B, S]``, or those themselves; ``ValueError`` for both or neither."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError(f"{type(network).__name__}: expected input_ids or inputs_embeds, one of them")
+    vectors: Tensor = network.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    return vectors
+
+
+def check_mask(owner: str, name: str, mask: Tensor | None, shape: torch.Size) -> None:
+    """Raises ``ValueError`` unless the mask has one number for each token."""
+    if mask is not None and mask.shape != shape:
+        raise ValueError(f"{owner}: expected {name} {list(shape)}, got {list(mask.shape)}")
 
 
 def read_padded(
@@ -151,6 +221,6 @@ def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | N
     return inputs, (torch.stack(hidden), torch.stack(cells))
 
 
-def _at(values: Tensor, places: Tensor) -> Tensor:
-    """Rows ``[B, K, E]`` of values ``[B, S, E]`` at places ``[B, K]``."""
-    return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
+def _at(values: Tensor, positions: Tensor) -> Tensor:
+    """Rows ``[B, K, E]`` of values ``[B, S, E]`` at positions ``[B, K]``."""
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))

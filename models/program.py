@@ -33,6 +33,18 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """A block in evaluation mode; every part is afterwards in the mode that it was in."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
+
+
 class Program(PyroModule):
     """A network as a Pyro program; outside Pyro's handlers it answers as a plain module does.
 
@@ -60,8 +72,8 @@ class Program(PyroModule):
 
     def __getattr__(self, name: str) -> Any:
         """As Pyro's, which announces all parameters of a network that is read, but not where nobody listens."""
-        found = self.__dict__.get("_modules", {}).get(name)
-        return super().__getattr__(name) if found is None or not takes_answers() else found
+        module = self.__dict__.get("_modules", {}).get(name)
+        return super().__getattr__(name) if module is None or not takes_answers() else module
 
 
 class HeadProgram(Program):
@@ -93,7 +105,7 @@ class HeadProgram(Program):
     def __init__(self, net: nn.Module, *, num_data: int | None = None, label_name: str = "labels") -> None:
         super().__init__()
         if num_data is not None:
-            check_integer(type(self).__name__, "num_data", num_data, least=1)
+            check_integer(type(self).__name__, "num_data", num_data, minimum=1)
         self.net = net
         self.num_data = num_data
         self.label_name = label_name
@@ -222,7 +234,7 @@ def _fits(got: torch.Size, shape: tuple[int | None, ...]) -> bool:
 
 
 def check_classes(
-    program: HeadProgram, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
+    program: nn.Module, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
 ) -> None:
     """Raises ``ValueError`` unless labels are class numbers of the shape; ``ignored`` allows :data:`IGNORED`."""
     owner, also = type(program).__name__, f", or {IGNORED} where there is none" if ignored else ""
@@ -233,9 +245,9 @@ def check_classes(
             + ("row" if len(shape) == 1 else "token")
             + (SEVERAL if labels.shape == (*shape, classes) and len(shape) == 1 else "")
         )
-    given = labels[labels != IGNORED] if ignored else labels
-    if not given.numel():
+    observed = labels[labels != IGNORED] if ignored else labels
+    if not observed.numel():
         return
-    least, most = torch.stack(given.aminmax()).tolist()  # both at once: a device is waited for
-    if least < 0 or most >= classes:
-        raise ValueError(f"{owner}: expected {name} in 0..{classes - 1}{also}, got {least}..{most}")
+    minimum, maximum = torch.stack(observed.aminmax()).tolist()  # both at once: a device is waited for
+    if minimum < 0 or maximum >= classes:
+        raise ValueError(f"{owner}: expected {name} in 0..{classes - 1}{also}, got {minimum}..{maximum}")

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from probattn.sites.compiled import compile_sites
     from probattn.sites.disagreement import DisagreementAttention
     from probattn.sites.functional import attention
-    from probattn.sites.linking import link
     from probattn.sites.masks import AttentionMask
-    from probattn.sites.multihead import MultiheadAttention
+    from probattn.sites.multihead import MultiheadAttention, link
     from probattn.sites.repulsive import RepulsiveAttention
     from probattn.trainer import ProbabilisticTrainer
 
@@ -51,7 +50,7 @@ _MODULES = {
     "attention": "sites.functional",
     "compile_sites": "sites.compiled",
     "from_pretrained": "models.hosts.store",
-    "link": "sites.linking",
+    "link": "sites.multihead",
     "sampling": "inference.sampling",
 }
 

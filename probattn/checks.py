@@ -26,18 +26,9 @@ def missing(owner: str, package: str, extra: str) -> MissingPackageError:
 
 
 def optional(owner: str, module: str, extra: str) -> ModuleType:
-    """A module of a package that ``pip install 'probattn[extra]'`` brings.
+    """A module such as ``"matplotlib.pyplot"`` of a package that ``pip install 'probattn[extra]'`` brings.
 
-    Args:
-        owner: what needs it, as the message names it.
-        module: the module, such as ``"matplotlib.pyplot"``.
-        extra: extra of ``pyproject.toml`` that requires its package.
-
-    Returns:
-        The module, imported.
-
-    Raises:
-        MissingPackageError: its package is not installed. An error inside a package that is stays as it is.
+    :class:`MissingPackageError`, which names ``owner``, where it is not installed; an error inside a package stays.
 
     Example:
         >>> optional("example", "json", "report").dumps([1])
@@ -125,10 +116,10 @@ def check_share(owner: str, name: str, value: object, *, zero: bool = True, one:
         raise ValueError(f"{owner}.{name}: expected a number in {bounds}, got {shown(value)}")
 
 
-def check_integer(owner: str, name: str, value: object, *, least: int) -> None:
+def check_integer(owner: str, name: str, value: object, *, minimum: int) -> None:
     """Raises ``ValueError`` unless ``value`` is an integer >= ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{owner}.{name}: expected an integer >= {least}, got {shown(value)}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{owner}.{name}: expected an integer >= {minimum}, got {shown(value)}")
 
 
 def check_instance(owner: str, name: str, value: object, kind: type, words: str) -> None:

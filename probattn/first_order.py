@@ -25,8 +25,7 @@ def first_order(advice: str) -> Callable[[Callable[..., Gradients]], Callable[..
     gradient prunes it, and the second derivative lacks a part. The node that is put here has edges to the inputs,
     which the forward pass leaves in ``ctx.edges``.
 
-    Args:
-        advice: what computes the function and what to use for a second derivative.
+    ``advice`` tells what computes the function and what to use for a second derivative.
     """
 
     def decorate(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
@@ -59,14 +58,7 @@ class _First(torch.autograd.Function):
 
 
 def with_gradients(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """``value`` ``[N]`` or a number, with gradients ``[N, ...]`` by the inputs that are known already.
-
-    Example:
-        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> with_gradients(torch.tensor([1.0, 4.0]), [x], [torch.tensor([2.0, 4.0])]).sum().backward()
-        >>> x.grad
-        tensor([2., 4.])
-    """
+    """``value`` ``[N]`` or a number, with gradients ``[N, ...]`` by the inputs that are known already."""
     result: Tensor = _Known.apply(value, gradients, *inputs)
     return result
 
@@ -84,14 +76,8 @@ class _Known(torch.autograd.Function):
     def backward(ctx: Any, *pulls: Tensor) -> Gradients:
         saved = iter(ctx.saved_tensors)
         gradients = (next(saved) if present else None for present in ctx.present)
-        return (
-            None,
-            None,
-            *(
-                None if gradient is None else gradient * _widened(pulls[0], gradient)
-                for gradient in gradients
-            ),
-        )
+        pull = pulls[0]
+        return None, None, *(None if item is None else item * _widened(pull, item) for item in gradients)
 
 
 def _widened(pull: Tensor, like: Tensor) -> Tensor:

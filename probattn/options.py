@@ -41,6 +41,8 @@ Share = Annotated[float, Ge(0), Le(1)]
 """A number in [0, 1]."""
 OpenShare = Annotated[float, Gt(0), Lt(1)]
 """A number in (0, 1)."""
+Dropout = Annotated[float, Ge(0), Lt(1)]
+"""A number in [0, 1)."""
 Count = Annotated[int, Ge(1)]
 """An integer >= 1."""
 Natural = Annotated[int, Ge(0)]

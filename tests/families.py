@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn import BayesianAttention
-from probattn.distributions.carried import exp_carrying_log
+from probattn.distributions.log_space_distribution import exp_carrying_log
 from probattn.models import (
     DecomposableConfig,
     DecomposableForSequenceClassification,

@@ -92,8 +92,8 @@ class ParticleEnsemble(nn.Module):
         chunk_size: int | None = None,
     ) -> None:
         super().__init__()
-        check_integer(OWNER, "num_particles", num_particles, least=1)
-        check_integer(OWNER, "seed", seed, least=0)
+        check_integer(OWNER, "num_particles", num_particles, minimum=1)
+        check_integer(OWNER, "seed", seed, minimum=0)
         check_number(OWNER, "spread", spread, positive=False)
         check_model(model)
         chosen = chosen_parameters(model, parameters)

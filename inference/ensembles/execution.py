@@ -35,7 +35,7 @@ class Execution:
     def __init__(self, choice: ExecutionName, chunk_size: int | None) -> None:
         check_choice("ParticleEnsemble", "execution", choice, ExecutionName)
         if chunk_size is not None:
-            check_integer("ParticleEnsemble", "chunk_size", chunk_size, least=1)
+            check_integer("ParticleEnsemble", "chunk_size", chunk_size, minimum=1)
         self.choice = choice
         self.chunk_size = chunk_size
         self.taken: dict[str, str] = {}

@@ -15,7 +15,7 @@ from probattn.inference.particle_update import ParticleUpdate
 from probattn.options import Count, NonNegative, Positive
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment_factor import AlignmentFactor
-from probattn.sites.particle_options import ParticleOptions
+from probattn.sites.repulsive import ParticleOptions
 
 Sets = Literal["model", "module", "parameter"]
 

@@ -1,6 +1,5 @@
 """Small LSTM models on synthetic tasks, many runs as one batched program (Snell et al. 2021)."""
 
-from probattn.models.copying.keyword import KeywordOutput, KeywordRuns
 from probattn.models.copying.measures import (
     KeywordMeasures,
     copying_probe,
@@ -8,7 +7,13 @@ from probattn.models.copying.measures import (
     share_at,
     token_accuracy,
 )
-from probattn.models.copying.network import CopyingOptions, CopyingOutput, CopyingRuns
+from probattn.models.copying.network import (
+    CopyingOptions,
+    CopyingOutput,
+    CopyingRuns,
+    KeywordOutput,
+    KeywordRuns,
+)
 from probattn.models.copying.tasks import CopyBatch, CopyTask, KeywordBatch, KeywordTask
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.models.copying.keyword import KeywordOutput
-from probattn.models.copying.network import CopyingOutput, CopyingRuns
+from probattn.models.copying.network import CopyingOutput, CopyingRuns, KeywordOutput
 from probattn.models.copying.tasks import KeywordBatch
 from probattn.probes import lexical_probe
 
@@ -50,8 +49,8 @@ def share_at(ratings: Tensor, positions: Tensor) -> Tensor:
         tensor([0.5000])
     """
     best = ratings == ratings.amax(dim=-1, keepdim=True)
-    place = torch.arange(ratings.shape[-1], device=ratings.device)
-    first = torch.where(best, place, ratings.shape[-1]).amin(dim=-1)  # [R, B, T]
+    index = torch.arange(ratings.shape[-1], device=ratings.device)
+    first = torch.where(best, index, ratings.shape[-1]).amin(dim=-1)  # [R, B, T]
     return (first == positions[:, None]).flatten(1).float().mean(dim=-1)
 
 
@@ -71,11 +70,7 @@ def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> 
     states = model.options.heads * output.states
     runs = [
         lexical_probe(
-            partial(model.predict_one, run),
-            states[run],
-            output.queries[run],
-            target[run],
-            log=True,
+            partial(model.predict_one, run), states[run], output.queries[run], target[run], log=True
         )
         for run in range(model.num_runs)
     ]
@@ -116,11 +111,11 @@ def keyword_measures(output: KeywordOutput, batch: KeywordBatch) -> KeywordMeasu
         >>> [round(value.item(), 2) for value in keyword_measures(output, batch)]
         [1.0, 2.0, 1.0, 1.0, 1.0]
     """
-    odds, labels, places = output.log_odds, batch.labels, batch.positions
+    odds, labels, positions = output.log_odds, batch.labels, batch.positions
     length = odds.shape[-1]
-    follows = labels & (places < length - 1)
-    at = odds.gather(-1, places[..., None]).squeeze(-1)  # [R, B]
-    after = odds.gather(-1, (places[..., None] + 1).clamp(max=length - 1)).squeeze(-1)
+    follows = labels & (positions < length - 1)
+    at = odds.gather(-1, positions[..., None]).squeeze(-1)  # [R, B]
+    after = odds.gather(-1, (positions[..., None] + 1).clamp(max=length - 1)).squeeze(-1)
     accuracy = ((output.logits > 0) == labels).float().mean(dim=-1)
     return KeywordMeasures(
         accuracy,

@@ -1,25 +1,107 @@
-"""The copying model of Snell et al. 2021, many runs as one batched program."""
+"""The models of Snell et al. 2021 for copying and for the keyword task, many runs as one batched program."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.models.copying.stacked import (
-    StackedLinear,
-    StackedLSTM,
-    normal_rows,
-    run_generators,
-    uniform_rows,
-)
-from probattn.models.copying.tasks import CopyBatch
+from probattn.models.copying.tasks import CopyBatch, KeywordBatch
 from probattn.options import Count, Options
 from probattn.probes import AttentionMode, attention_weights
+from probattn.sites.noise import seed_integers
+
+
+def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:
+    """A generator for each run; equal seeds with other streams are independent of each other."""
+    words = [
+        int(np.random.SeedSequence(seed_integers((seed, stream))).generate_state(1)[0]) for seed in seeds
+    ]
+    return [torch.Generator().manual_seed(word) for word in words]
+
+
+def uniform_rows(generators: Sequence[torch.Generator], shape: Sequence[int], fan_in: int) -> nn.Parameter:
+    r"""Values :math:`\mathcal U(-1/\sqrt{n}, 1/\sqrt{n})` with n = ``fan_in``, ``[R, *shape]``, as torch's layers."""
+    bound = 1 / math.sqrt(fan_in)
+    rows = [torch.empty(*shape).uniform_(-bound, bound, generator=generator) for generator in generators]
+    return nn.Parameter(torch.stack(rows))
+
+
+def normal_rows(generators: Sequence[torch.Generator], shape: Sequence[int]) -> nn.Parameter:
+    """Standard normal values ``[R, *shape]``, as those of ``nn.Embedding``."""
+    return nn.Parameter(torch.stack([torch.randn(*shape, generator=generator) for generator in generators]))
+
+
+class StackedLinear(nn.Module):
+    """R linear layers, each with its own weight ``[E, D]`` and bias ``[E]``; ``generators`` draw them, one a run."""
+
+    def __init__(self, in_features: int, out_features: int, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        self.weight = uniform_rows(generators, (out_features, in_features), in_features)
+        self.bias = uniform_rows(generators, (out_features,), in_features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs ``[R, N, D]`` to outputs ``[R, N, E]``."""
+        return torch.baddbmm(self.bias[:, None], inputs, self.weight.mT)
+
+
+class StackedLSTM(nn.Module):
+    r"""R LSTM layers over sentences of words, each with its own embedding and its own weights.
+
+    The equations are those of ``nn.LSTM`` after an ``nn.Embedding``, with torch's order of gates and initial values:
+
+    .. math:: z_l = W_i e_{x_l} + b_i + b_h + W_h h_{l-1}, \quad
+        c_l = \sigma(z^f) c_{l-1} + \sigma(z^i) \tanh(z^g), \quad h_l = \sigma(z^o) \tanh(c_l)
+
+    :math:`W_i e_i + b_i + b_h` is made once for each word of the vocabulary and looked up: vocabularies here are
+    smaller than batches. ``embedding`` is ``[R, V, D]``; layers may share one.
+    """
+
+    def __init__(self, embedding: nn.Parameter, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        width = embedding.shape[-1]
+        self.embedding = embedding
+        self.weight_input = uniform_rows(generators, (4 * width, width), width)
+        self.weight_hidden = uniform_rows(generators, (4 * width, width), width)
+        self.bias_input = uniform_rows(generators, (4 * width,), width)
+        self.bias_hidden = uniform_rows(generators, (4 * width,), width)
+
+    def forward(
+        self, words: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Hidden states ``[R, B, L, D]`` of words ``[R, B, L]``, and the last hidden and cell state ``[R, B, D]``."""
+        runs, size, _ = words.shape
+        types = self.embedding.shape[1]
+        minimum, maximum = torch.stack(words.aminmax()).tolist() if words.numel() else (0, 0)
+        if minimum < 0 or maximum >= types:
+            # the tables of all runs are one below the other: such a word would be one of another run
+            raise IndexError(f"StackedLSTM: expected words in 0 .. {types - 1}, got {minimum} .. {maximum}")
+        width = self.embedding.shape[-1]
+        hidden, cell = state or (self.embedding.new_zeros(runs, size, width),) * 2
+        recurrent = self.weight_hidden.mT
+        states = []
+        for gates in self._inputs(words).unbind(0):  # [R, B, 4D] each
+            z = torch.baddbmm(gates, hidden, recurrent)
+            keep, new, out = z[..., : 2 * width].sigmoid(), z[..., 2 * width : 3 * width], z[..., 3 * width :]
+            add, forget = keep.chunk(2, dim=-1)
+            cell = torch.addcmul(forget * cell, add, new.tanh())
+            hidden = out.sigmoid() * cell.tanh()
+            states.append(hidden)
+        return torch.stack(states, dim=2), (hidden, cell)
+
+    def _inputs(self, words: Tensor) -> Tensor:
+        """Contribution of the words to the gates, ``[L, R, B, 4D]``."""
+        bias = (self.bias_input + self.bias_hidden)[:, None]
+        table = torch.baddbmm(bias, self.embedding, self.weight_input.mT)  # [R, V, 4D]
+        first = torch.arange(len(words), device=words.device)[:, None, None] * self.embedding.shape[1]
+        return nn.functional.embedding((words + first).permute(2, 0, 1), table.flatten(0, 1))
+
 
 _BODY, _HEADS = 0, 1
 """Random streams of initial values: heads can be drawn again while everything else stays."""
@@ -95,10 +177,7 @@ class CopyingRuns(nn.Module):
     """
 
     def __init__(
-        self,
-        options: CopyingOptions,
-        seeds: Sequence[int],
-        head_seeds: Sequence[Sequence[int]] | None = None,
+        self, options: CopyingOptions, seeds: Sequence[int], head_seeds: Sequence[Sequence[int]] | None = None
     ) -> None:
         super().__init__()
         if not seeds:
@@ -156,8 +235,8 @@ class CopyingRuns(nn.Module):
     def losses(self, batch: CopyBatch) -> Tensor:
         """Cross-entropy of every run, the mean over output words, ``[R]`` (Eq. 3 over the number of words)."""
         logits = self(batch.source, batch.target).logits
-        each = F.cross_entropy(logits.flatten(0, 2), batch.target.flatten(), reduction="none")
-        return each.unflatten(0, (self.num_runs, -1)).mean(dim=-1)
+        cross_entropy = F.cross_entropy(logits.flatten(0, 2), batch.target.flatten(), reduction="none")
+        return cross_entropy.unflatten(0, (self.num_runs, -1)).mean(dim=-1)
 
     def _scores(self, queries: Tensor, states: Tensor) -> Tensor:
         """Scores of every head, ``[R, K, B, T, L]``."""
@@ -168,3 +247,73 @@ class CopyingRuns(nn.Module):
         folded = projected.unflatten(2, (size, length)).transpose(1, 2).flatten(2, 3)  # [R, B, K T, D]
         scores = torch.matmul(folded, states.mT)  # [R, B, K T, L]
         return scores.unflatten(2, (-1, length)).transpose(1, 2)
+
+
+class KeywordOutput(NamedTuple):
+    """Output of the classifier for a batch.
+
+    Attributes:
+        logits: log-odds of the positive class under uniform attention, ``[R, B]``.
+        log_odds: those if it attended to one position alone, ``[R, B, L]``.
+    """
+
+    logits: Tensor
+    log_odds: Tensor
+
+
+class KeywordRuns(nn.Module):
+    r"""R runs of an LSTM classifier that is trained under uniform attention, as one program.
+
+    .. math:: \gamma_l = w^T h_l, \qquad p = \sigma\Bigl(\frac1L \sum_l \gamma_l\Bigr)
+
+    (Snell et al. 2021, Eq. 8 and 22): the mean of the log-odds is that of the mean state, since the head is linear.
+    :math:`\gamma_l` is the lexical probe before its sigmoid.
+
+    Args:
+        words: V.
+        width: D, of embeddings and of a direction's states.
+        seeds: of the initial values, one a run.
+        bidirectional: whether a second LSTM reads the sentences from their ends, as the paper's classifiers do. The
+            paper does not say which of the two section 6.1 has.
+
+    Raises:
+        ValueError: no seed.
+
+    Example:
+        >>> model = KeywordRuns(10, 4, seeds=[0, 1])
+        >>> output = model(torch.zeros(2, 3, 6).long())
+        >>> output.logits.shape, output.log_odds.shape
+        (torch.Size([2, 3]), torch.Size([2, 3, 6]))
+    """
+
+    def __init__(self, words: int, width: int, seeds: Sequence[int], *, bidirectional: bool = False) -> None:
+        super().__init__()
+        if not seeds:
+            raise ValueError("KeywordRuns.seeds: expected a seed for each run, got none")
+        generators = run_generators(seeds, 0)
+        embedding = normal_rows(generators, (words, width))
+        self.forwards = StackedLSTM(embedding, generators)
+        self.backwards = StackedLSTM(embedding, generators) if bidirectional else None
+        features = 2 * width if bidirectional else width
+        self.head = uniform_rows(generators, (features,), features)
+
+    @property
+    def num_runs(self) -> int:
+        """R."""
+        return len(self.head)
+
+    def forward(self, words: Tensor) -> KeywordOutput:
+        """Reads sentences, integers ``[R, B, L]``."""
+        states, _ = self.forwards(words)
+        if self.backwards is not None:
+            reverse, _ = self.backwards(words.flip(-1))
+            states = torch.cat((states, reverse.flip(2)), dim=-1)  # [R, B, L, 2D]
+        log_odds = torch.matmul(states, self.head[:, None, :, None]).squeeze(-1)
+        return KeywordOutput(log_odds.mean(dim=-1), log_odds)
+
+    def losses(self, batch: KeywordBatch) -> Tensor:
+        """Cross-entropy of every run, the mean over sentences, ``[R]``."""
+        logits = self(batch.words).logits
+        return F.binary_cross_entropy_with_logits(
+            logits, batch.labels.to(logits.dtype), reduction="none"
+        ).mean(dim=-1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from probattn.checks import check_choice, check_integer
+from probattn.options import Count, Options
 
 Split = Literal["train", "test"]
 Order = Literal["copy", "permuted"]
@@ -34,7 +35,7 @@ class CopyBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CopyTask:
+class CopyTask(Options):
     r"""Copying sentences of distinct words, or putting them in a fixed other order.
 
     A sentence is ``length`` of ``types`` words, drawn without replacement and in random order, out of one of ``sets``
@@ -66,16 +67,13 @@ class CopyTask:
         True
     """
 
-    types: int = 40
-    length: int = 40
-    sets: int = 1
+    types: Count = 40
+    length: Count = 40
+    sets: Count = 1
     order: Order = "copy"
 
     def __post_init__(self) -> None:
-        check_integer("CopyTask", "length", self.length, least=1)
-        check_integer("CopyTask", "sets", self.sets, least=1)
-        check_choice("CopyTask", "order", self.order, Order)
-        check_integer("CopyTask", "types", self.types, least=1)
+        super().__post_init__()
         if self.types < self.length:
             raise ValueError(
                 f"CopyTask.types: expected at least length ({self.length}) words, got {self.types}; words are drawn "
@@ -129,7 +127,7 @@ class KeywordBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KeywordTask:
+class KeywordTask(Options):
     """Detection of a keyword in a sentence of random words (Snell et al. 2021, section 6.1).
 
     Words are drawn with replacement. Half of the sentences, in the mean, have the keyword, at one place each; drawn
@@ -148,17 +146,15 @@ class KeywordTask:
         True
     """
 
-    types: int = 40
-    length: int = 40
-
-    def __post_init__(self) -> None:
-        check_integer("KeywordTask", "types", self.types, least=2)
-        check_integer("KeywordTask", "length", self.length, least=1)
+    types: Annotated[int, Ge(2)] = 40
+    length: Count = 40
 
     def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> KeywordBatch:
         """Sentences of one step, of every run; arguments as for :meth:`CopyTask.draw`."""
         batches = [self._sentences(_generator(seed, step, split), batch_size) for seed in seeds]
-        words, labels, positions = (torch.from_numpy(np.stack(part)) for part in zip(*batches, strict=True))
+        words, labels, positions = (
+            torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)
+        )
         return KeywordBatch(words, labels, positions)
 
     def _sentences(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:

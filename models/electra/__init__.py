@@ -3,7 +3,13 @@
 Both networks are transformers' own, ``ElectraForMaskedLM`` and ``ElectraForPreTraining``; here they are one program.
 """
 
-from probattn.models.electra.corruption import Corrupted, corrupt, draw_masked, masked_number
-from probattn.models.electra.program import ElectraProgram, tie_embeddings
+from probattn.models.electra.program import (
+    Corrupted,
+    ElectraProgram,
+    corrupt,
+    draw_masked,
+    masked_number,
+    tie_embeddings,
+)
 
 __all__ = ["Corrupted", "ElectraProgram", "corrupt", "draw_masked", "masked_number", "tie_embeddings"]

@@ -1,8 +1,9 @@
-"""ELECTRA's generator and discriminator as one Pyro program."""
+"""ELECTRA's generator and discriminator as one Pyro program, and texts whose masked tokens are replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyro
@@ -13,9 +14,119 @@ from torch import Tensor
 from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.checks import check_batch, check_number, check_share
-from probattn.models.electra.corruption import Corrupted, corrupt, draw_masked
+from probattn.models.dot_product import valid_positions
 from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by, read_logits
 from probattn.sites.handlers import is_handled
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """Texts with replaced tokens, and what the generator said of those that were masked.
+
+    Attributes:
+        input_ids: tokens with those of the generator at the masked places, int64 ``[B, T]``.
+        replaced: bool ``[B, T]``, True where a token differs from the original one.
+        masked: bool ``[B, T]``, True where the generator chose the token.
+        logits: of the generator at the masked places of each row, in their order, ``[B, K, V]``.
+        targets: original tokens there, int64 ``[B, K]``, :data:`IGNORED` where a row has fewer.
+    """
+
+    input_ids: Tensor
+    replaced: Tensor
+    masked: Tensor
+    logits: Tensor
+    targets: Tensor
+
+
+def masked_number(candidates: Tensor, share: float) -> Tensor:
+    r"""Number of masked tokens of texts with n candidates, :math:`\lceil \text{share} \cdot n \rceil`, float64.
+
+    Example:
+        >>> masked_number(torch.tensor([1, 20]), 0.15)
+        tensor([1., 3.], dtype=torch.float64)
+    """
+    # In double precision less a little, so that 0.15 of 20 is 3 and not 4.
+    return (candidates.double() * share - 1e-9).ceil()
+
+
+def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | None = None) -> Tensor:
+    r"""Chooses the tokens that are masked: :math:`\lceil \text{share} \cdot n \rceil` of the n candidates of each text.
+
+    Every choice of so many is as probable as any other (Clark et al. 2020, section 2).
+
+    Args:
+        candidates: bool ``[B, T]``, True where a token may be masked.
+        share: in (0, 1).
+        generator: of the draws, on the device of ``candidates``; None for torch's own.
+
+    Returns:
+        Bool ``[B, T]``.
+
+    Example:
+        >>> draw_masked(torch.tensor([[False, True, True, True, False]]), 0.5).sum()
+        tensor(2)
+    """
+    noise = torch.rand(candidates.shape, generator=generator, device=candidates.device)
+    rank = noise.masked_fill(~candidates, torch.inf).argsort(dim=1).argsort(dim=1)
+    # Of every count, on the CPU: Apple's MPS has no double precision.
+    number = masked_number(torch.arange(candidates.shape[1] + 1), share).long().to(candidates.device)
+    return candidates & (rank < number[candidates.sum(dim=1), None])
+
+
+def draw_tokens(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Categorical draws ``[...]`` from logits ``[..., V]``.
+
+    On a CPU the first token whose cumulative probability exceeds U: a draw takes one random number, that of
+    ``torch.multinomial`` one for each token and 20 times as long. Elsewhere that is fast, and sums may vary by run.
+    """
+    probabilities = logits.float().softmax(dim=-1)
+    if logits.device.type != "cpu":
+        return torch.multinomial(probabilities.flatten(0, -2), 1, generator=generator).view(logits.shape[:-1])
+    below = probabilities.cumsum(dim=-1)
+    total = below[..., -1:]
+    uniform = torch.rand(total.shape, generator=generator, device=total.device)
+    # Of a total a little above 1 the largest U may round to it, behind the last category.
+    return torch.searchsorted(below, uniform * total, right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
+
+
+def corrupt(
+    net: ElectraForMaskedLM,
+    original_ids: Tensor,
+    attention_mask: Tensor,
+    masked: Tensor,
+    mask_id: int,
+    generator: torch.Generator | None = None,
+) -> Corrupted:
+    r"""Replaces masked tokens by draws from a generator, :math:`\hat x_t \sim p_G(x_t \mid x^{\text{masked}})`.
+
+    The draws have no gradient; the logits have one. Only the masked places go through the head over the vocabulary.
+
+    Args:
+        net: the generator.
+        original_ids: tokens, int64 ``[B, T]``.
+        attention_mask: 1 at tokens, 0 at padding, ``[B, T]``.
+        masked: bool ``[B, T]``, which tokens it sees as masked.
+        mask_id: the token that stands for a masked one.
+        generator: of the draws, on the device of the texts; None for torch's own.
+
+    Returns:
+        The texts, and the generator's logits.
+    """
+    count = masked.sum(dim=1)
+    width = max(int(count.max()), 1)
+    indices = masked.int().argsort(dim=1, descending=True, stable=True)[:, :width]  # [B, K]
+    is_masked = torch.arange(width, device=masked.device) < count[:, None]
+    hidden = net.electra(original_ids.masked_fill(masked, mask_id), attention_mask=attention_mask)[0]
+    masked_states = hidden.gather(1, indices[..., None].expand(-1, -1, hidden.shape[-1]))
+    logits = net.generator_lm_head(net.generator_predictions(masked_states))  # [B, K, V]
+    with torch.no_grad():
+        drawn = draw_tokens(logits, generator)
+        originals = original_ids.gather(1, indices)
+        input_ids = original_ids.scatter(1, indices, drawn.where(is_masked, originals))
+    return Corrupted(
+        input_ids, input_ids != original_ids, masked, logits, originals.masked_fill(~is_masked, IGNORED)
+    )
+
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 """Embeddings that both networks read with, by their names in transformers."""
@@ -100,22 +211,18 @@ class ElectraProgram(HeadProgram):
         super().__init__(net, num_data=num_data, label_name="replaced")
         owner = type(self).__name__
         check_share(owner, "mask_probability", mask_probability, zero=False, one=False)
-        for name, value in {
-            "weight": weight,
-            "mean_length": mean_length,
-            "mean_masked": mean_masked,
-        }.items():
+        for name, value in {"weight": weight, "mean_length": mean_length, "mean_masked": mean_masked}.items():
             if value is not None:
                 check_number(owner, name, value, positive=True)
         for size in ("vocab_size", "max_position_embeddings"):
-            own, other = getattr(net.config, size), getattr(generator.config, size)
-            if own != other:
+            expected, received = getattr(net.config, size), getattr(generator.config, size)
+            if expected != received:
                 raise ValueError(
-                    f"{owner}: expected a generator with {size} {own}, as the discriminator, got {other}"
+                    f"{owner}: expected a generator with {size} {expected}, as the discriminator, got {received}"
                 )
-        special, most = sorted({*special_ids, mask_id}), net.config.vocab_size - 1
-        if special[0] < 0 or special[-1] > most:
-            raise ValueError(f"{owner}: expected mask_id and special_ids in 0..{most}, got {special}")
+        special, largest = sorted({*special_ids, mask_id}), net.config.vocab_size - 1
+        if special[0] < 0 or special[-1] > largest:
+            raise ValueError(f"{owner}: expected mask_id and special_ids in 0..{largest}, got {special}")
         if tied:
             tie_embeddings(net, generator)
         self.generator = generator
@@ -183,20 +290,19 @@ class ElectraProgram(HeadProgram):
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
     ) -> None:
         """The site ``"replaced"``, one event a text."""
-        mask = inputs.get("attention_mask")
-        real = torch.ones_like(prediction, dtype=torch.bool) if mask is None else mask.bool()
-        given = None if labels is None else labels["replaced"].to(prediction.dtype)
+        real = valid_positions(inputs.get("attention_mask"), prediction)
+        target = None if labels is None else labels["replaced"].to(prediction.dtype)
         tokens = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
         with poutine.scale(scale=self.weight):
-            pyro.sample("replaced", tokens, obs=given, infer={"prediction": given is None})
+            pyro.sample("replaced", tokens, obs=target, infer={"prediction": target is None})
 
     def _observe_masked(self, corrupted: Corrupted, length: float) -> None:
         """The site ``"masked"``, one event a text."""
-        known = corrupted.targets != IGNORED
-        masked = self.mean_masked or max(known.float().sum(dim=1).mean().item(), 1e-9)
-        tokens = dist.Categorical(logits=corrupted.logits.float()).mask(known).to_event(1)
+        valid = corrupted.targets != IGNORED
+        masked = self.mean_masked or max(valid.float().sum(dim=1).mean().item(), 1e-9)
+        tokens = dist.Categorical(logits=corrupted.logits.float()).mask(valid).to_event(1)
         with poutine.scale(scale=length / masked):
-            pyro.sample("masked", tokens, obs=corrupted.targets.where(known, 0))
+            pyro.sample("masked", tokens, obs=corrupted.targets.where(valid, 0))
 
     def _length(self, batch: Mapping[str, Tensor]) -> float:
         return self.mean_length or attention_mask_of(batch).float().sum(dim=1).mean().item()
@@ -204,8 +310,8 @@ class ElectraProgram(HeadProgram):
 
 def attention_mask_of(batch: Mapping[str, Tensor]) -> Tensor:
     """The mask of a batch: 1 everywhere where it has none."""
-    given = batch.get("attention_mask")
-    return torch.ones_like(next(iter(batch.values())), dtype=torch.long) if given is None else given
+    mask = batch.get("attention_mask")
+    return torch.ones_like(next(iter(batch.values())), dtype=torch.long) if mask is None else mask
 
 
 def tie_embeddings(net: ElectraForPreTraining, generator: ElectraForMaskedLM) -> None:
@@ -214,12 +320,12 @@ def tie_embeddings(net: ElectraForPreTraining, generator: ElectraForMaskedLM) ->
     Raises:
         ValueError: embeddings of different size.
     """
-    theirs, own = net.electra.embeddings, generator.electra.embeddings
+    theirs, embeddings = net.electra.embeddings, generator.electra.embeddings
     if net.config.embedding_size != generator.config.embedding_size:
         raise ValueError(
             f"tie_embeddings: expected networks with one embedding_size, got {net.config.embedding_size} "
             f"(discriminator) and {generator.config.embedding_size} (generator)"
         )
     for name in TABLES:
-        setattr(own, name, getattr(theirs, name))
+        setattr(embeddings, name, getattr(theirs, name))
     generator.generator_lm_head.weight = theirs.word_embeddings.weight

@@ -6,8 +6,13 @@ It is not imported with :mod:`probattn.models`, so that nothing else needs torch
 from probattn.models.gat_options import GATOptions
 from probattn.models.graph.classifier import NodeClassifier
 from probattn.models.graph.layer import GraphAttention
-from probattn.models.graph.measures import LayerMeasures, distance_from_uniform, measure_attention
-from probattn.models.graph.network import GraphAttentionNetwork, LayerPass
+from probattn.models.graph.network import (
+    GraphAttentionNetwork,
+    LayerMeasures,
+    LayerPass,
+    distance_from_uniform,
+    measure_attention,
+)
 
 __all__ = [
     "GATOptions",

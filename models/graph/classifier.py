@@ -11,9 +11,9 @@ from torch import Tensor
 
 from probattn.checks import check_integer
 from probattn.data import NodeGraph
+from probattn.models.graph.layer import is_mostly_zero, matrix
 from probattn.models.graph.network import GraphAttentionNetwork
-from probattn.models.graph.sparse import is_mostly_zero, matrix
-from probattn.models.program import Program
+from probattn.models.program import Program, check_classes
 from probattn.sites import Edges
 from probattn.sites.handlers import is_handled
 
@@ -68,7 +68,7 @@ class NodeClassifier(Program):
     ) -> None:
         super().__init__()
         if num_data is not None:
-            check_integer("NodeClassifier", "num_data", num_data, least=1)
+            check_integer("NodeClassifier", "num_data", num_data, minimum=1)
         if graph.num_features != net.in_features:
             raise ValueError(
                 f"NodeClassifier: the network takes features of width {net.in_features}, those of "
@@ -80,19 +80,19 @@ class NodeClassifier(Program):
         self._shape = (graph.num_nodes, graph.num_features)
         # The graph moves with the network and is no part of its weights. Sparse features are kept in two dense parts,
         # which any number of processes can share.
-        place, values = None, graph.features
+        indices, values = None, graph.features
         if is_mostly_zero(graph.features):
             entries = graph.features.to_sparse().coalesce()
-            place, values = entries.indices(), entries.values()
-        self.register_buffer("_feature_place", place, persistent=False)
+            indices, values = entries.indices(), entries.values()
+        self.register_buffer("_feature_indices", indices, persistent=False)
         self.register_buffer("_feature_values", values, persistent=False)
         self.register_buffer("edge_index", graph.edge_index, persistent=False)
 
     @property
     def features(self) -> Tensor:
         """Features of the nodes, ``[N, F]``; sparse (COO) where few are not 0."""
-        place, values = self._feature_place, self._feature_values
-        return values if place is None else matrix(place, values, self._shape)
+        indices, values = self._feature_indices, self._feature_values
+        return values if indices is None else matrix(indices, values, self._shape)
 
     @property
     def edges(self) -> Edges:
@@ -118,7 +118,7 @@ class NodeClassifier(Program):
         logits = self._logits(nodes, size)
         with pyro.plate("data", size, subsample=None if self.num_data is None else nodes):
             if labels is not None:
-                _check_labels(labels, logits.shape[1])
+                check_classes(self, "labels", labels, logits.shape[:1], logits.shape[1])
             pyro.sample(
                 "label",
                 dist.Categorical(logits=logits.float()),
@@ -128,8 +128,8 @@ class NodeClassifier(Program):
         return logits
 
     def _logits(self, nodes: Tensor, observations: int) -> Tensor:
-        found: Tensor = self.net(self.features, self.edges, observations=observations)
-        return found.index_select(0, nodes)
+        logits: Tensor = self.net(self.features, self.edges, observations=observations)
+        return logits.index_select(0, nodes)
 
     def _nodes(self, batch: Mapping[str, Tensor]) -> Tensor:
         nodes = batch.get("nodes")
@@ -140,10 +140,3 @@ class NodeClassifier(Program):
         if first < 0 or last >= count:
             raise ValueError(f"NodeClassifier: expected nodes 0..{count - 1}, got {first}..{last}")
         return nodes
-
-
-def _check_labels(labels: Tensor, num_labels: int) -> None:
-    if int(labels.min()) < 0 or int(labels.max()) >= num_labels:
-        raise ValueError(
-            f"NodeClassifier: expected labels in 0..{num_labels - 1}, got {int(labels.min())}..{int(labels.max())}"
-        )

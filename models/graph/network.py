@@ -1,21 +1,20 @@
-"""The two-layer graph attention network of Velickovic et al. 2018."""
+"""The two-layer graph attention network of Velickovic et al. 2018, and how its attention looks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.models.gat_options import GATOptions
-from probattn.models.graph.layer import GraphAttention
-from probattn.models.graph.sparse import drop
+from probattn.models.graph.layer import GraphAttention, drop
+from probattn.models.hosts.calls import Layers, layer_numbers
+from probattn.models.program import evaluating
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
 
-Layers = Literal["all", "first", "last"] | Sequence[int]
 LAYERS = ("hidden", "output")
 """Names of the layers; their sites are ``hidden.attention`` and ``output.attention``."""
 
@@ -112,30 +111,25 @@ class GraphAttentionNetwork(nn.Module):
     @torch.no_grad()
     def passes(self, features: Tensor, edges: Edges) -> list[LayerPass]:
         """What each layer is given and how it attends, in evaluation mode; with posterior-mean weights if latent."""
-        training = [module for module in self.modules() if module.training]
-        self.eval()
-        try:
+        with evaluating(self):
             return self._run(features, edges, 1)[1]
-        finally:
-            for module in training:
-                module.training = True
 
     def attention(self, features: Tensor, edges: Edges) -> dict[str, Tensor]:
         """Attention weights ``[E, H]`` by site, as :meth:`passes` finds them."""
-        return {found.site: found.weights for found in self.passes(features, edges)}
+        return {layer.site: layer.weights for layer in self.passes(features, edges)}
 
     def _run(self, features: Tensor, edges: Edges, observations: int) -> tuple[Tensor, list[LayerPass]]:
         self.chain.clear()  # of a pass that ended early
-        found: list[LayerPass] = []
+        passes: list[LayerPass] = []
         state = features
         for name, layer in zip(LAYERS, (self.hidden, self.output), strict=True):
-            if found:
+            if passes:
                 state = F.elu(state)
             inputs = drop(state, self.options.dropout, self.training)
             site = f"{name}.attention"
             state, weights = layer(site, inputs, edges, observations=observations)
-            found.append(LayerPass(site, inputs, weights))
-        return state, found
+            passes.append(LayerPass(site, inputs, weights))
+        return state, passes
 
 
 def _factors(
@@ -148,30 +142,77 @@ def _factors(
         alignment = replace(alignment, max_tokens=ALIGNED_NODES)
     if alignment.attention == "cross":
         raise ValueError("AlignmentAttention.attention: a graph has no 'cross' attention; leave it out")
-    chosen = pick_layers(layers if alignment.layers is None else alignment.layers)
+    numbers = pick_layers(layers if alignment.layers is None else alignment.layers)
     source = torch.Generator().manual_seed(alignment.seed)
     sizes = ((options.heads, options.features), (options.output_heads, num_classes))
     return {
-        number: AlignmentFactor(alignment, *sizes[number], num_sites=len(chosen), generator=source)
-        for number in chosen
+        number: AlignmentFactor(alignment, *sizes[number], num_sites=len(numbers), generator=source)
+        for number in numbers
     }
 
 
 def pick_layers(layers: Layers) -> tuple[int, ...]:
-    """Numbers of the chosen layers, sorted.
-
-    Raises:
-        ValueError: an unknown word, or a layer that does not exist.
-    """
-    count = len(LAYERS)
-    if isinstance(layers, str):
-        words = {"all": tuple(range(count)), "first": (0,), "last": (count - 1,)}
-        if layers not in words:
-            raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
-        return words[layers]
-    if not layers:
+    """Numbers of the layers, sorted; ``ValueError`` for an unknown word, no number or a layer that does not exist."""
+    if not (isinstance(layers, str) or layers):
         raise ValueError("layers: expected at least one number, got none")
-    for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:
-            raise ValueError(f"layers: expected numbers from {-count} to {count - 1}, got {layer!r}")
-    return tuple(sorted({layer % count for layer in layers}))
+    return tuple(sorted(set(layer_numbers(len(LAYERS), layers))))
+
+
+@dataclass(frozen=True)
+class LayerMeasures:
+    """What one layer's attention looks like on a graph, means over heads and edges or nodes.
+
+    Attributes:
+        site: name of the attention site.
+        from_uniform: mean of ``|weight * degree - 1|`` over edges and heads, degree the number of incoming edges of the
+            target: 0 for uniform attention.
+        query_norm: mean 2-norm of the nodes' queries.
+        key_norm: mean 2-norm of the nodes' keys.
+        value_norm: mean 2-norm of the nodes' values, the scale to see the other two at.
+    """
+
+    site: str
+    from_uniform: float
+    query_norm: float
+    key_norm: float
+    value_norm: float
+
+
+def distance_from_uniform(weights: Tensor, edges: Edges) -> Tensor:
+    """Mean of ``|weight * degree - 1|``.
+
+    Args:
+        weights: ``[E, H]``.
+        edges: E edges.
+
+    Returns:
+        A number.
+
+    Example:
+        >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
+        >>> distance_from_uniform(torch.tensor([[0.75], [0.25], [1.0]]), edges)
+        tensor(0.3333)
+    """
+    return (weights * edges.degree[edges.target].unsqueeze(1) - 1).abs().mean()
+
+
+@torch.no_grad()
+def measure_attention(net: GraphAttentionNetwork, features: Tensor, edges: Edges) -> list[LayerMeasures]:
+    """Measures both layers in evaluation mode; latent weights at their posterior expectation.
+
+    Args:
+        net: the network.
+        features: ``[N, F]``, dense or sparse.
+        edges: between the N nodes.
+
+    Returns:
+        One record a layer, the hidden one first.
+    """
+    records = []
+    for layer, (site, inputs, weights) in zip(
+        (net.hidden, net.output), net.passes(features, edges), strict=True
+    ):
+        value, query, key = layer.features(inputs)
+        norms = (float(item.norm(dim=-1).mean()) for item in (query, key, value))
+        records.append(LayerMeasures(site, float(distance_from_uniform(weights, edges)), *norms))
+    return records

@@ -1,20 +1,11 @@
 """GraphWriter: texts about knowledge graphs (Koncel-Kedziorski et al., NAACL 2019).
 
-Importing :mod:`probattn.models` makes the network known to transformers, so that ``AutoModel``,
-``AutoModelForSeq2SeqLM`` and ``from_pretrained`` find it by the configuration in a folder.
+Importing it makes the networks known to transformers' Auto classes, which find them by a folder's configuration.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
-
-from probattn.models.graphwriter.configuration import GraphWriterConfig
-from probattn.models.graphwriter.graph import adjacency
-from probattn.models.graphwriter.network import (
-    GraphWriterForGeneration,
-    GraphWriterModel,
-    GraphWriterOutput,
-)
-from probattn.models.graphwriter.program import GraphTextProgram, repeated_copies
-from probattn.models.graphwriter.search import WritingOptions, write_texts
+from probattn.models.graphwriter.graph import GraphWriterConfig, adjacency
+from probattn.models.graphwriter.network import GraphWriterForGeneration, GraphWriterModel, GraphWriterOutput
+from probattn.models.graphwriter.program import GraphTextProgram, WritingOptions, repeated_copies, write_texts
 
 __all__ = [
     "GraphTextProgram",
@@ -27,7 +18,3 @@ __all__ = [
     "repeated_copies",
     "write_texts",
 ]
-
-AutoConfig.register(GraphWriterConfig.model_type, GraphWriterConfig, exist_ok=True)
-AutoModel.register(GraphWriterConfig, GraphWriterModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(GraphWriterConfig, GraphWriterForGeneration, exist_ok=True)

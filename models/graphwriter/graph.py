@@ -1,13 +1,127 @@
-"""The graph transformer: vertices of entities, relations and the whole, and the blocks that they pass."""
+"""Sizes of GraphWriter, and its graph transformer: attention between vertices of entities, relations and the whole."""
 
 from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from probattn.models.dot_product import additive_mask
-from probattn.models.graphwriter.attention import VertexAttention
-from probattn.models.graphwriter.configuration import GraphWriterConfig
+from probattn.models.dot_product import ProjectedAttention, additive_mask, eager_attention_forward
+from probattn.models.lstm import OwnEncoderDecoderConfig
+
+
+class GraphWriterConfig(OwnEncoderDecoderConfig):
+    """Sizes of a network that writes a text about a title and a knowledge graph.
+
+    The defaults are those of Koncel-Kedziorski et al. (2019) and of their released settings.
+
+    Args:
+        vocab_size: V, words of titles, entities and texts, special ones included.
+        num_relations: R, kinds of relations.
+        hidden_size: d, of words, vertices and the decoder's state, an even multiple of ``num_attention_heads``.
+        num_hidden_layers: blocks of the graph transformer.
+        num_attention_heads: of every attention call.
+        feed_forward_size: hidden units of a block; None for 4 d.
+        lstm_layers: of the bidirectional LSTMs that read titles and entities.
+        dropout: share of embeddings, of states that the output reads and of what a block's layers give that is dropped
+            in training, in [0, 1).
+        attention_dropout: the same of the attention weights between vertices; latent weights have none.
+        **kwargs: the rest is for ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 by default, and the
+            decoder starts with "begin".
+
+    Raises:
+        ValueError: a size below 1, one that does not fit the heads, or a dropout outside [0, 1).
+
+    Example:
+        >>> GraphWriterConfig(hidden_size=64).feed_forward_size
+        256
+    """
+
+    model_type = "probattn_graphwriter"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 10_000,
+        num_relations: int = 7,
+        hidden_size: int = 500,
+        num_hidden_layers: int = 6,
+        num_attention_heads: int = 4,
+        feed_forward_size: int | None = None,
+        lstm_layers: int = 2,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.num_relations = num_relations
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.feed_forward_size = 4 * hidden_size if feed_forward_size is None else feed_forward_size
+        self.lstm_layers = lstm_layers
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        sizes = (
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "feed_forward_size",
+            "lstm_layers",
+        )
+        self._check(("vocab_size", "num_relations", *sizes), shares=("dropout", "attention_dropout"))
+        if self.hidden_size % self.num_attention_heads or self.hidden_size % 2:
+            raise ValueError(
+                f"GraphWriterConfig.hidden_size: expected an even multiple of the heads ({self.num_attention_heads}), "
+                f"got {self.hidden_size}"
+            )
+        super().__init__(**kwargs)
+
+
+class Projected(NamedTuple):
+    """Keys and values of all heads, ``[B, H, S, D]``, and their additive mask ``[B, 1, 1, S]``."""
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor
+
+
+class VertexAttention(ProjectedAttention):
+    r"""What a state takes from others, heads side by side, beside the state itself (Koncel-Kedziorski et al. 2019).
+
+    .. math:: \hat v_i = v_i + \Big\Vert_n \sum_j \alpha^n_{ij} W_V^n k_j, \qquad
+        \alpha^n_{ij} = \mathrm{softmax}_j\Bigl(\tfrac{(W_Q^n v_i)^\top W_K^n k_j}{\sqrt D}\Bigr)
+
+    There is no map after the heads. The scores are scaled as in Vaswani et al. (2017).
+    """
+
+    def __init__(self, config: GraphWriterConfig, dropout: float = 0.0) -> None:
+        super().__init__(config, dropout, bias=False)
+
+    def forward(
+        self, states: Tensor, others: Tensor, mask: Tensor, real: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends; see :meth:`attend`."""
+        output, weights = self.attend(states, others, mask, real)
+        return states + output, weights
+
+
+class ContextAttention(VertexAttention):
+    """The same from a decoder's states; by ``is_decoder`` conversion knows that the queries are those of a decoder."""
+
+    is_decoder: ClassVar[bool] = True
+
+    def project(self, others: Tensor, mask: Tensor) -> Projected:
+        """Keys and values of others ``[B, S, d]`` for :meth:`expected`; ``mask`` ``[B, 1, 1, S]``."""
+        return Projected(self.heads(self.key(others)), self.heads(self.value(others)), mask)
+
+    def expected(self, state: Tensor, others: Projected) -> Tensor:
+        """The context ``[B, d]`` of one state ``[B, d]`` under the weights themselves, without any method."""
+        query = self.heads(self.query(state[:, None]))
+        output, _ = eager_attention_forward(self, query, *others, scaling=self.scaling)
+        return state + output.flatten(1)
+
 
 NO_RELATION = -1
 """Numbers of a relation that is padding."""
@@ -86,16 +200,10 @@ class GraphTransformer(nn.Module):
     def forward(
         self, entities: Tensor, entity_mask: Tensor, relations: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Runs the blocks.
+        """Vertices ``[B, N, d]`` in the order of :func:`adjacency`, which of them are real, and each block's weights.
 
-        Args:
-            entities: ``[B, K, d]``.
-            entity_mask: bool ``[B, K]``.
-            relations: int64 ``[B, M, 3]``, -1 at padding.
-
-        Returns:
-            Vertices ``[B, N, d]`` in the order of :func:`adjacency`, 0 at padding; which are real, bool ``[B, N]``; the
-            weights of each block.
+        Of entities ``[B, K, d]``, their mask, bool ``[B, K]``, and relations int64 ``[B, M, 3]``, -1 at padding.
+        Padding is 0.
         """
         joined = adjacency(entity_mask, relations)
         real = joined.diagonal(dim1=-2, dim2=-1)  # [B, N]

@@ -8,19 +8,22 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import GenerationMixin
+from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationMixin
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.graphwriter.configuration import GraphWriterConfig
-from probattn.models.graphwriter.decoder import CopyOutput, FedState, GraphWriterDecoder
-from probattn.models.graphwriter.encoder import GraphWriterEncoder, GraphWriterEncoderOutput
-from probattn.models.graphwriter.graph import NO_RELATION
+from probattn.models.dot_product import all_maps
+from probattn.models.graphwriter.graph import NO_RELATION, GraphWriterConfig
+from probattn.models.graphwriter.layers import (
+    CopyOutput,
+    FedState,
+    GraphWriterDecoder,
+    GraphWriterEncoder,
+    GraphWriterEncoderOutput,
+)
 from probattn.models.graphwriter.program import GraphTextProgram
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnEncoderDecoder
+from probattn.models.lstm import END, OwnEncoderDecoder, check_mask
 from probattn.models.program import IGNORED, Program
-from probattn.models.translation.network import END
-from probattn.models.translation.recurrent.encoder import check_mask
 
 
 @cached_output
@@ -70,7 +73,7 @@ class GraphWriterPreTrainedModel(OwnEncoderDecoder):
         return {name: torch.tensor(values, device=self.device) for name, values in rows.items()}
 
 
-class GraphWriterModel(GraphWriterPreTrainedModel):
+class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
     """Encoder and decoder without the output.
 
     Args:
@@ -119,14 +122,14 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         """
         if decoder_input_ids is None:
             raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the text shifted by one")
-        wanted = self.config.output_attentions if output_attentions is None else output_attentions
+        attentions = self.config.output_attentions if output_attentions is None else output_attentions
         if encoder_outputs is None:
             if input_ids is None:
                 raise ValueError(
                     f"{type(self).__name__}: expected input_ids, the words of the titles, got none"
                 )
             encoder_outputs = self.encoder(
-                input_ids, attention_mask, entity_ids, entity_types, relations, output_attentions=wanted
+                input_ids, attention_mask, entity_ids, entity_types, relations, output_attentions=attentions
             )
         shape = decoder_input_ids.shape
         check_mask(type(self).__name__, "decoder_attention_mask", decoder_attention_mask, shape)
@@ -135,7 +138,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, cache_in(options))
         return GraphWriterOutput(
             **{CACHE: past},
-            cross_attentions=cast(tuple[Tensor, ...], tuple(maps)) if wanted and None not in maps else None,
+            cross_attentions=all_maps(maps) if attentions else None,
             encoder_attentions=encoder_outputs.attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             decoder_last_hidden_state=states,
@@ -155,7 +158,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel):
         return embedded
 
 
-class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
+class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
     r"""Writes a text about a title and a knowledge graph (Koncel-Kedziorski et al., NAACL 2019).
 
     A bidirectional LSTM reads the title, another each entity; a graph transformer lets entities, relations and a vertex
@@ -204,17 +207,8 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
     ) -> GraphWriterOutput:
         """Predicts each token of the text from title, graph and the tokens before it.
 
-        Args:
-            input_ids: as the others, of :class:`GraphWriterModel`.
-            attention_mask: likewise.
-            entity_ids: likewise.
-            entity_types: likewise.
-            relations: likewise.
-            decoder_input_ids: likewise; None for the labels shifted by one.
-            decoder_attention_mask: likewise.
-            labels: int64 ``[B, T]``, -100 at padding; with them the loss is computed.
-            encoder_outputs: likewise.
-            **options: further arguments of :class:`GraphWriterModel`.
+        Arguments are those of :class:`GraphWriterModel`; without ``decoder_input_ids`` they are the labels shifted by
+        one. With ``labels``, int64 ``[B, T]``, -100 at padding, the loss is computed.
 
         Returns:
             Log-probabilities, and what they were made of.
@@ -225,14 +219,14 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin):
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None and input_ids is not None:
-            wanted = options.get("output_attentions")
+            attentions = options.get("output_attentions")
             encoder_outputs = self.model.encoder(
                 input_ids,
                 attention_mask,
                 entity_ids,
                 entity_types,
                 relations,
-                output_attentions=self.config.output_attentions if wanted is None else wanted,
+                output_attentions=self.config.output_attentions if attentions is None else attentions,
             )
         read: GraphWriterOutput = self.model(
             decoder_input_ids=decoder_input_ids,

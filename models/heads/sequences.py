@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from probattn.checks import check_share
 from probattn.distributions import SmoothedCategorical
+from probattn.models.dot_product import valid_positions
 from probattn.models.heads.tokens import TokenClassifier
 from probattn.models.program import IGNORED, read_logits
 
@@ -118,15 +119,14 @@ class Translator(TokenClassifier):
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
     ) -> None:
         """The site ``"target"``, one event a pair."""
-        given = None if labels is None else labels[self.label_name]
-        mask = inputs.get("decoder_attention_mask")
-        valid = prediction.new_ones(prediction.shape[:-1], dtype=torch.bool) if mask is None else mask.bool()
-        if given is not None:
-            check_labels(given, prediction.shape[:-1], prediction.shape[-1])
-            valid = given != IGNORED
-            given = given.where(valid, 0)
+        label = None if labels is None else labels[self.label_name]
+        valid = valid_positions(inputs.get("decoder_attention_mask"), prediction)
+        if label is not None:
+            check_labels(label, prediction.shape[:-1], prediction.shape[-1])
+            valid = label != IGNORED
+            label = label.where(valid, 0)
         tokens = SmoothedCategorical(prediction.float(), self.label_smoothing)
-        pyro.sample("target", tokens.mask(valid).to_event(1), obs=given, infer={"prediction": given is None})
+        pyro.sample("target", tokens.mask(valid).to_event(1), obs=label, infer={"prediction": label is None})
 
 
 def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:

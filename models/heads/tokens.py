@@ -73,15 +73,15 @@ class TokenClassifier(HeadProgram):
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
     ) -> None:
         """The site ``"label"``, one event a row."""
-        given = None if labels is None else labels[self.label_name]
+        label = None if labels is None else labels[self.label_name]
         logits, valid = prediction, _real_tokens(prediction, inputs)
-        if given is not None:
-            check_classes(self, "labels", given, prediction.shape[:2], prediction.shape[2], ignored=True)
-            logits, given = self.aligned(prediction, given)
-            valid = given != IGNORED
-            given = given.where(valid, 0)
+        if label is not None:
+            check_classes(self, "labels", label, prediction.shape[:2], prediction.shape[2], ignored=True)
+            logits, label = self.aligned(prediction, label)
+            valid = label != IGNORED
+            label = label.where(valid, 0)
         law = dist.Categorical(logits=logits.float()).mask(valid).to_event(1)
-        pyro.sample("label", law, obs=given, infer={"prediction": given is None})
+        pyro.sample("label", law, obs=label, infer={"prediction": label is None})
 
     def aligned(self, prediction: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits ``[B, T, C]`` without the last and labels ``[B, T]`` without the first :attr:`shift` positions."""
@@ -178,11 +178,11 @@ class SpanExtractor(HeadProgram):
     ) -> None:
         """The sites ``"start"`` and ``"end"``."""
         for index, (site, name) in enumerate(zip(("start", "end"), self.label_names, strict=True)):
-            given = None if labels is None else labels[name]
-            if given is not None:
-                check_classes(self, name, given, prediction.shape[:1], prediction.shape[2])
+            label = None if labels is None else labels[name]
+            if label is not None:
+                check_classes(self, name, label, prediction.shape[:1], prediction.shape[2])
             law = dist.Categorical(logits=prediction[:, index].float())
-            pyro.sample(site, law, obs=given, infer={"prediction": given is None})
+            pyro.sample(site, law, obs=label, infer={"prediction": label is None})
 
 
 def _real_tokens(prediction: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:

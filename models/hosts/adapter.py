@@ -11,21 +11,24 @@ from torch.jit._trace import is_tracing
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
 from probattn.models.hosts.interface import register
-from probattn.models.hosts.masks import HostMask, own_keys, read_mask, read_traced
-from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import AttendedCall, CallFactor
-from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
-from probattn.models.hosts.windows import (
+from probattn.models.hosts.masks import (
+    HostMask,
     as_tokens,
     call_windows_to_heads,
     count_windows,
     in_batch,
+    own_keys,
+    read_mask,
+    read_traced,
     windows_to_heads,
 )
+from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.penalty import AttendedCall, CallFactor
+from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
+from probattn.sites.answers import Attending
 from probattn.sites.hooks import reads_weights
 from probattn.sites.layout import PAIRS
-from probattn.sites.tiled_posterior import Attending
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
 
 ATTRIBUTE = "probattn"
@@ -83,9 +86,11 @@ class HostedSite(nn.Module):
         # Read also where attention stays deterministic: a cross attention takes its real queries from it.
         validity = self._validity(call, read, host, windows)
         if self.factor is not None and call.index in self.aligned:
-            self._align(self.factor, call, folded, windows, validity)
+            # Over the tokens of a datum, those of all its windows together.
+            tokens = as_tokens(folded.query, windows), as_tokens(folded.key, windows)
+            self.factor(call.name, *tokens, *_token_masks(validity, windows))
         latent = self.site is not None and call.index in self.selected
-        attended = self._latent(call, host, folded, windows, validity, read.bias) if latent else host.eager()
+        attended = self._latent(call, folded, windows, validity, read.bias) if latent else host.eager()
         if self.penalty is not None and call.index in self.penalty.calls:
             self.penalty.announce(AttendedCall(call, host, attended, validity, windows, latent))
         return attended
@@ -94,8 +99,8 @@ class HostedSite(nn.Module):
     def traceable(self) -> bool:
         """True if its calls may be parts of a compiled graph."""
         plain = self.factor is None and self.penalty is None and not any(call.windowed for call in self.calls)
-        known = self.site is None or (isinstance(self.site, AttentionSite) and can_trace(self.site))
-        return plain and known and len(self.selected) in (0, len(self.calls))
+        supported = self.site is None or (isinstance(self.site, AttentionSite) and can_trace(self.site))
+        return plain and supported and len(self.selected) in (0, len(self.calls))
 
     def attend_in_graph(self, host: HostCall, within: GraphPass) -> Attended:
         """:meth:`attend` as a part of a compiled graph."""
@@ -113,13 +118,7 @@ class HostedSite(nn.Module):
         if self.site is None:
             return host.eager()
         index = next(number for number, call in enumerate(self.calls) if call.name not in within.calls)
-        position = options.get("position_bias")
-        if position is not None:
-            bias = position if bias is None else bias + position
-        layout = graph_layout(valid, real, host.key)
-        attending = Attending(
-            host.query, host.key, host.value, layout, options.get("scaling"), bias, options.get("softcap")
-        )
+        attending = _attending(host, graph_layout(valid, real, host.key), bias)
         output, weights = attend_in_graph(self.site, self.calls[index].name, attending, within, index)
         return output.transpose(1, 2).contiguous(), weights
 
@@ -140,58 +139,46 @@ class HostedSite(nn.Module):
         cross, real = call.kind == "cross", host.options.get("query_mask")
         return self.state.mask(read.valid, host.query, host.key.shape[2], cross=cross, real=real)
 
-    def _align(
-        self,
-        factor: AlignmentFactor,
-        call: AttentionCall,
-        folded: HostCall,
-        windows: int,
-        mask: AttentionMask | None,
-    ) -> None:
-        """Adds the factor over the tokens of a datum, those of all its windows together."""
-        tokens = as_tokens(folded.query, windows), as_tokens(folded.key, windows)
-        if mask is None:
-            factor(call.name, *tokens)
-        else:
-            factor(call.name, *tokens, mask.query_valid, as_tokens(mask.key_valid, windows))
-
     def _latent(
         self,
         call: AttentionCall,
-        host: HostCall,
         folded: HostCall,
         windows: int,
         mask: AttentionMask | None,
         bias: Tensor | None,
     ) -> Attended:
         assert self.site is not None
-        position = folded.options.get("position_bias")
-        if position is not None:
-            bias = position if bias is None else bias + position
-        attending = Attending(
-            folded.query,
-            folded.key,
-            folded.value,
-            PAIRS if mask is None else mask,
-            folded.options.get("scaling"),
-            None if bias is None else windows_to_heads(bias, windows),
-            folded.options.get("softcap"),
-        )
+        attending = _attending(folded, PAIRS if mask is None else mask, bias, windows)
         origin = self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross")
-        place: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}
+        call_options: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}
         weights: Tensor | None
-        if isinstance(self.site, AttentionSite) and not self._shows_weights(call, host):
-            output, weights = self.site.attend_alone(call.name, attending, **place)
+        if isinstance(self.site, AttentionSite) and not self._shows_weights(call, folded):
+            output, weights = self.site.attend_alone(call.name, attending, **call_options)
         else:
-            output, weights = self.site(call.name, *attending.tensors, **attending.options, **place)
+            output, weights = self.site(call.name, *attending.tensors, **attending.options, **call_options)
         output = in_batch(output, windows).transpose(1, 2).contiguous()
         return output, None if weights is None else in_batch(weights, windows)
 
     def _shows_weights(self, call: AttentionCall, host: HostCall) -> bool:
         """True if somebody may look at the weights of this call: a penalty, the caller of the network, or a hook."""
         penalised = self.penalty is not None and call.index in self.penalty.calls
-        asked = self.state.shows_weights or host.options.get("output_attentions")
-        return bool(penalised or asked or reads_weights(host.module))
+        requested = self.state.shows_weights or host.options.get("output_attentions")
+        return bool(penalised or requested or reads_weights(host.module))
+
+
+def _attending(host: HostCall, layout: Any, bias: Tensor | None, windows: int = 1) -> Attending:
+    """The arguments of a site, of queries, keys and values that are folded already; the family's biases are added."""
+    options = host.options
+    position: Tensor | None = options.get("position_bias")
+    if position is not None:
+        bias = position if bias is None else bias + position
+    bias = None if bias is None else windows_to_heads(bias, windows)
+    scale, softcap = options.get("scaling"), options.get("softcap")
+    return Attending(host.query, host.key, host.value, layout, scale, bias, softcap)
+
+
+def _token_masks(mask: AttentionMask | None, windows: int) -> tuple[Tensor | None, ...]:
+    return () if mask is None else (mask.query_valid, as_tokens(mask.key_valid, windows))
 
 
 def host_attention(

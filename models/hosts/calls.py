@@ -1,9 +1,11 @@
-"""Descriptions of a network's attention calls."""
+"""Descriptions of a network's attention calls, and the choice of some."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True)
@@ -98,3 +100,56 @@ def _row(call: AttentionCall) -> tuple[str, ...]:
     if call.num_key_value_heads != call.num_heads:
         heads += f" ({call.num_key_value_heads} key heads)"
     return call.name, call.kind, ", ".join(masks) or "full", heads, str(call.head_dim)
+
+
+Layers = Literal["all", "first", "last"] | Sequence[int]
+Kind = Literal["all", "self", "cross"]
+Part = Literal["encoder", "decoder", "cross"]
+
+
+def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) -> AttentionCalls:
+    """The calls of these layers and kinds in order, as :func:`probattn.models.inspect` takes them.
+
+    Raises:
+        ValueError: an unknown word, a layer that does not exist, or no such call.
+    """
+    if attention not in get_args(Kind):
+        raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
+    groups: dict[tuple[str, str], list[AttentionCall]] = defaultdict(list)
+    for call in calls:
+        if attention in ("all", call.kind) and _in_part(call, layers):
+            groups[call.stack, call.kind].append(call)
+    words = "all" if isinstance(layers, str) and layers in get_args(Part) else layers
+    selected = {call.name for group in groups.values() for call in _pick(group, words)}
+    if not selected:
+        raise ValueError(
+            f"no attention call with layers={layers!r} and attention={attention!r} in this network"
+        )
+    return AttentionCalls(call for call in calls if call.name in selected)
+
+
+def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:
+    """True if a call is in the requested part of an encoder-decoder, or no part is requested."""
+    if not isinstance(layers, str) or layers not in get_args(Part):
+        return True
+    if layers == "cross" or call.kind == "cross":
+        return layers == call.kind
+    return call.decoder == (layers == "decoder")
+
+
+def _pick(group: list[AttentionCall], layers: str | Sequence[int]) -> list[AttentionCall]:
+    among = f" for the {group[0].kind} attention of {group[0].stack!r}"
+    return [group[number] for number in layer_numbers(len(group), layers, among)]
+
+
+def layer_numbers(count: int, layers: str | Sequence[int], among: str = "") -> list[int]:
+    """Numbers of layers from 0, in the order in which they are named; ``ValueError`` for one that does not exist."""
+    if isinstance(layers, str):
+        slices = {"all": slice(None), "first": slice(0, 1), "last": slice(-1, None)}
+        if layers not in slices:
+            raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
+        return list(range(count)[slices[layers]])
+    for layer in layers:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:
+            raise ValueError(f"layers: expected numbers from {-count} to {count - 1}{among}, got {layer!r}")
+    return [layer % count for layer in layers]

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.description import Description
-from probattn.models.hosts.record import host_of
+from probattn.models.hosts.hosting import host_of
 
 Network = TypeVar("Network")
 CARD = "README.md"
@@ -54,9 +54,9 @@ def describe(
 def notes(net: Any) -> dict[str, Any]:
     """What :func:`describe` was told of a network, and where the network was loaded from."""
     host = host_of(net)
-    found = {"base_model": _base(host)} if isinstance(host, PreTrainedModel) else {}
+    defaults = {"base_model": _base(host)} if isinstance(host, PreTrainedModel) else {}
     said: dict[str, Any] = vars(host).get(NOTES, {})
-    return {key: value for key, value in (found | said).items() if value}
+    return {key: value for key, value in (defaults | said).items() if value}
 
 
 def evaluations_in(card: Mapping[str, Any]) -> dict[str, Any]:

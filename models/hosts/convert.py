@@ -10,18 +10,24 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
-from probattn.models.hosts.calls import AttentionCalls
+from probattn.models.hosts.calls import AttentionCalls, Kind, Layers, Part, select
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
-from probattn.models.hosts.hosting import attach, hosted_sites, in_order, make_plan, scale_of
+from probattn.models.hosts.hosting import (
+    RECORD,
+    Conversion,
+    attach,
+    conversion,
+    host_of,
+    hosted_sites,
+    in_order,
+    make_plan,
+    scale_of,
+)
 from probattn.models.hosts.interface import implementations, own_configurations, restore, switch
-from probattn.models.hosts.methods import place
-from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.methods import Host, place
+from probattn.models.hosts.passes import StackPass, forget_recomputing
 from probattn.models.hosts.peft_networks import refuse_copies, set_up_peft
-from probattn.models.hosts.placing import Host
-from probattn.models.hosts.recomputing import forget_recomputing
-from probattn.models.hosts.record import RECORD, Conversion, conversion, host_of
 from probattn.models.hosts.saving import give_exits, take_exits
-from probattn.models.hosts.selection import Kind, Layers, Part, select
 from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, take_names
 from probattn.sites import Method
 
@@ -59,10 +65,10 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
     if isinstance(layers, str):
         return select(record.plan.touched, layers, attention)
     names = {call.name for call in select(record.plan.calls, layers, attention)}
-    chosen = AttentionCalls(call for call in record.plan.touched if call.name in names)
-    if not chosen:
+    selected = AttentionCalls(call for call in record.plan.touched if call.name in names)
+    if not selected:
         raise ValueError(f"layers={layers!r}: convert left the attention of these layers as it was")
-    return chosen
+    return selected
 
 
 def convert(

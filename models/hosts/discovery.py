@@ -14,10 +14,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE
-from probattn.models.hosts.bridges import has_bridge
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
-from probattn.models.hosts.eager import Attended, HostCall, UnreadableError
+from probattn.models.hosts.eager import Attended, HostCall, UnreadableError, has_bridge
 from probattn.models.hosts.interface import switch
 from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
 from probattn.models.hosts.undriven import IMPLEMENTATION
@@ -75,7 +74,7 @@ class _Recorder:
         return attended
 
     def run(
-        self, net: PreTrainedModel, part: PreTrainedModel, inputs: Mapping[str, Tensor]
+        self, net: PreTrainedModel, network: PreTrainedModel, inputs: Mapping[str, Tensor]
     ) -> tuple[list[Tensor], set[str]]:
         """Records a pass; the network's answer, and the names of the modules that ran once."""
         runs: Counter[int] = Counter()
@@ -83,7 +82,7 @@ class _Recorder:
             vars(module)[ATTRIBUTE] = self
         counting = register_module_forward_pre_hook(lambda module, _: runs.update([id(module)]))
         try:
-            answer = tensors(part(**inputs))
+            answer = tensors(network(**inputs))
         finally:
             counting.remove()
             for module in net.modules():
@@ -111,20 +110,20 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
         )
     failure: Exception | None = None
     with untouched(net):
-        for part, inputs in _forms(base, net):
+        for network, inputs in _forms(base, net):
             recorder = _Recorder()
             try:
                 switch(net, "eager")
                 with kept_generators(net):  # so that both passes draw the same, if they draw
-                    eager = tensors(part(**inputs))
+                    eager = tensors(network(**inputs))
                 switch(net, IMPLEMENTATION)
-                recorded, once = recorder.run(net, part, inputs)
+                recorded, once = recorder.run(net, network, inputs)
             except UnreadableError:
                 raise
             except FAILURES as error:
                 failure = failure or error
             else:
-                _check_answers(part, eager, recorded)
+                _check_answers(network, eager, recorded)
                 return _describe(net, recorder.records, once)
     reason = f"{type(failure).__name__}: {failure}"
     raise ValueError(
@@ -136,17 +135,17 @@ def _forms(
     base: PreTrainedModel, net: PreTrainedModel
 ) -> Iterator[tuple[PreTrainedModel, dict[str, Tensor]]]:
     """The network without its head, then the whole network, each with what it may take; an error if that is nothing."""
-    parts = [base] if base is net else [base, net]
+    networks = [base] if base is net else [base, net]
     unknown: ValueError | None = None
-    found = False
-    for part in parts:
+    accepted = False
+    for network in networks:
         try:
-            for inputs in dry_inputs(part):
-                found = True
-                yield part, inputs
+            for inputs in dry_inputs(network):
+                accepted = True
+                yield network, inputs
         except UnknownInputError as error:
             unknown = error
-    if unknown is not None and not found:
+    if unknown is not None and not accepted:
         raise unknown
 
 
@@ -177,12 +176,12 @@ def refuse_unsupported(net: object) -> None:
 
 def _check_answers(net: nn.Module, eager: list[Tensor], recorded: list[Tensor]) -> None:
     """Refuses a network that looks at the name of its attention implementation when it prepares its attention."""
-    for expected, found in zip(eager, recorded, strict=True):
-        alike = expected.shape == found.shape
+    for expected, answer in zip(eager, recorded, strict=True):
+        alike = expected.shape == answer.shape
         if not alike or not torch.allclose(
-            found, expected, rtol=0, atol=_tolerance(expected), equal_nan=True
+            answer, expected, rtol=0, atol=_tolerance(expected), equal_nan=True
         ):
-            difference = f"by {(found - expected).abs().max().item():.1e}" if alike else "in shape"
+            difference = f"by {(answer - expected).abs().max().item():.1e}" if alike else "in shape"
             raise UnreadableError(
                 f"{type(net).__name__}: this family prepares its attention in another way under the name 'eager' than "
                 f"under names of others (outputs differ {difference}), so its weights cannot be made latent"
@@ -304,9 +303,9 @@ def _is_windowed(record: _Recorded) -> bool:
 
 def _stack(name: str) -> str:
     """Everything before the first number: the list of layers; the parent where there is no number."""
-    parts = name.split(".")
-    numbers = [index for index, part in enumerate(parts) if part.isdigit()]
-    return ".".join(parts[: numbers[0]] if numbers else parts[:-1])
+    names = name.split(".")
+    numbers = [index for index, child in enumerate(names) if child.isdigit()]
+    return ".".join(names[: numbers[0]] if numbers else names[:-1])
 
 
 def _owner(stack: str, once: set[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,44 +38,16 @@ def eager_attention_forward(
 
 
 class _Bridged(nn.Module):
-    """The signature of both families' attention; a subclass attends in :meth:`bridged`."""
+    """Both families' attention, which runs as the family's own where nothing is attached to the module."""
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor,
-        output_attentions: bool = False,
-        query_states: Tensor | None = None,
-        relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The family's own forward where nothing is attached to the module."""
-        if getattr(self, ATTRIBUTE, None) is None:
-            args = (
-                hidden_states,
-                attention_mask,
-                output_attentions,
-                query_states,
-                relative_pos,
-                rel_embeddings,
-            )
-            family: Any = super()
-            return family.forward(*args)
-        return self.bridged(
-            hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
-        )
+    bridged: Callable[..., tuple[Tensor, Tensor | None]]
+    """The family's ``forward`` with its arguments, through a site."""
 
-    @abstractmethod
-    def bridged(
-        self,
-        hidden_states: Tensor,
-        mask: Tensor,
-        output_attentions: bool,
-        query_states: Tensor | None,
-        positions: Tensor | None,
-        embeddings: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention through a site."""
+    def forward(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        """Attends through a site, or as the family does."""
+        family: Any = super()
+        attend = family.forward if getattr(self, ATTRIBUTE, None) is None else self.bridged
+        return attend(*args, **options)
 
 
 class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
@@ -84,11 +56,11 @@ class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
     def bridged(
         self,
         hidden_states: Tensor,
-        mask: Tensor,
-        output_attentions: bool,
-        query_states: Tensor | None,
-        positions: Tensor | None,
-        embeddings: Tensor | None,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attention through a site."""
         heads = self.num_attention_heads
@@ -99,10 +71,10 @@ class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
         terms = 1 + sum(term in self.pos_att_type for term in ("c2p", "p2c"))
         bias = None
         if self.relative_attention:
-            dropped = self.pos_dropout(embeddings)
-            bias = self.disentangled_attention_bias(query, key, positions, dropped, terms)
+            dropped = self.pos_dropout(rel_embeddings)
+            bias = self.disentangled_attention_bias(query, key, relative_pos, dropped, terms)
         query, key, value = (item.unflatten(0, (-1, heads)) for item in (query, key, value))
-        return _attend(self, query, key, value, mask, terms, bias, output_attentions)
+        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
 
     def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
         """Scores of the contents, divided as the family does it, so that no bit differs."""
@@ -115,11 +87,11 @@ class BridgedDeberta(_Bridged, modeling_deberta.DisentangledSelfAttention):
     def bridged(
         self,
         hidden_states: Tensor,
-        mask: Tensor,
-        output_attentions: bool,
-        query_states: Tensor | None,
-        positions: Tensor | None,
-        embeddings: Tensor | None,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attention through a site."""
         if self.talking_head:
@@ -137,10 +109,10 @@ class BridgedDeberta(_Bridged, modeling_deberta.DisentangledSelfAttention):
         value = value + self.transpose_for_scores(self.v_bias[None, None])
         terms = 1 + len(self.pos_att_type)
         bias = None
-        if self.relative_attention and embeddings is not None and positions is not None:
-            divided, dropped = query / _root(self, terms), self.pos_dropout(embeddings)
-            bias = self.disentangled_att_bias(divided, key, positions, dropped, terms)
-        return _attend(self, query, key, value, mask, terms, bias, output_attentions)
+        if self.relative_attention and rel_embeddings is not None and relative_pos is not None:
+            divided, dropped = query / _root(self, terms), self.pos_dropout(rel_embeddings)
+            bias = self.disentangled_att_bias(divided, key, relative_pos, dropped, terms)
+        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
 
     def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
         """Scores of the contents, divided as the family does it, so that no bit differs."""

@@ -45,9 +45,9 @@ def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
     Where a network takes token ids and something else, such as pixels, the last form is token ids alone. A network that
     takes what no other does has a method ``dry_inputs``, which gives it.
     """
-    own: Any = getattr(net, "dry_inputs", None)
-    if callable(own):
-        yield own()
+    declared: Any = getattr(net, "dry_inputs", None)
+    if callable(declared):
+        yield declared()
         return
     parameters = inspect.signature(net.forward).parameters
     text: dict[str, Tensor] = {}
@@ -60,13 +60,13 @@ def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
     forms = [*_pictures(net, parameters), *_sounds(net, parameters)]
     if "input_ids" in text or not forms:
         forms.append({})
-    found = False
+    accepted = False
     for form in forms:
         inputs = {name: value for name, value in (form | text).items() if name in parameters}
         if inputs.keys() - {name for name in text if name.startswith("decoder_")}:
-            found = True
+            accepted = True
             yield inputs
-    if not found:
+    if not accepted:
         raise UnknownInputError(
             f"{type(net).__name__}: expected a network of token ids, pixels or audio, its forward takes "
             f"{list(parameters)}"
@@ -76,9 +76,9 @@ def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
 def _part(config: Any, names: Sequence[str], holds: str) -> Any:
     """The configuration itself, or the first part of it by name, that has an integer of this name; None without."""
     for name in names:
-        part = getattr(config, name, None) if name else config
-        if isinstance(getattr(part, holds, None), int):
-            return part
+        nested = getattr(config, name, None) if name else config
+        if isinstance(getattr(nested, holds, None), int):
+            return nested
     return None
 
 
@@ -144,16 +144,16 @@ def _sounds(net: PreTrainedModel, parameters: Collection[str]) -> Iterator[dict[
 
 def _integers(configs: Sequence[Any], names: Sequence[str]) -> list[int]:
     """The integers of these names, each once."""
-    found = [getattr(config, name, None) for config in configs for name in names]
-    return [*dict.fromkeys(number for number in found if isinstance(number, int) and number > 0)]
+    values = [getattr(config, name, None) for config in configs for name in names]
+    return [*dict.fromkeys(number for number in values if isinstance(number, int) and number > 0)]
 
 
 def _parts(config: Any) -> Iterator[Any]:
     """The parts of a configuration for what is not text, then itself."""
     for name in ("vision_config", "audio_config", "encoder_config", "encoder"):
-        part = getattr(config, name, None)
-        if isinstance(part, PretrainedConfig):
-            yield part
+        nested = getattr(config, name, None)
+        if isinstance(nested, PretrainedConfig):
+            yield nested
     yield config
 
 
@@ -175,7 +175,7 @@ def tensors(answer: Any) -> list[Tensor]:
         answer = answer.values()
     elif not isinstance(answer, (tuple, list)):
         return []
-    return [tensor for part in answer for tensor in tensors(part)]
+    return [tensor for item in answer for tensor in tensors(item)]
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""One call of a host's attention function, and the eager attention of the host's family."""
+"""One call of a host's attention function, the eager attention of its family, and families that call none."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
@@ -53,3 +54,36 @@ def _reordered(
 ) -> Attended:
     result: Attended = module._upcast_and_reordered_attn(query, key, value, attention_mask)
     return result
+
+
+BRIDGES = {
+    "transformers.models.deberta.modeling_deberta": {
+        "DisentangledSelfAttention": "probattn.models.hosts.disentangled.BridgedDeberta"
+    },
+    "transformers.models.deberta_v2.modeling_deberta_v2": {
+        "DisentangledSelfAttention": "probattn.models.hosts.disentangled.BridgedDebertaV2"
+    },
+}
+"""By modeling file: its attention classes, each with its bridge."""
+
+
+def has_bridge(module: nn.Module) -> bool:
+    """True for networks and modules of a file whose attention classes have bridges, and for bridges."""
+    return any(cls.__module__ in BRIDGES for cls in type(module).__mro__)
+
+
+def bridge(module: nn.Module) -> type[nn.Module] | None:
+    """The class that a module takes while its network's attention implementation is switched; None to stay as it is."""
+    target = BRIDGES.get(type(module).__module__, {}).get(type(module).__name__)
+    if target is None:
+        return None
+    file, _, name = target.rpartition(".")
+    import_module(file)
+    cls: type[nn.Module] = getattr(sys.modules[file], name)
+    return cls
+
+
+def is_bridge(module: nn.Module) -> bool:
+    """True for a module that has the class of a bridge at present."""
+    cls = type(module)
+    return any(f"{cls.__module__}.{cls.__name__}" in classes.values() for classes in BRIDGES.values())

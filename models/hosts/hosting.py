@@ -1,25 +1,26 @@
-"""Submodules that conversion adds to a network's attention modules: sites, factors, and their calls."""
+"""What conversion adds to a network: the submodules of its attention modules, and the record of all of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
-from probattn.models.hosts.calls import AttentionCalls
+from probattn.models.hosts.calls import AttentionCalls, Kind, Layers, Part, select
+from probattn.models.hosts.methods import Host, Placement, by_module
 from probattn.models.hosts.penalty import CallFactor, CallFactors
-from probattn.models.hosts.placing import Host, Placement, by_module
-from probattn.models.hosts.selection import Kind, Layers, Part, select
-from probattn.sites import METHODS, Method
+from probattn.models.hosts.undriven import Implementations
+from probattn.sites import METHODS, BayesianAttention, Method
 from probattn.sites.observation import ObservationNoise, ObservationScale
 
 Item = TypeVar("Item")
-Asked = TypeVar("Asked", bound=Method)
+AnyMethod = TypeVar("AnyMethod", bound=Method)
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,6 @@ class Plan:
 
     calls: AttentionCalls
     placed: Mapping[type[Method], Placed]
-
-    def of(self, kind: type[Asked]) -> Asked | None:
-        """The options of a method; None without it."""
-        placed = self.placed.get(kind)
-        return placed.method if placed is not None and isinstance(placed.method, kind) else None
 
     def calls_of(self, kind: type[Method]) -> AttentionCalls:
         """The calls that a method concerns, in order."""
@@ -79,8 +75,8 @@ def make_plan(
     """Chooses the calls of each method; ``layers`` and ``attention`` hold where a method does not choose itself."""
     placed: dict[type[Method], Placed] = {}
     for kind, method in methods.items():
-        chosen = layers if method.layers is None else method.layers
-        placed[kind] = Placed(method, select(calls, chosen, method.attention or attention))
+        numbers = layers if method.layers is None else method.layers
+        placed[kind] = Placed(method, select(calls, numbers, method.attention or attention))
     return Plan(calls, placed)
 
 
@@ -161,3 +157,59 @@ def _indices(plan: Plan, kind: type[Method] | None) -> dict[str, tuple[int, ...]
         module: tuple(call.index for call in module_calls)
         for module, module_calls in by_module(calls).items()
     }
+
+
+RECORD = "_probattn_conversion"
+
+
+@dataclass(eq=False)
+class Conversion:
+    """Record of :func:`convert`, kept on the network for :func:`revert` and for saving.
+
+    Attributes:
+        plan: the methods, and which calls became what.
+        layers: the requested layers.
+        attention: the requested kinds.
+        before: configurations with their former attention implementation.
+        hooks: handles of the hooks added.
+        attributes: names of the attributes added to the network.
+    """
+
+    plan: Plan
+    layers: Layers | Part
+    attention: Kind
+    before: Implementations
+    hooks: list[RemovableHandle]
+    attributes: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """All methods, in order of precedence."""
+        return tuple(placed.method for placed in self.plan.placed.values())
+
+    def of(self, kind: type[AnyMethod]) -> AnyMethod | None:
+        """The options of a method, by their class; None without it."""
+        placed = self.plan.placed.get(kind)
+        return placed.method if placed is not None and isinstance(placed.method, kind) else None
+
+    @property
+    def method(self) -> BayesianAttention | None:
+        """The options of latent attention; None where all attention is deterministic."""
+        return self.of(BayesianAttention)
+
+    @property
+    def calls(self) -> AttentionCalls:
+        """The calls made latent."""
+        return self.plan.calls_of(BayesianAttention)
+
+
+def host_of(net: Any) -> Any:
+    """The network that a wrapper of the PEFT library has inside; any other network itself."""
+    inner = getattr(type(net), "get_base_model", None)
+    return net if inner is None else inner(net)
+
+
+def conversion(net: nn.Module) -> Conversion | None:
+    """The record of a network's conversion, or of the network inside a wrapper of PEFT; None without one."""
+    record: Conversion | None = vars(host_of(net)).get(RECORD)
+    return record

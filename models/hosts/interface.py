@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from transformers.masking_utils import (
     bidirectional_mask_function,
 )
 
-from probattn.models.hosts.bridges import bridge, has_bridge, is_bridge
+from probattn.models.hosts.eager import bridge, has_bridge, is_bridge
 from probattn.models.hosts.undriven import CONFIGURED, Implementations, former_implementation
 
 
@@ -39,9 +39,9 @@ def _mask(**options: Any) -> Tensor | None:
     eager: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS["eager"]
     if options.get("mask_function") is not bidirectional_mask_function:
         return eager(**options)
-    places = options.get("cache_position")  # of the queries, in older releases; newer ones have their number
-    one = {"q_length": 1} if places is None else {"cache_position": places[:1]}
-    queries = options["q_length"] if places is None else len(places)
+    positions = options.get("cache_position")  # in older releases; newer ones have the number of queries
+    one = {"q_length": 1} if positions is None else {"cache_position": positions[:1]}
+    queries = options["q_length"] if positions is None else len(positions)
     row = eager(**options | one)
     return None if row is None else row.expand(-1, -1, queries, -1)
 
@@ -62,8 +62,7 @@ def own_configurations(net: PreTrainedModel) -> Implementations:
 
 def implementations(net: PreTrainedModel) -> Implementations:
     """The attention implementation of every configuration in the network, nested ones included, and bridged classes."""
-    configs = {id(config): config for config in _configs(net)}
-    named = [(config, CONFIGURED, getattr(config, CONFIGURED, None)) for config in configs.values()]
+    named = [(config, CONFIGURED, getattr(config, CONFIGURED, None)) for config in _configs(net)]
     bridged = [module for module in net.modules() if is_bridge(module) or bridge(module) is not None]
     return [*named, *((module, "__class__", type(module)) for module in bridged)]
 
@@ -86,7 +85,7 @@ def switch(net: PreTrainedModel, name: str) -> None:
                 "weights cannot be made latent"
             )
     # In composed networks attention modules may hold configurations of their own.
-    for config in {id(config): config for config in _configs(net)}.values():
+    for config in _configs(net):
         setattr(config, CONFIGURED, name)
     for module in net.modules():
         cls = bridge(module)
@@ -94,19 +93,16 @@ def switch(net: PreTrainedModel, name: str) -> None:
             module.__class__ = cls
 
 
-def _configs(net: PreTrainedModel) -> Iterator[Any]:
-    configs: Sequence[Any] = [
-        config
-        for module in net.modules()
-        if isinstance(config := vars(module).get("config"), PretrainedConfig)
-    ]
-    for config in configs:
-        yield from _nested(config)
+def _configs(net: PreTrainedModel) -> list[Any]:
+    """All configurations in a network, nested ones included, each once."""
+    configs = (vars(module).get("config") for module in net.modules())
+    nested = [item for config in configs if isinstance(config, PretrainedConfig) for item in _nested(config)]
+    return list({id(config): config for config in nested}.values())
 
 
 def _nested(config: Any) -> Iterator[Any]:
     yield config
     for name in getattr(config, "sub_configs", {}):
-        part = getattr(config, name, None)
-        if isinstance(part, PretrainedConfig):
-            yield from _nested(part)
+        nested = getattr(config, name, None)
+        if isinstance(nested, PretrainedConfig):
+            yield from _nested(nested)

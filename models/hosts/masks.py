@@ -1,11 +1,13 @@
-"""Hugging Face's additive attention masks as validity, bias and real queries."""
+"""Hugging Face's attention masks as validity, bias and real queries, and windows of a datum in the batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+
+from probattn.models.hosts.eager import HostCall
 
 SHIFT_MASKS = {"modeling_swin": -50.0}
 """Files whose masks also hold position biases and forbid pairs by adding -100: below this value a pair is forbidden."""
@@ -30,8 +32,10 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
         return HostMask()
     if mask.dim() == 4 and mask.shape[2] > 1 and mask.stride(2) == 0:  # one row that all queries share
         row = read_mask(module, mask[:, :, :1])
-        parts = (row.valid, row.bias)
-        return HostMask(*(None if item is None else item.expand(-1, -1, mask.shape[2], -1) for item in parts))
+        tensors = (row.valid, row.bias)
+        return HostMask(
+            *(None if item is None else item.expand(-1, -1, mask.shape[2], -1) for item in tensors)
+        )
     valid = valid_pairs(module, mask)
     if mask.dtype == torch.bool:
         return HostMask(valid)
@@ -83,3 +87,42 @@ def _shift_threshold(module: nn.Module) -> float | None:
         if threshold is not None:
             return threshold
     return None
+
+
+def windows_to_heads(tensor: Tensor, windows: int) -> Tensor:
+    """``[B * W, H, ...]`` as ``[B, W * H, ...]``; one row for all stays one row."""
+    if windows == 1:
+        return tensor
+    if len(tensor) == 1:
+        return tensor.repeat(1, windows, *[1] * (tensor.dim() - 2))
+    return tensor.reshape(len(tensor) // windows, windows * tensor.shape[1], *tensor.shape[2:])
+
+
+def call_windows_to_heads(host: HostCall, windows: int) -> HostCall:
+    """The call with :func:`windows_to_heads` of its queries, keys and values; itself where there is one window."""
+    if windows == 1:
+        return host
+    query, key, value = (windows_to_heads(tensor, windows) for tensor in (host.query, host.key, host.value))
+    return replace(host, query=query, key=key, value=value)
+
+
+def in_batch(tensor: Tensor, windows: int) -> Tensor:
+    """``[B, W * H, ...]`` as ``[B * W, H, ...]``, undoing :func:`windows_to_heads`."""
+    return tensor if windows == 1 else tensor.reshape(len(tensor) * windows, -1, *tensor.shape[2:])
+
+
+def as_tokens(tensor: Tensor, windows: int) -> Tensor:
+    """``[B, W * H, T, ...]`` as ``[B, H, W * T, ...]``: the windows of :func:`windows_to_heads` one after the other."""
+    if windows == 1:
+        return tensor
+    return tensor.unflatten(1, (windows, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def count_windows(rows: int, data: int | None, site: str) -> int:
+    """W, from the rows ``B * W`` of a call; an error where B does not fit or, outside a pass, is not known."""
+    if not data or rows % data:
+        raise RuntimeError(
+            f"site {site!r}: its host folds windows into the batch, whose size is not known in this pass; call the "
+            "whole network"
+        )
+    return rows // data

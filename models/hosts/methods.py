@@ -1,17 +1,21 @@
-"""Placement of this library's methods on a network."""
+"""Placement of attention methods on a network: a function for each method, in a registry."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.penalty import HeadPenalty
-from probattn.models.hosts.placing import Host, Placement, by_module, place
-from probattn.models.hosts.projections import find_projection
+from probattn.models.hosts.passes import StackPass
+from probattn.models.hosts.penalty import CallFactor, HeadPenalty
+from probattn.particles import FusedProjection
 from probattn.sites import (
     AlignmentAttention,
     AlignmentFactor,
@@ -25,7 +29,134 @@ from probattn.sites import (
 from probattn.sites.handlers import is_handled
 from probattn.sites.repulsive import RECORD, HeadProjection, HeadRecord, Projection, RepulsiveAttention
 
-__all__ = ["place"]
+
+@dataclass(frozen=True)
+class Host:
+    """A network that methods are put on.
+
+    Attributes:
+        net: the network, not changed yet.
+        stacks: what the attention calls of a stack share in a forward pass, by stack.
+    """
+
+    net: PreTrainedModel
+    stacks: Mapping[str, StackPass]
+
+    def chain(self, call: AttentionCall) -> UpwardChain:
+        """The upward chain that a call shares with the others of its shape in its stack."""
+        return self.stacks[call.stack].chains.setdefault(call.chain, UpwardChain())
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Submodules that a method adds to a network, by qualified name of the attention module.
+
+    Attributes:
+        sites: what attends in a module's place; one method may bring them.
+        factors: what is called with queries and keys before a module attends; one method may bring them.
+        penalties: what is called with all that a module was given and answered; any number of methods may bring them.
+        attributes: what hangs on the network itself, by name of the attribute.
+        hooks: forward pre-hooks of the network.
+    """
+
+    sites: Mapping[str, AttentionSite] = field(default_factory=dict)
+    factors: Mapping[str, AlignmentFactor] = field(default_factory=dict)
+    penalties: Mapping[str, CallFactor] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    hooks: Sequence[Callable[[nn.Module, Any], None]] = ()
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """The attention modules that go through this library's attention."""
+        return frozenset({*self.sites, *self.factors, *self.penalties})
+
+
+@functools.singledispatch
+def place(method: object, calls: AttentionCalls, host: Host) -> Placement:
+    """Makes the submodules that a method adds to a network; ``place.register`` adds a method.
+
+    Args:
+        method: the options.
+        calls: the attention calls that it concerns, in order.
+        host: the network.
+
+    Returns:
+        What to add; the network stays as it is.
+
+    Raises:
+        TypeError: nothing is registered for these options.
+        ValueError: the options do not suit the calls.
+    """
+    raise TypeError(
+        f"{type(method).__name__}: expected a method registered with probattn.models.hosts.place, since it concerns "
+        f"{len(calls)} calls of {type(host.net).__name__}"
+    )
+
+
+def by_module(calls: AttentionCalls) -> dict[str, tuple[AttentionCall, ...]]:
+    """Calls by the module that makes them, in order."""
+    modules: dict[str, tuple[AttentionCall, ...]] = {}
+    for call in calls:
+        modules[call.module] = (*modules.get(call.module, ()), call)
+    return modules
+
+
+SEPARATE: dict[Projection, tuple[str, ...]] = {
+    "query": ("query", "q_proj", "query_proj", "q_lin", "q", "q_attn"),
+    "key": ("key", "k_proj", "key_proj", "k_lin", "k"),
+    "value": ("value", "v_proj", "value_proj", "v_lin", "v"),
+}
+"""Names in the families of transformers, the attention module's own children."""
+
+FUSED = ("c_attn", "Wqkv", "qkv_proj", "qkv")
+"""Queries, keys and values in one weight, in this order."""
+
+
+def find_projection(
+    net: nn.Module, call: AttentionCall, kind: Projection, owner: str = "RepulsiveAttention"
+) -> HeadProjection:
+    """The projection that makes a call's "query", "key" or "value"; ``ValueError`` where no known family has it."""
+    module = net.get_submodule(call.module)
+    heads = call.num_heads if kind == "query" else call.num_key_value_heads
+    for name in SEPARATE[kind]:
+        if _is_linear(getattr(module, name, None)):
+            return HeadProjection(call.name, kind, call.module, name, heads)
+    for name in FUSED:
+        layer = getattr(module, name, None)
+        if _is_linear(layer) and _makes_three(layer, call):
+            fused = FusedProjection(kind, key_heads=call.num_key_value_heads)
+            return HeadProjection(call.name, kind, call.module, name, call.num_heads, fused)
+    linear = [name for name, child in module.named_modules() if name and _is_linear(child)]
+    raise ValueError(
+        f"{call.name}: {type(module).__name__} has no projection of its own for the {kind}; it has "
+        f"{', '.join(linear) or 'none'}; leave {kind!r} out of {owner}(projections=...) or choose "
+        "other layers"
+    )
+
+
+def head_lengths(net: nn.Module, calls: Sequence[AttentionCall]) -> dict[str, dict[str, float]]:
+    """Mean length of a head's weights, by call and projection; projections that a call does not keep are left out."""
+    by_call: dict[str, dict[str, float]] = {}
+    for call in calls:
+        lengths = by_call[call.name] = {}
+        for kind in SEPARATE:
+            try:
+                slices = find_projection(net, call, kind).slices(net)
+            except ValueError:
+                continue  # it has none of its own, which is no mistake of anybody here
+            lengths[kind] = slices.particles().float().norm(dim=-1).mean().item()
+    return by_call
+
+
+def _is_linear(module: object) -> bool:
+    return isinstance(module, (nn.Linear, Conv1D))
+
+
+def _makes_three(layer: object, call: AttentionCall) -> bool:
+    """True if a weight makes queries, keys and values; GPT-2's cross-attention fuses keys and values only."""
+    assert isinstance(layer, (nn.Linear, Conv1D))
+    features = layer.out_features if isinstance(layer, nn.Linear) else layer.nf
+    return features == (call.num_heads + 2 * call.num_key_value_heads) * call.head_dim
 
 
 @place.register
@@ -153,8 +284,8 @@ def _penalised_heads(
 
 
 def _projections(
-    owner: str, parts: Sequence[Projection], calls: AttentionCalls, net: PreTrainedModel
+    owner: str, kinds: Sequence[Projection], calls: AttentionCalls, net: PreTrainedModel
 ) -> list[HeadProjection]:
     """Each weight once: a module called twice has its heads once, under the name of its first call."""
     firsts = [module_calls[0] for module_calls in by_module(calls).values()]
-    return [find_projection(net, call, part, owner) for call in firsts for part in parts]
+    return [find_projection(net, call, kind, owner) for call in firsts for kind in kinds]

@@ -1,4 +1,4 @@
-"""Masks, counts and upward chains that the attention calls of one stack share in a forward pass."""
+"""Masks, counts and upward chains that the calls of one stack share in a pass, and passes that run again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -16,12 +17,82 @@ from transformers import Cache
 
 from probattn.models.hosts.cache import cache_in
 from probattn.models.hosts.masks import HostMask, own_keys, read_mask
-from probattn.models.hosts.recomputing import prepare_recomputing
 from probattn.sites import AttentionMask, UpwardChain
+from probattn.sites.handlers import Contexts, checkpoint_contexts, is_handled
+from probattn.sites.hooks import hooked_call, is_running
 from probattn.sites.noise import Origin
-from probattn.sites.running import hooked_call, is_running
 from probattn.sites.traced import compiled_pass
 from probattn.sites.upward import swapped
+
+FUNCTION = "_gradient_checkpointing_func"
+"""Attribute under which transformers keeps the function that checkpoints."""
+
+
+class HostContexts:
+    """``context_fn`` of a host's checkpoints: handlers, and the states of the stacks that the module belongs to."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __call__(self) -> Contexts:
+        """The contexts of the first and the second run."""
+        modules = self._module.modules()
+        states = {id(state): state for state in (getattr(module, "state", None) for module in modules)}
+        passes = [state for state in states.values() if isinstance(state, StackPass)]
+        return checkpoint_contexts(*(state.remember() for state in passes))
+
+
+def prepare_recomputing(owner: nn.Module) -> None:
+    """Gives the checkpoints of a network in training the contexts in which its sites can run again.
+
+    Raises:
+        RuntimeError: checkpoints that are reentrant or do not restore the generators, or a pass without a driver.
+    """
+    for module in owner.modules():
+        if getattr(module, "gradient_checkpointing", False) is True and module.training:
+            function: Any = getattr(module, FUNCTION, None)
+            _refuse(type(owner).__name__, function)
+            if not _is_prepared(function):
+                setattr(module, FUNCTION, partial(function, context_fn=HostContexts(module)))
+
+
+def forget_recomputing(module: nn.Module) -> None:
+    """Gives a module the function back that :func:`prepare_recomputing` replaced."""
+    function: Any = vars(module).get(FUNCTION)
+    if _is_prepared(function):
+        options = {name: value for name, value in function.keywords.items() if name != "context_fn"}
+        setattr(module, FUNCTION, partial(function.func, *function.args, **options))
+
+
+def _is_prepared(function: Any) -> bool:
+    return isinstance(function, partial) and isinstance(function.keywords.get("context_fn"), HostContexts)
+
+
+def _refuse(name: str, function: Any) -> None:
+    options = function.keywords if isinstance(function, partial) else {}
+    if options.get("use_reentrant") is not False:
+        raise RuntimeError(
+            f"{name}: reentrant activation checkpointing runs layers without gradients first, so that the KL of their "
+            'sites has none; call activation_checkpointing_enable({"use_reentrant": False}), in older versions of '
+            "transformers gradient_checkpointing_enable"
+        )
+    if options.get("preserve_rng_state", True) is not True:
+        raise RuntimeError(
+            f"{name}: activation checkpointing with preserve_rng_state=False draws other attention weights in the "
+            "backward pass; leave it True"
+        )
+    if "context_fn" in options and not _is_prepared(function):
+        raise RuntimeError(
+            f"{name}: activation checkpointing with a context_fn of its own leaves no place for that of the attention "
+            "sites; leave it out"
+        )
+    if not is_handled():
+        raise RuntimeError(
+            f"{name}: activation checkpointing runs layers again in the backward pass, under the handlers of the first "
+            "run, and there are none: training without a driver; train with probattn.inference.SVIDriver or under "
+            "AttentionGuide, or call activation_checkpointing_disable(), in older versions of transformers "
+            "gradient_checkpointing_disable()"
+        )
 
 
 @dataclass
@@ -52,8 +123,9 @@ class StackPass:
     """
 
     def __init__(self, net: nn.Module | None = None) -> None:
-        parts = [] if net is None else [part for part in net.modules() if hasattr(part, "_supports_sdpa")]
-        self._needs_weights = not parts or not all(part._supports_sdpa for part in parts)
+        modules = () if net is None else net.modules()
+        supports = [module._supports_sdpa for module in modules if hasattr(module, "_supports_sdpa")]
+        self._needs_weights = not supports or not all(supports)
         self.chains: dict[tuple[object, ...], UpwardChain] = {}
         self.traceable = False
         self._passes: dict[int, _Pass] = {}
@@ -126,12 +198,12 @@ class StackPass:
     def remember(self) -> Callable[[], AbstractContextManager[None]]:
         """What puts the pass and its chains back, as they are here, around layers that run again; each time a copy."""
         current = self._passes.get(threading.get_ident())
-        kept = None if current is None else replace(current, call=None, calls=current.calls.copy())
+        snapshot = None if current is None else replace(current, call=None, calls=current.calls.copy())
         chains = [chain.remember() for chain in self.chains.values()]
 
         @contextmanager
         def resume() -> Iterator[None]:
-            copied = None if kept is None else replace(kept, calls=kept.calls.copy())
+            copied = None if snapshot is None else replace(snapshot, calls=snapshot.calls.copy())
             with ExitStack() as stack:
                 stack.enter_context(swapped(self._passes, copied))
                 for chain in chains:
@@ -221,7 +293,7 @@ def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
 
 
 def _recomputes(owner: nn.Module) -> bool:
-    return any(getattr(part, "gradient_checkpointing", False) is True for part in owner.modules())
+    return any(getattr(module, "gradient_checkpointing", False) is True for module in owner.modules())
 
 
 def _refuse_replica(owner: nn.Module) -> None:

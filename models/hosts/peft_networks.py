@@ -23,12 +23,18 @@ from transformers.integrations.peft import PeftAdapterMixin
 from probattn.files.json_files import read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, Manifest, verify_folder
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
-from probattn.models.hosts.description import FILE, Description
-from probattn.models.hosts.hub import ACCESS, OutOfReachError, download, is_name
+from probattn.models.hosts.description import (
+    ACCESS,
+    FILE,
+    Description,
+    OutOfReachError,
+    download,
+    fill_sites,
+    is_name,
+)
+from probattn.models.hosts.hosting import conversion, host_of
 from probattn.models.hosts.pretrained import StoredNetworkError
-from probattn.models.hosts.record import conversion, host_of
-from probattn.models.hosts.saving import adapter_writer, save_over
-from probattn.models.hosts.weights import fill_sites
+from probattn.models.hosts.saving import save_over, writer
 
 ADAPTERS = "adapter_config.json"
 """PEFT's description of adapters."""
@@ -72,15 +78,17 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
         if record is None or not options.get("is_main_process", True):
             original(net, save_directory, *args, **options)
             return
-        given = options.pop("state_dict", None)
+        state_dict = options.pop("state_dict", None)
         weights = (
-            None if given is None else {name.removeprefix(PREFIX): value for name, value in given.items()}
+            None
+            if state_dict is None
+            else {name.removeprefix(PREFIX): value for name, value in state_dict.items()}
         )
         save_over(
             host,
             Description.of(host, record, {}),
             save_directory,
-            adapter_writer(net, *args, **options),
+            writer(net, *args, **options),
             weights,
         )
 
@@ -160,10 +168,10 @@ def refuse_copies(name: str, copied: Collection[str]) -> None:
         name: of the module.
         copied: ends of the names of such parts, as ``modules_to_save`` has them.
     """
-    parts = name.split(".")
-    names = [".".join(parts[: stop + 1]) for stop in range(len(parts))]
-    if {"modules_to_save", "original_module"} & {*parts} or any(
-        part.endswith(tuple(copied)) for part in names
+    path = name.split(".")
+    names = [".".join(path[: stop + 1]) for stop in range(len(path))]
+    if {"modules_to_save", "original_module"} & {*path} or any(
+        prefix.endswith(tuple(copied)) for prefix in names
     ):
         raise ValueError(
             f"{name}: expected modules_to_save of PEFT to name parts without attention sites, since PEFT trains copies "
@@ -174,15 +182,15 @@ def refuse_copies(name: str, copied: Collection[str]) -> None:
 @contextmanager
 def _without_sites(net: nn.Module) -> Iterator[None]:
     """Sets the sites aside, so that what is done to the modules of a network is done to the host's own."""
-    held = [
+    sites = [
         (module, site)
         for module in list(net.modules())
         if isinstance(site := module._modules.get(ATTRIBUTE), HostedSite)
     ]
-    for module, _ in held:
+    for module, _ in sites:
         del module._modules[ATTRIBUTE]
     try:
         yield
     finally:
-        for module, site in held:
+        for module, site in sites:
             module._modules[ATTRIBUTE] = site

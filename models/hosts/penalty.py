@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall
-from probattn.models.hosts.windows import as_tokens, windows_to_heads
+from probattn.models.hosts.masks import as_tokens, windows_to_heads
 from probattn.sites import AttentionMask, DisagreementFactor
 from probattn.sites.repulsive import HeadProjection
 
@@ -90,38 +90,21 @@ class HeadPenalty(CallFactor):
         if looks_at == "parameters" and attended.call.index != self.calls[0]:
             return
         rows = len(attended.host.query) // attended.windows
-        self.factor.announce(attended.call.name, rows, self._measure(attended))
+        self.factor.announce(attended.call.name, rows, lambda: self._penalty(attended))
 
-    def _measure(self, attended: AttendedCall) -> Callable[[], Tensor]:
-        return {
-            "parameters": lambda: self._of_parameters(attended.host.module),
-            "value": lambda: self._of_values(attended),
-            "output": lambda: self._of_outputs(attended),
-            "weights": lambda: self._of_weights(attended),
-        }[self.factor.method.looks_at]
-
-    def _of_parameters(self, module: nn.Module) -> Tensor:
-        weights = [projection.within(module).weights() for projection in self.projections]
-        return self.factor.parameter_penalty(weights)
-
-    def _of_values(self, attended: AttendedCall) -> Tensor:
-        keys = None
-        if attended.valid is not None:
-            keys = as_tokens(attended.valid.key_valid, attended.windows).any(dim=1)
-        return self.factor.penalty(attended.tokens(attended.host.value), keys)
-
-    def _of_outputs(self, attended: AttendedCall) -> Tensor:
-        output, _ = attended.undisturbed()
-        return self.factor.penalty(attended.tokens(output.transpose(1, 2)), self._queries(attended))
-
-    def _of_weights(self, attended: AttendedCall) -> Tensor:
-        _, weights = attended.undisturbed()
-        if weights is None:
+    def _penalty(self, attended: AttendedCall) -> Tensor:
+        looks_at, valid = self.factor.method.looks_at, attended.valid
+        if looks_at == "parameters":
+            module = attended.host.module
+            return self.factor.parameter_penalty([item.within(module).weights() for item in self.projections])
+        if looks_at == "value":
+            keys = None if valid is None else as_tokens(valid.key_valid, attended.windows).any(dim=1)
+            return self.factor.penalty(attended.tokens(attended.host.value), keys)
+        output, weights = attended.undisturbed()
+        compared = output.transpose(1, 2) if looks_at == "output" else weights
+        if compared is None:
             raise ValueError(
                 f"{attended.call.name}: its attention function gives no weights to tell heads apart by; use the method "
                 "'outputs', 'subspaces' or 'parameters'"
             )
-        return self.factor.penalty(attended.tokens(weights), self._queries(attended))
-
-    def _queries(self, attended: AttendedCall) -> Tensor | None:
-        return None if attended.valid is None else attended.valid.query_valid
+        return self.factor.penalty(attended.tokens(compared), None if valid is None else valid.query_valid)

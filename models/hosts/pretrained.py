@@ -6,16 +6,19 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import transformers
 from pydantic import JsonValue, TypeAdapter
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from probattn.checks import shortened, shown
 from probattn.files.json_files import JSONError, read_json
-from probattn.models.hosts.classes import register_system
 
 RUST = "pyo3_runtime"
 """Module of the exception for a panic in Rust, such as the tokenizers' own; it is no ``Exception``."""
@@ -46,12 +49,19 @@ def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:
     type, of a division by 0 heads, a panic in Rust. Code that comes with the files is not run.
     """
     check_folder(source)
-    try:
+    with reading(source):
         return cls.from_pretrained(source, **({"trust_remote_code": False} | options))
+
+
+@contextmanager
+def reading(source: Path | str, *kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds, or all of them and panics in Rust, become a :class:`StoredNetworkError` of ``source``."""
+    try:
+        yield
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__module__ != RUST:
-            raise
-        raise unreadable(source, error) from error
+        if isinstance(error, kinds or Exception) or (not kinds and type(error).__module__ == RUST):
+            raise unreadable(source, error) from error
+        raise
 
 
 def check_folder(source: Path | str) -> None:
@@ -124,3 +134,44 @@ def _advice(source: Path | str) -> str:
     return (
         "no such folder, and no such name on the hub within reach: check it, the network, and HF_HUB_OFFLINE"
     )
+
+
+MAPPINGS = (
+    "MODEL_MAPPING",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+)
+"""Where ``AutoModel.register`` and its like keep networks that are not transformers' own."""
+
+SYSTEMS: Mapping[str, str] = {
+    "probattn_decomposable": "pairs",
+    "probattn_esim": "pairs",
+    "probattn_graphwriter": "graphwriter",
+    "probattn_mcan": "mcan",
+    "probattn_recurrent_translation": "translation",
+    "probattn_self_attentive": "sentence",
+}
+"""Packages of ``probattn.models`` by the ``model_type`` that they register with transformers' Auto classes."""
+
+
+def register_system(config: Mapping[str, Any]) -> None:
+    """Imports the package whose networks have a configuration's ``model_type``; nothing for networks of others."""
+    package = SYSTEMS.get(str(config.get("model_type")))
+    if package is not None:
+        import_module(f"probattn.models.{package}")
+
+
+def network_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel] | None:
+    """The network class of a name in ``architectures``, None where there is none.
+
+    Classes that are not transformers' own are those registered with an auto class for the configuration's type.
+    """
+    registered = (getattr(transformers, mapping).get(type(config), None) for mapping in MAPPINGS)
+    for candidate in (getattr(transformers, name, None), *registered):
+        if (
+            isinstance(candidate, type)
+            and issubclass(candidate, PreTrainedModel)
+            and candidate.__name__ == name
+        ):
+            return candidate
+    return None

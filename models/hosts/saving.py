@@ -29,9 +29,8 @@ from probattn.checks import shown
 from probattn.files.durable import full_disk_explained, sync_folder, tensor_bytes
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from probattn.models.hosts.card import CARD, card_sections, leave_out_folders, notes, write_card
-from probattn.models.hosts.description import FILE, Description, described_noise
-from probattn.models.hosts.record import Conversion, conversion, host_of
-from probattn.models.hosts.weights import WEIGHTS, is_site, plain
+from probattn.models.hosts.description import FILE, WEIGHTS, Description, described_noise, is_site, plain
+from probattn.models.hosts.hosting import Conversion, conversion, host_of
 
 DRAFT = ".probattn-draft"
 """Folder in which files are written before they replace those of an earlier save."""
@@ -51,17 +50,17 @@ def give_exits(net: PreTrainedModel, record: Conversion | None) -> None:
 
     Without a record it is one that has nothing but the scale of its observed numbers.
     """
-    names = {name: part for name, part in net.named_modules() if isinstance(part, PreTrainedModel)}
-    for name, part in names.items() if record is not None else (("", net),):
+    names = {name: module for name, module in net.named_modules() if isinstance(module, PreTrainedModel)}
+    for name, module in names.items() if record is not None else (("", net),):
         touched = () if record is None else record.plan.touched
         whole = all(f"{call.module}.".startswith(f"{name}." if name else "") for call in touched)
-        vars(part)[EXIT] = Description.of(part, record, {}) if whole else None
+        vars(module)[EXIT] = Description.of(module, record, {}) if whole else None
 
 
 def take_exits(net: PreTrainedModel) -> None:
     """Undoes :func:`give_exits`."""
-    for part in net.modules():
-        vars(part).pop(EXIT, None)
+    for module in net.modules():
+        vars(module).pop(EXIT, None)
 
 
 def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:
@@ -90,7 +89,7 @@ def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], o
     target.parent.mkdir(parents=True, exist_ok=True)
     host = host_of(net)
     with _draft(target.parent / f".{target.name}.{uuid.uuid4().hex}", target) as draft:
-        _write(host, Description.of(host, conversion(host), notes(host)), draft, _writer(net), None, beside)
+        _write(host, Description.of(host, conversion(host), notes(host)), draft, writer(net), None, beside)
         if target.exists():
             target.rmdir()
         draft.rename(target)
@@ -152,7 +151,7 @@ def save_pretrained(
                 **options,
             )
         return
-    save_over(net, description, save_directory, _writer(net, **options), state_dict)
+    save_over(net, description, save_directory, writer(net, **options), state_dict)
     if push_to_hub:
         upload(Path(save_directory), hub.pop("repo_id", Path(save_directory).name), **hub)
 
@@ -177,7 +176,7 @@ def push_to_hub(
             f"push_to_hub: expected one of {', '.join(sorted(HUB_OPTIONS))}, got {shown(unknown[0])}"
         )
     with tempfile.TemporaryDirectory() as folder:
-        save_over(net, description, folder, _writer(net, max_shard_size=max_shard_size))
+        save_over(net, description, folder, writer(net, max_shard_size=max_shard_size))
         return upload(Path(folder), repo_id, tags=tags, **options)
 
 
@@ -234,24 +233,18 @@ def card_of(net: Any) -> str:
     )
 
 
-def adapter_writer(net: Any, *args: Any, **options: Any) -> Writer:
-    """Writes the adapters that PEFT has put on a network."""
-    own = type(net).save_pretrained
-    original = getattr(own, "__wrapped__", own)
+def writer(net: Any, *args: Any, **options: Any) -> Writer:
+    """Writes a network as its class does, or the adapters that PEFT has put on it."""
+    method = type(net).save_pretrained
+    if host_of(net) is net:
+        return lambda folder, weights: method(_for_transformers(net), folder, state_dict=weights, **options)
+    original = getattr(method, "__wrapped__", method)
 
     def write(folder: Path, _: dict[str, Tensor]) -> None:
         original(net, str(folder), *args, state_dict=plain(net.state_dict()), **options)
         leave_out_folders(folder / CARD)
 
     return write
-
-
-def _writer(net: Any, **options: Any) -> Writer:
-    """Writes a network as its class does, or the adapters that PEFT has put on it."""
-    if host_of(net) is not net:
-        return adapter_writer(net, **options)
-    own = type(net).save_pretrained
-    return lambda folder, weights: own(_for_transformers(net), folder, state_dict=weights, **options)
 
 
 def _for_transformers(net: Any) -> Any:
@@ -273,12 +266,12 @@ def _write(
     draft: Path,
     write: Writer,
     weights: Mapping[str, Tensor] | None,
-    beside: Callable[[Path], object] | None = None,
+    further: Callable[[Path], object] | None = None,
 ) -> None:
     """Writes every file of a save into an empty folder."""
-    own: dict[str, Tensor] = net.state_dict()
-    given = own if weights is None else weights
-    absent = [name for name in own if is_site(name) and name not in given]
+    present: dict[str, Tensor] = net.state_dict()
+    state_dict = present if weights is None else weights
+    absent = [name for name in present if is_site(name) and name not in state_dict]
     if absent:
         raise ValueError(
             f"{type(net).__name__}.save_pretrained: expected the sites' weights in state_dict, {absent[0]} is missing; "
@@ -288,7 +281,7 @@ def _write(
         write_card(
             draft, description, _auto_class(net)
         )  # before the host's, to which PEFT adds a card of its own
-    write(draft, plain(given))
+    write(draft, plain(state_dict))
     if not (
         draft / CONFIG_NAME
     ).exists():  # adapters, whose base network may have been read with other options
@@ -296,12 +289,12 @@ def _write(
         config = json.loads((draft / CONFIG_NAME).read_bytes())
         description = description.model_copy(update={"config": config})
         (draft / CONFIG_NAME).unlink()
-    sites = {name: given[name] for name in own if is_site(name)}
+    sites = {name: state_dict[name] for name in present if is_site(name)}
     if sites or description.methods:
         (draft / WEIGHTS).write_bytes(tensor_bytes(sites))
     description.write(draft)
-    if beside is not None:
-        beside(draft)
+    if further is not None:
+        further(draft)
     _give_usual_permissions(draft)
     write_manifest(draft, without=(CARD,), draft=True)
 

@@ -14,22 +14,21 @@ from probattn.checks import shown
 from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder
 from probattn.models.hosts.card import NOTES
-from probattn.models.hosts.classes import network_class, register_system
 from probattn.models.hosts.convert import conversion, convert
-from probattn.models.hosts.description import FILE, Description, read_description
+from probattn.models.hosts.description import FILE, Description, fetched, fill_sites, read_description
 from probattn.models.hosts.hosting import add_scale
-from probattn.models.hosts.hub import fetched
 from probattn.models.hosts.peft_networks import ADAPTERS
 from probattn.models.hosts.pretrained import (
     StoredNetworkError,
     check_classes,
     check_folder,
     check_patterns,
+    network_class,
     open_pretrained,
-    unreadable,
+    reading,
+    register_system,
 )
 from probattn.models.hosts.saving import give_exits
-from probattn.models.hosts.weights import fill_sites
 
 LAYERS_PER_WEIGHT = 100
 """Layers may share weights, but not that many."""
@@ -86,10 +85,7 @@ def _loaded(
     _check_layers(source)
     cls = auto_class or _network_class(source, described.name, _config(source, described))
     net, info = _host(source, cls, options)
-    vars(net)[NOTES] = described.card
-    if described.methods:
-        _convert(net, described, source)
-    _add_noise(net, described, source)
+    _restore(net, described, source)
     if described.methods or described.noise:
         fill_sites(net, source)
     return net, info
@@ -148,17 +144,15 @@ def verify_network(folder: Path) -> None:
 
 def _check_layers(source: Path) -> None:
     """Refuses a damaged number of layers, which would be built one after the other without an end."""
-    try:
+    tensors = 0
+    with reading(source, JSONError, OSError, SafetensorError):
         config = read_json(source / "config.json", TypeAdapter(dict[str, JsonValue]))
-        tensors = 0
         for file in source.glob("*.safetensors"):
             with safe_open(file, framework="pt") as opened:
                 tensors += len(opened.keys())
-    except (JSONError, OSError, SafetensorError) as error:
-        raise unreadable(source, error) from error
-    most = LAYERS_PER_WEIGHT * max(tensors, 1)
+    limit = LAYERS_PER_WEIGHT * max(tensors, 1)
     for name, value in config.items():
-        if "layers" in name and isinstance(value, int) and value > most:
+        if "layers" in name and isinstance(value, int) and value > limit:
             raise StoredNetworkError(
                 f"{source}: expected {name} of config.json to fit {tensors} weights, got {shown(value)}; save it again"
             )
@@ -170,11 +164,9 @@ def _config(source: Path, described: Description) -> PretrainedConfig:
         return cast(PretrainedConfig, open_pretrained(AutoConfig, source))
     check_classes(described.config, source / FILE)
     register_system(described.config)
-    try:
+    with reading(source / FILE):  # errors of every kind: the content decides
         kind = CONFIG_MAPPING[str(described.config.get("model_type"))]
         return kind.from_dict(dict(described.config))
-    except Exception as error:  # of every kind: the content decides
-        raise unreadable(source / FILE, error) from error
 
 
 def _network_class(source: Path, name: str, config: PretrainedConfig) -> type[PreTrainedModel]:
@@ -206,23 +198,17 @@ def _host(source: Path, cls: Any, options: dict[str, Any]) -> tuple[PreTrainedMo
     return net, report
 
 
-def _convert(net: PreTrainedModel, described: Description, source: Path) -> None:
-    try:
-        convert(
-            net, *described.built(), layers=described.layers or "all", attention=described.attention or "all"
-        )
-    except (TypeError, ValueError) as error:
-        raise unreadable(source, error) from error
-
-
-def _add_noise(net: PreTrainedModel, described: Description, source: Path) -> None:
-    try:
-        built = described.built_noise()
-    except (KeyError, TypeError, ValueError) as error:
-        raise unreadable(source, error) from error
-    if built is not None:
-        add_scale(net, *built)
-        if not described.methods:
+def _restore(net: PreTrainedModel, described: Description, source: Path) -> None:
+    """Notes for the card, methods and noise of observed numbers; adapters are never without a method."""
+    vars(net)[NOTES] = described.card
+    with reading(source, KeyError, TypeError, ValueError):
+        methods, noise = described.built(), described.built_noise()
+        if methods or (source / ADAPTERS).exists():
+            layers, attention = described.layers or "all", described.attention or "all"
+            convert(net, *methods, layers=layers, attention=attention)
+    if noise is not None:
+        add_scale(net, *noise)
+        if not methods:
             give_exits(net, None)
 
 
@@ -234,10 +220,8 @@ def _with_adapters(
         from peft import PeftModel
     except ImportError as error:
         raise StoredNetworkError(f"{source}: holds adapters of the PEFT library; pip install peft") from error
-    try:
+    with reading(source, JSONError, OSError):
         adapters = read_json(source / ADAPTERS, TypeAdapter(dict[str, Any]))
-    except (JSONError, OSError) as error:
-        raise unreadable(source, error) from error
     base = adapters.get("base_model_name_or_path")
     if not isinstance(base, (str, type(None))):
         raise StoredNetworkError(
@@ -251,21 +235,8 @@ def _with_adapters(
     config = _config(source, described)
     cls = auto_class or _network_class(source, described.name, config)
     net, info = open_pretrained(cls, base, config=config, output_loading_info=True, **options)
-    vars(net)[NOTES] = described.card
-    _convert(net, described, source)
-    _add_noise(net, described, source)
+    _restore(net, described, source)
     check_patterns(adapters, net, source / ADAPTERS)
-    return open_pretrained(_Adapters(PeftModel, net), source), info
-
-
-class _Adapters:
-    """``PeftModel.from_pretrained`` of a base network, in the form of a class of transformers."""
-
-    def __init__(self, cls: Any, net: PreTrainedModel) -> None:
-        self._cls = cls
-        self._net = net
-
-    def from_pretrained(self, source: Path, *, trust_remote_code: bool) -> Any:
-        """Puts the adapters of a folder on the network."""
-        assert not trust_remote_code
-        return self._cls.from_pretrained(self._net, str(source))
+    check_folder(source)
+    with reading(source):
+        return PeftModel.from_pretrained(net, str(source)), info

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -15,16 +15,16 @@ from torch.jit._trace import is_tracing
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PreTrainedModel
 
-from probattn.models.hosts.bridges import is_bridge
 from probattn.models.hosts.calls import AttentionCall
-from probattn.models.hosts.eager import Attended, HostCall
+from probattn.models.hosts.eager import Attended, HostCall, is_bridge
 from probattn.sites import AttentionSite
-from probattn.sites.handlers import takes_expectations
-from probattn.sites.hooks import may_look
-from probattn.sites.running import hooked_call, is_running
+from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
+from probattn.sites.hooks import hooked_call, is_running, may_look
 from probattn.sites.threads import in_child
 from probattn.sites.traced import compiled_pass, graph_pass
-from probattn.sites.unreached import refuse_none, refuse_unreached
+
+if TYPE_CHECKING:
+    from probattn.models.hosts.adapter import HostedSite
 
 IMPLEMENTATION = "probattn"
 """Name under which the attention function of converted networks is registered with transformers."""
@@ -34,14 +34,6 @@ CONFIGURED = "_attn_implementation_internal"
 """Where a configuration has the name of its attention implementation."""
 OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
 """Implementations that attend alike under another name; flash attention reads the name from the configuration."""
-
-
-class Hosted(Protocol):
-    """What a converted attention module holds."""
-
-    site: AttentionSite | None
-    calls: tuple[AttentionCall, ...]
-    training: bool
 
 
 @dataclass
@@ -108,7 +100,7 @@ class NetworkPasses:
     def __init__(
         self,
         before: Implementations,
-        hosts: Mapping[nn.Module, Hosted],
+        hosts: Mapping[nn.Module, HostedSite],
         members: Collection[nn.Module],
         attends_as_before: bool,
     ) -> None:
@@ -124,7 +116,7 @@ class NetworkPasses:
         cls,
         net: PreTrainedModel,
         before: Implementations,
-        hosted: Mapping[str, Hosted],
+        hosted: Mapping[str, HostedSite],
         calls: Iterable[AttentionCall],
     ) -> list[RemovableHandle]:
         """Hooks all parts of a network that :func:`~probattn.models.convert` has switched."""
@@ -140,13 +132,15 @@ class NetworkPasses:
         members = {net.get_submodule(call.module) for call in calls}
         passes = cls(before, hosts, members, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
-        for part in net.modules() if hosts else ():
-            if isinstance(part, PreTrainedModel):
+        for network in net.modules() if hosts else ():
+            if isinstance(network, PreTrainedModel):
                 # A part is not referred to by its passes, which would keep it alive.
-                site = next((name for module in part.modules() if (name := passes._names.get(module))), None)
+                site = next(
+                    (name for module in network.modules() if (name := passes._names.get(module))), None
+                )
                 enter, leave = partial(passes.enter, site=site), partial(passes.leave, site=site)
-                handles.append(part.register_forward_pre_hook(enter, with_kwargs=True))
-                handles.append(part.register_forward_hook(leave, always_call=True))
+                handles.append(network.register_forward_pre_hook(enter, with_kwargs=True))
+                handles.append(network.register_forward_hook(leave, always_call=True))
         return handles
 
     def enter(
@@ -230,8 +224,8 @@ class NetworkPasses:
             return False
         if torch.compiler.is_exporting() or is_tracing():
             return False
-        asked = kwargs.get("output_attentions")
-        if asked or (asked is None and getattr(module.config, "output_attentions", False)):
+        requested = kwargs.get("output_attentions")
+        if requested or (requested is None and getattr(module.config, "output_attentions", False)):
             return False
         return not any(_is_watched(host, hosted) for host, hosted in self._hosts.items())
 
@@ -255,10 +249,10 @@ def take_names(before: Implementations) -> None:
             setattr(owner, CONFIGURED, IMPLEMENTATION)
 
 
-def _may_drop_layers(part: Any) -> bool:
+def _may_drop_layers(network: Any) -> bool:
     """Whether a pass may leave out all layers of a part, by layer dropout in training."""
-    return part.training and any(
-        rate for name, rate in vars(part.config).items() if name.endswith("layerdrop")
+    return network.training and any(
+        rate for name, rate in vars(network.config).items() if name.endswith("layerdrop")
     )
 
 
@@ -275,7 +269,7 @@ def _refuse_other(module: nn.Module) -> None:
         )
 
 
-def _is_watched(host: nn.Module, hosted: Hosted) -> bool:
+def _is_watched(host: nn.Module, hosted: HostedSite) -> bool:
     """Whether a module's weights may be looked at or replaced, or training without a driver must be refused."""
     recorded = bool(vars(host).keys() & host._modules.keys())  # a recorder hides what the module holds
     if recorded or (hosted.training and torch.is_grad_enabled()):

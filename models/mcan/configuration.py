@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import PretrainedConfig
+from probattn.checks import check_integer
+from probattn.models.lstm import OwnConfig
 
 PAPER_ANSWERS = 3129
 """Answers to VQA-v2 that the papers' networks choose between."""
 
 
-class McanConfig(PretrainedConfig):
+class McanConfig(OwnConfig):
     """Sizes of a network that answers a question about an image (Yu et al., CVPR 2019).
 
     The defaults are those of the papers' network: four encoder-decoder layers (Zhang et al. 2021, appendix A.3), other
@@ -79,33 +80,25 @@ class McanConfig(PretrainedConfig):
         self.image_size = image_size
         self.glimpses = glimpses
         self.latent_reduction = latent_reduction
-        self._check()
+        self._check_all()
         answers = {} if "id2label" in kwargs else {"num_labels": PAPER_ANSWERS}
-        super().__init__(**{"pad_token_id": 0} | answers | kwargs)
+        super().__init__(**answers | kwargs)
 
     @property
     def grid_size(self) -> int | None:
         """Height and width of the grid that the convolutions make; None for regions that are given."""
         return None if self.grid_channels is None else self.image_size >> len(self.grid_channels)
 
-    def _check(self) -> None:
-        sizes = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in {"grid_channels", "dropout", "latent_reduction"}
-        }
+    def _check_all(self) -> None:
+        others = ("grid_channels", "dropout", "latent_reduction")
+        self._check(
+            [name for name in vars(self) if name not in others],
+            shares=("dropout",),
+            flags=("latent_reduction",),
+        )
         channels = self.grid_channels
-        sizes |= {f"grid_channels[{index}]": value for index, value in enumerate(channels or ())}
-        for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"McanConfig.{name}: expected an integer >= 1, got {size!r}")
-        share = self.dropout
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
-            raise ValueError(f"McanConfig.dropout: expected a number in [0, 1), got {share!r}")
-        if not isinstance(self.latent_reduction, bool):
-            raise ValueError(
-                f"McanConfig.latent_reduction: expected true or false, got {self.latent_reduction!r}"
-            )
+        for index, value in enumerate(channels or ()):
+            check_integer("McanConfig", f"grid_channels[{index}]", value, minimum=1)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"McanConfig.hidden_size: expected a multiple of the heads ({self.num_attention_heads}), got "

@@ -1,14 +1,82 @@
-"""Layers of words and of regions, and the convolutions that make regions of an image."""
+"""Layers of MCAN: attention of words and regions, their reduction to vectors, and regions of an image."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.models.mcan.attention import MultiHeadAttention, PaddingMask
+from probattn.models.dot_product import (
+    OwnAttention,
+    ProjectedAttention,
+    additive_mask,
+    eager_attention_forward,
+)
 from probattn.models.mcan.configuration import McanConfig
+
+
+class PaddingMask(NamedTuple):
+    """Which words, or regions, are valid: bool ``[B, S]``, and the same as an additive key mask ``[B, 1, 1, S]``."""
+
+    valid: Tensor
+    additive: Tensor
+
+    @classmethod
+    def of(cls, valid: Tensor, dtype: torch.dtype) -> PaddingMask:
+        """The mask of ``valid``, bool ``[B, S]``."""
+        return cls(valid, additive_mask(valid, dtype)[:, None, None])
+
+
+class MultiHeadAttention(ProjectedAttention):
+    """Scaled dot-product attention of several heads with an output projection (Vaswani et al. 2017)."""
+
+    def __init__(self, config: McanConfig) -> None:
+        super().__init__(config, config.dropout)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(
+        self, states: Tensor, others: Tensor, mask: PaddingMask, key_mask: PaddingMask, *, maps: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """States ``[B, T, d]`` after they attend to others ``[B, S, d]``, and the map ``[B, H, T, S]``, if any.
+
+        ``maps`` tells whether the caller reads the map.
+        """
+        output, weights = self.attend(states, others, key_mask.additive, mask.valid, output_attentions=maps)
+        return self.output(output), weights
+
+
+class AttentionalReduction(OwnAttention):
+    r"""A whole question, or a whole image, as one vector (Yu et al. 2019, Eq. 9).
+
+    .. math:: \tilde x = W \sum_j \alpha_j x_j, \qquad
+        \alpha = \mathrm{softmax}_j\bigl(v^\top \mathrm{ReLU}(U x_j)\bigr)
+
+    With several glimpses each has a :math:`v` of its own and W joins their sums. As dot-product attention the query is
+    v, a parameter, and the key :math:`\mathrm{ReLU}(U x_j)`, which all glimpses share.
+    """
+
+    def __init__(self, config: McanConfig) -> None:
+        super().__init__(config)
+        size = config.hidden_size
+        self.key = nn.Linear(size, size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.query = nn.Linear(size, config.glimpses, bias=False)
+        self.output = nn.Linear(config.glimpses * size, config.fused_size)
+
+    def forward(
+        self, states: Tensor, mask: PaddingMask, *, maps: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """``[B, fused]`` of states ``[B, S, d]``, and the map ``[B, g, 1, S]``, if the implementation gives any."""
+        # A copy: code that keeps the arguments of attention must not hold the parameter itself.
+        queries = self.query.weight.to(states.dtype)[None, :, None].repeat(len(states), 1, 1, 1)
+        attend = self.dot_product if self.config.latent_reduction else partial(eager_attention_forward, self)
+        keys = self.dropout(torch.relu(self.key(states)))[:, None]  # [B, 1, S, d]
+        output, weights = attend(queries, keys, states[:, None], mask.additive, output_attentions=maps)
+        return self.output(output.flatten(1)), weights
+
 
 GROUPS = 8
 """Groups of channels that are normalised together, or as many as divide them."""
@@ -25,11 +93,7 @@ class FeedForward(nn.Sequential):
 
 
 class AddNorm(nn.Module):
-    """A residual connection around a layer, with dropout of the layer's output, and layer normalisation after it.
-
-    Args:
-        config: sizes.
-    """
+    """A residual connection around a layer, with dropout of the layer's output, and layer normalisation after it."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
@@ -43,11 +107,7 @@ class AddNorm(nn.Module):
 
 
 class SelfAttentionLayer(nn.Module):
-    """Words attend to words: a unit SA (Yu et al. 2019, figure 2).
-
-    Args:
-        config: sizes.
-    """
+    """Words attend to words: a unit SA (Yu et al. 2019, figure 2)."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
@@ -66,11 +126,7 @@ class SelfAttentionLayer(nn.Module):
 
 
 class GuidedAttentionLayer(nn.Module):
-    """Regions attend to regions and then to words: a unit SGA (Yu et al. 2019, figure 2).
-
-    Args:
-        config: sizes.
-    """
+    """Regions attend to regions and then to words: a unit SGA (Yu et al. 2019, figure 2)."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
@@ -84,11 +140,11 @@ class GuidedAttentionLayer(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Regions ``[B, R, d]`` after the layer, and the maps ``[B, H, R, R]`` and ``[B, H, R, T]``."""
         first, second, third = self.add_norm
-        output, own = self.attention(regions, regions, mask, mask, maps=maps)
+        output, weights = self.attention(regions, regions, mask, mask, maps=maps)
         regions = first(regions, output)
         output, guided = self.guided(regions, words, mask, word_mask, maps=maps)
         regions = second(regions, output)
-        return third(regions, self.feed_forward(regions)), own, guided
+        return third(regions, self.feed_forward(regions)), weights, guided
 
 
 class CoAttended(NamedTuple):
@@ -105,9 +161,6 @@ class CoAttention(nn.Module):
     """Encoder-decoder of co-attention layers (Yu et al. 2019, section 3.2).
 
     All layers of the encoder come first; every layer of the decoder is guided by the encoder's last words.
-
-    Args:
-        config: sizes.
     """
 
     def __init__(self, config: McanConfig) -> None:
@@ -119,24 +172,15 @@ class CoAttention(nn.Module):
     def forward(
         self, words: Tensor, regions: Tensor, word_mask: PaddingMask, mask: PaddingMask, *, maps: bool = False
     ) -> CoAttended:
-        """Runs the layers.
-
-        Args:
-            words: ``[B, T, d]``.
-            regions: ``[B, R, d]``.
-            word_mask: of words.
-            mask: of regions.
-            maps: whether the attention maps are wanted.
-        """
-        of_words, of_regions, guided = [], [], []
+        """Words ``[B, T, d]`` and regions ``[B, R, d]`` after all layers; ``maps``: whether maps are read."""
+        of_words, maps_of_regions = [], []
         for layer in self.encoder:
             words, weights = layer(words, word_mask, maps=maps)
             of_words.append(weights)
         for layer in self.decoder:
-            regions, own, other = layer(regions, words, mask, word_mask, maps=maps)
-            of_regions.append(own)
-            guided.append(other)
-        return CoAttended(words, regions, tuple(of_words), tuple(of_regions), tuple(guided))
+            regions, *region_maps = layer(regions, words, mask, word_mask, maps=maps)
+            maps_of_regions.append(region_maps)
+        return CoAttended(words, regions, tuple(of_words), *zip(*maps_of_regions, strict=True))
 
 
 class ImageGrid(nn.Module):
@@ -144,24 +188,21 @@ class ImageGrid(nn.Module):
 
     A region's numbers are normalised to mean 0 and variance 1, so that noise of a given variance is as strong in every
     network.
-
-    Args:
-        config: sizes, with ``grid_channels``.
     """
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
-        parts: list[nn.Module] = []
+        layers: list[nn.Module] = []
         before = 3
         for channels in config.grid_channels or ():
             groups = next(count for count in range(GROUPS, 0, -1) if channels % count == 0)
-            parts += [
+            layers += [
                 nn.Conv2d(before, channels, 3, stride=2, padding=1),
                 nn.GroupNorm(groups, channels),
                 nn.ReLU(),
             ]
             before = channels
-        self.convolutions = nn.Sequential(*parts)
+        self.convolutions = nn.Sequential(*layers)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Regions ``[B, R, F]``, row by row, of pixels ``[B, 3, H, W]`` in [-1, 1]."""

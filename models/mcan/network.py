@@ -1,4 +1,4 @@
-"""MCAN in the shape of transformers' networks."""
+"""MCAN in the shape of transformers' networks, and as a Pyro program."""
 
 from __future__ import annotations
 
@@ -8,15 +8,45 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AutoModel, AutoModelForVisualQuestionAnswering
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.dot_product import valid_places
-from probattn.models.lstm import OwnPreTrainedModel, read_padded
-from probattn.models.mcan.attention import AttentionalReduction, PaddingMask
+from probattn.models.dot_product import all_maps, valid_positions
+from probattn.models.heads.classification import MultiLabelClassifier
+from probattn.models.lstm import OwnPreTrainedModel, check_mask, read_padded
 from probattn.models.mcan.configuration import McanConfig
-from probattn.models.mcan.layers import CoAttended, CoAttention, ImageGrid
-from probattn.models.mcan.program import VisualQuestionProgram
+from probattn.models.mcan.layers import AttentionalReduction, CoAttended, CoAttention, ImageGrid, PaddingMask
 from probattn.models.program import Program
+
+
+class VisualQuestionProgram(MultiLabelClassifier):
+    r"""A network that answers questions about images, with an observed score of each answer.
+
+    The score :math:`s_{ic} \in [0, 1]` of answer c to question i is the accuracy that it has with the annotators. The
+    log density is the mean of a Bernoulli law's over labels that are right with that probability (Yu et al. 2019,
+    section 3.3, after Teney et al. 2018):
+
+    .. math:: \log p(s_i \mid x_i, S_i) = \sum_c s_{ic} \log \sigma(f_c) + (1 - s_{ic}) \log(1 - \sigma(f_c))
+
+    Args:
+        net: whose output has logits ``[B, C]``, such as :class:`probattn.models.McanForQuestionAnswering`.
+        num_data: N, number of training questions. Default: the batch is the data.
+        label_name: key of the scores in a batch, ``[B, C]``.
+
+    Raises:
+        ValueError: ``num_data`` below 1; of a call, logits or scores of another shape, or scores outside [0, 1].
+
+    Example:
+        >>> from probattn.models import McanConfig, McanForQuestionAnswering
+        >>> config = McanConfig(vocab_size=9, num_labels=3, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+        >>> net = McanForQuestionAnswering(config)
+        >>> VisualQuestionProgram(net).eval()(net.dry_inputs()).shape
+        torch.Size([2, 3])
+    """
+
+    soft = True
+    advice = "take probattn.models.McanForQuestionAnswering"
+
 
 DRY_WORDS, DRY_REGIONS = 7, 5
 """Lengths of the dry run where regions are given; they differ, so that guided attention does not look like self."""
@@ -45,7 +75,7 @@ class McanOutput(ModelOutput):
     region_weights: Tensor | None = None
 
 
-class McanForQuestionAnswering(OwnPreTrainedModel):
+class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelForVisualQuestionAnswering]):
     r"""Answers questions about images: deep modular co-attention (Yu et al., CVPR 2019).
 
     An LSTM reads the question's words; the encoder's layers let words attend to words, the decoder's let regions of the
@@ -135,7 +165,7 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
         Raises:
             ValueError: a missing input, shapes that do not fit, or a mask with an empty row.
         """
-        wanted = bool(self.config.output_attentions if output_attentions is None else output_attentions)
+        maps = bool(self.config.output_attentions if output_attentions is None else output_attentions)
         if input_ids is None:
             raise ValueError(
                 f"{type(self).__name__}: expected input_ids, the words of the questions, got none"
@@ -148,40 +178,42 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
         words, _last = read_padded(self.lstm, self.embed_tokens(input_ids), attention_mask)
         regions = self.project(regions)
         word_mask = PaddingMask.of(attention_mask.bool(), words.dtype)
-        mask = PaddingMask.of(valid_places(region_mask, regions), regions.dtype)
-        attended: CoAttended = self.layers(words, regions, word_mask, mask, maps=wanted)
-        question, word_weights = self.question_reduction(attended.words, word_mask, maps=wanted)
-        image, region_weights = self.image_reduction(attended.regions, mask, maps=wanted)
+        mask = PaddingMask.of(valid_positions(region_mask, regions), regions.dtype)
+        attended: CoAttended = self.layers(words, regions, word_mask, mask, maps=maps)
+        question, word_weights = self.question_reduction(attended.words, word_mask, maps=maps)
+        image, region_weights = self.image_reduction(attended.regions, mask, maps=maps)
         logits = self.classifier(self.norm(question + image))
         loss = None
         if labels is not None:
             summed = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="sum")
             loss = summed / len(logits)
-        if not wanted:
+        if not maps:
             return McanOutput(loss, logits)
         word_maps, image_maps = (
             None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
         )
         in_words, in_regions, guided = map(
-            _given, (attended.word_maps, attended.region_maps, attended.guided_maps)
+            all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps)
         )
         return McanOutput(loss, logits, in_words, in_regions, guided, word_maps, image_maps)
 
     def _regions(self, features: Tensor | None, pixels: Tensor | None, noise: Tensor | None) -> Tensor:
         """Features ``[B, R, F]``."""
         name = "region_features" if self.grid is None else "pixel_values"
-        given = features if self.grid is None else pixels
-        if given is None:
+        inputs = features if self.grid is None else pixels
+        if inputs is None:
             raise ValueError(
                 f"{type(self).__name__}: expected {name}, got none; give an image to each question"
             )
         size = self.config.image_size
         shape = (
-            [*given.shape[:2], self.config.region_size] if self.grid is None else [len(given), 3, size, size]
+            [*inputs.shape[:2], self.config.region_size]
+            if self.grid is None
+            else [len(inputs), 3, size, size]
         )
-        if list(given.shape) != shape:
-            raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(given.shape)}")
-        regions: Tensor = given if self.grid is None else self.grid(given)
+        if list(inputs.shape) != shape:
+            raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(inputs.shape)}")
+        regions: Tensor = inputs if self.grid is None else self.grid(inputs)
         if noise is not None and noise.shape != regions.shape:
             raise ValueError(
                 f"{type(self).__name__}: expected feature_noise {list(regions.shape)}, got {list(noise.shape)}"
@@ -192,17 +224,10 @@ class McanForQuestionAnswering(OwnPreTrainedModel):
         """Raises ``ValueError`` unless a mask that is given fits ``[B, S, ...]`` and leaves something in every row."""
         if mask is None:
             return
-        owner, shape = type(self).__name__, states.shape[:2]
-        if mask.shape != shape:
-            raise ValueError(f"{owner}: expected {name} {list(shape)}, got {list(mask.shape)}")
+        owner = type(self).__name__
+        check_mask(owner, name, mask, states.shape[:2])
         some = mask.bool().any(dim=1)
         if not bool(some.all()):
             raise ValueError(
                 f"{owner}: expected a {what} in every row, got none in row {int((~some).nonzero()[0])}"
             )
-
-
-def _given(maps: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
-    """The maps, None where the attention implementation gives none."""
-    found = tuple(item for item in maps if item is not None)
-    return found if len(found) == len(maps) else None

@@ -1,13 +1,14 @@
 """Networks of two texts, built from nothing: decomposable attention (Parikh et al. 2016), ESIM (Chen et al. 2017).
 
-Importing :mod:`probattn.models` makes them known to transformers, so that ``AutoModelForSequenceClassification`` and
-``from_pretrained`` find them by the configuration in a folder.
+Importing it makes the networks known to transformers' Auto classes, which find them by a folder's configuration.
 """
 
-from transformers import AutoConfig, AutoModelForSequenceClassification
-
-from probattn.models.pairs.decomposable import DecomposableConfig, DecomposableForSequenceClassification
-from probattn.models.pairs.esim import EsimConfig, EsimForSequenceClassification
+from probattn.models.pairs.networks import (
+    DecomposableConfig,
+    DecomposableForSequenceClassification,
+    EsimConfig,
+    EsimForSequenceClassification,
+)
 
 __all__ = [
     "DecomposableConfig",
@@ -15,10 +16,3 @@ __all__ = [
     "EsimConfig",
     "EsimForSequenceClassification",
 ]
-
-AutoConfig.register(DecomposableConfig.model_type, DecomposableConfig, exist_ok=True)
-AutoConfig.register(EsimConfig.model_type, EsimConfig, exist_ok=True)
-AutoModelForSequenceClassification.register(
-    DecomposableConfig, DecomposableForSequenceClassification, exist_ok=True
-)
-AutoModelForSequenceClassification.register(EsimConfig, EsimForSequenceClassification, exist_ok=True)

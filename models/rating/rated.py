@@ -1,4 +1,4 @@
-"""Ratings of the words of a set of examples at one moment: rows of different lengths, end to end, and their file."""
+"""Rated words of a set of examples, and the bag-of-words proxy that rates them too."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import pyro
+import pyro.distributions as dist
 import torch
+from pyro.nn import PyroModule
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from probattn.files.durable import write_tensors
 from probattn.models.rating.words import WordRatings
-from probattn.probes import mean_agreement, random_agreement
+from probattn.probes import BagOfWordsProxy, mean_agreement, random_agreement
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +56,12 @@ class RatedWords:
             >>> rated.attention, rated.lengths, rated.agreement()
             (tensor([0.2000, 0.8000]), tensor([2]), 0.0)
         """
-        parts: list[tuple[Tensor, ...]] = []
+        columns: list[tuple[Tensor, ...]] = []
         before = 0
         for batch in batches:
             pairs = batch.query_mask[..., None] & batch.mask[:, None]  # [B, T, S]
             rows, _ = batch.query_mask.nonzero(as_tuple=True)
-            parts.append(
+            columns.append(
                 (
                     batch.attention[pairs].float(),
                     batch.probe[pairs].float(),
@@ -68,9 +71,9 @@ class RatedWords:
                 )
             )
             before += len(batch.mask)
-        if not parts:
+        if not columns:
             raise ValueError("RatedWords.gather: expected ratings of at least one batch, got none")
-        return cls(*(torch.cat(group).cpu() for group in zip(*parts, strict=True)))
+        return cls(*(torch.cat(group).cpu() for group in zip(*columns, strict=True)))
 
     @classmethod
     def flat(
@@ -169,3 +172,46 @@ def _as_ratings(batch: Mapping[str, Tensor], rating: Tensor) -> WordRatings:
     labels = batch["labels"]
     valid = (labels if labels.ndim == 2 else labels[:, None]) >= 0
     return WordRatings(rating, rating, batch["attention_mask"].bool(), valid, torch.zeros_like(valid))
+
+
+class ProxyProgram(PyroModule):
+    r"""Bags of words that predict outputs (Snell et al. 2021, Eq. 5), for the drivers that train everything else.
+
+    .. math:: y_t \sim \mathrm{Categorical}\Bigl(\sigma\Bigl(\frac1L \sum_l W e_{x_l}\Bigr)\Bigr)
+
+    Args:
+        proxy: W and e.
+        num_data: size N of the training set.
+
+    Example:
+        >>> program = ProxyProgram(BagOfWordsProxy(9, 3, 4), num_data=100)
+        >>> batch = {"input_ids": torch.tensor([[4, 5, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
+        >>> program(batch | {"labels": torch.tensor([2])}).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(self, proxy: BagOfWordsProxy, num_data: int) -> None:
+        super().__init__()
+        self.proxy = proxy
+        self.num_data = num_data
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Announces the outputs of a batch: words ``[B, T]``, -100 at padding, or classes ``[B]``.
+
+        A batch has ``input_ids``, ``attention_mask`` and ``labels``. Returns logits ``[B, O]``.
+        """
+        source, labels = batch["input_ids"], batch["labels"]
+        logits = self.proxy(source, batch["attention_mask"].bool())
+        target = labels if labels.ndim == 2 else labels[:, None]
+        rows = torch.arange(len(source), device=source.device)
+        with pyro.plate("data", self.num_data, subsample=rows):
+            words = dist.Categorical(logits=logits[:, None].expand(-1, target.shape[1], -1))
+            pyro.sample("output", words.mask(target >= 0).to_event(1), obs=target.clamp(min=0))
+        return logits
+
+    def rate(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Logarithm of the lexical probe (Eq. 6) of a batch, ``[B, T, S]``; T = 1 for classes."""
+        labels = batch["labels"]
+        target = (labels if labels.ndim == 2 else labels[:, None]).clamp(min=0)
+        with torch.no_grad():
+            return self.proxy.probe(batch["input_ids"], target, batch["attention_mask"].bool(), log=True)

@@ -1,21 +1,106 @@
-"""Attention and lexical probe of a batch, for every network that they are defined for."""
+"""Ratings of a network's input words by its attention, its knowledge of each word alone, and gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from probattn.models.hosts import capture
+from probattn.models.dot_product import valid_positions
+from probattn.models.hosts.capture import capture
 from probattn.models.hosts.dry_run import untouched
 from probattn.models.program import IGNORED
-from probattn.models.rating.own_head import base_model, kept_outputs, own_head
 from probattn.models.sentence import SelfAttentiveForSequenceClassification
 from probattn.models.translation import RecurrentForTranslation
-from probattn.probes import classifier_probe, lexical_probe
+from probattn.probes import SaliencyKind, classifier_probe, gradient_saliency, lexical_probe
+from probattn.sites.scores import without_cudnn
+
+
+@contextmanager
+def kept_outputs(*modules: nn.Module) -> Iterator[dict[nn.Module, Any]]:
+    """Last outputs of modules, by module, while a network runs inside the block."""
+    outputs: dict[nn.Module, Any] = {}
+
+    def keep(module: nn.Module, _given: Any, output: Any) -> None:
+        outputs[module] = output
+
+    handles = [module.register_forward_hook(keep) for module in modules]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
+    r"""Answer of a classifier if one state were all that its head reads.
+
+    The head is the network's own code: its base model is put aside for one call, and each state replaces a
+    text of one word. For the self-attentive classifier every head attends to that word, so that the state is repeated
+    r times.
+
+    Args:
+        net: a Hugging Face classifier in evaluation mode, or
+            :class:`probattn.models.SelfAttentiveForSequenceClassification`.
+        states: ``[..., D]``.
+
+    Returns:
+        Logits ``[..., C]``.
+
+    Raises:
+        TypeError: the network has no base model.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> net = BertForSequenceClassification(config).eval()
+        >>> batch = {"input_ids": torch.ones(3, 5, dtype=torch.long)}
+        >>> states = net.bert(**batch).last_hidden_state
+        >>> torch.allclose(own_head(net, states)[:, 0], net(**batch).logits)  # BERT reads its first word
+        True
+    """
+    base = base_model(net)
+    single = states.reshape(-1, 1, states.shape[-1])
+    if isinstance(net, SelfAttentiveForSequenceClassification):
+        pooled = single[:, 0].repeat(1, net.config.num_attention_heads)
+    else:
+        pooler = getattr(base, "pooler", None)
+        pooled = pooler(single) if isinstance(pooler, nn.Module) else single[:, 0]
+    output = BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=single, pooler_output=pooled)
+    words = torch.zeros(len(single), 1, dtype=torch.long, device=states.device)
+    with _replaced(base, output):
+        logits: Tensor = net(input_ids=words).logits
+    return logits.unflatten(0, states.shape[:-1])
+
+
+def base_model(net: PreTrainedModel) -> nn.Module:
+    """The network below a classifier's head; ``TypeError`` where it has none."""
+    base = getattr(net, net.base_model_prefix or "", None)
+    if not isinstance(base, nn.Module) or base is net:
+        raise TypeError(
+            f"{type(net).__name__}: expected a network with a head upon a base model, found no base model "
+            f"{net.base_model_prefix!r}"
+        )
+    return base
+
+
+@contextmanager
+def _replaced(module: nn.Module, output: BaseModelOutputWithPoolingAndCrossAttentions) -> Iterator[None]:
+    """The module gives this output, whatever it is given."""
+    before = vars(module).get("forward")
+    vars(module)["forward"] = lambda *_, **__: output
+    try:
+        yield
+    finally:
+        del vars(module)["forward"]
+        if before is not None:
+            vars(module)["forward"] = before
+
 
 TOLERANCE = 1e-3
 """Tolerance between two computations of the same logits."""
@@ -74,13 +159,11 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
         return _classification(net, inputs, batch["labels"])
 
 
-def _mask(inputs: Mapping[str, Tensor]) -> Tensor:
-    mask = inputs.get("attention_mask")
-    return torch.ones_like(inputs["input_ids"], dtype=torch.bool) if mask is None else mask.bool()
-
-
 def _translation(net: RecurrentForTranslation, inputs: Mapping[str, Tensor], labels: Tensor) -> WordRatings:
-    mask, valid = _mask(inputs), labels != IGNORED
+    mask, valid = (
+        valid_positions(inputs.get("attention_mask"), next(iter(inputs.values()))),
+        labels != IGNORED,
+    )
     with kept_outputs(net) as outputs:
         (call,) = capture(net, inputs).values()
     assert call.weights is not None
@@ -107,7 +190,7 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
         )
     if net.num_labels == 1:
         raise ValueError(f"rate_words: expected two classes or more, {type(net).__name__} has one output")
-    mask, base = _mask(inputs), base_model(net)
+    mask, base = valid_positions(inputs.get("attention_mask"), next(iter(inputs.values()))), base_model(net)
     with kept_outputs(net, base) as outputs:
         calls = capture(net, inputs)
     logits, states = outputs[net].logits, getattr(outputs[base], "last_hidden_state", None)
@@ -119,12 +202,12 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     weights = list(calls.values())[-1].weights  # [B, H, T, S]
     assert weights is not None
     rows = torch.arange(len(labels), device=labels.device)
-    place = (
+    position = (
         0
         if isinstance(net, SelfAttentiveForSequenceClassification)
         else _read_place(net, states, logits, mask)
     )
-    attention = weights[rows, :, place].mean(dim=1).masked_fill(~mask, 0)
+    attention = weights[rows, :, position].mean(dim=1).masked_fill(~mask, 0)
     probe = classifier_probe(lambda hidden: own_head(net, hidden), states, labels, mask, log=True)
     correct = logits.argmax(dim=-1) == labels
     return WordRatings(
@@ -136,10 +219,65 @@ def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tens
     """The position that the head reads, ``[B]``: the first word of each text or its last."""
     rows = torch.arange(len(mask), device=mask.device)
     positions = torch.arange(mask.shape[1], device=mask.device)
-    for place in (mask.int().argmax(dim=1), (positions * mask).argmax(dim=1)):
-        if torch.allclose(own_head(net, states[rows, place]), logits, atol=TOLERANCE, rtol=TOLERANCE):
-            return place
+    for position in (mask.int().argmax(dim=1), (positions * mask).argmax(dim=1)):
+        if torch.allclose(own_head(net, states[rows, position]), logits, atol=TOLERANCE, rtol=TOLERANCE):
+            return position
     raise ValueError(
         f"rate_words: expected a {type(net).__name__} whose head reads the first or the last word, its logits come "
         "from neither alone; compute its ratings with probattn.probes.classifier_probe"
     )
+
+
+def word_saliency(
+    net: PreTrainedModel, batch: Mapping[str, Tensor], *, kind: SaliencyKind = "norm"
+) -> Tensor:
+    r"""Gradient saliency :math:`\Delta` of every input word (Snell et al. 2021, section 5.1).
+
+    The score is the log-probability of the right output, the gradient that by the word's embedding; see
+    :func:`probattn.probes.gradient_saliency` for its kinds.
+
+    Args:
+        net: a network that takes ``inputs_embeds`` and gives ``logits`` ``[B, C]`` or ``[B, T, V]``: a Hugging Face
+            classifier, :class:`probattn.models.RecurrentForTranslation` or another encoder-decoder.
+        batch: arguments of its forward pass, with ``labels`` (int64 ``[B]``, or ``[B, T]`` and -100 at padding).
+        kind: which of the three.
+
+    Returns:
+        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input. The network and its parts are in the
+        modes they were in.
+
+    Raises:
+        ValueError: no labels.
+
+    Example:
+        >>> import torch
+        >>> from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification
+        >>> sizes = {"vocab_size": 9, "hidden_size": 4, "attention_size": 4, "num_attention_heads": 1}
+        >>> net = SelfAttentiveForSequenceClassification(SelfAttentiveConfig(**sizes, classifier_size=4))
+        >>> batch = {"input_ids": torch.tensor([[4, 5, 6]]), "labels": torch.tensor([1])}
+        >>> word_saliency(net, batch).shape
+        torch.Size([1, 1, 3])
+    """
+    if "labels" not in batch:
+        raise ValueError(f"word_saliency: expected labels in the batch, got {', '.join(sorted(batch))}")
+    labels = batch["labels"]
+    target = (labels if labels.ndim == 2 else labels[:, None]).clamp(min=0)  # [B, T]
+    other_inputs = {name: value for name, value in batch.items() if name not in ("input_ids", "labels")}
+    mask = batch.get("attention_mask")
+    table = cast(nn.Embedding, net.get_input_embeddings())
+
+    def score(embeddings: Tensor) -> Tensor:
+        logits = net(inputs_embeds=embeddings, **other_inputs).logits
+        logits = logits if logits.ndim == 3 else logits[:, None]
+        saliency: Tensor = logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
+        return saliency
+
+    with untouched(net), without_cudnn():
+        saliency = gradient_saliency(
+            score,
+            table(batch["input_ids"]),
+            None if mask is None else mask.bool(),
+            kind=kind,
+            table=table.weight if kind == "replace" else None,
+        )
+    return saliency if saliency.ndim == 3 else saliency[:, None]

@@ -2,23 +2,105 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AutoModel, AutoModelForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
-from probattn.models.dot_product import attention_function, eager_attention_forward
-from probattn.models.lstm import OwnPreTrainedModel, read_padded
-from probattn.models.pairs.crossing import Sides
-from probattn.models.sentence.configuration import SelfAttentiveConfig
+from probattn.models.dot_product import OwnAttention
+from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, embed, layered_lstm, read_padded
+from probattn.models.pairs.networks import Sides
 
-__all__ = ["SelfAttentiveForSequenceClassification", "SelfAttentiveModel", "eager_attention_forward"]
+AttentionActivation = Literal["tanh", "relu"]
+"""Function between the two maps of the scores: that of Lin et al. 2017, or that of Snell et al. 2021."""
 
 
-class SelfAttentiveAttention(nn.Module):
+class SelfAttentiveConfig(OwnConfig):
+    """Sizes of the self-attentive sentence classifier.
+
+    The defaults are those of Lin et al. (2017, section 4.1), which An et al. (2020, appendix B.1) keep. The additive
+    classifier of Snell et al. (2021, section 2.4, appendix A.8) has ``hidden_size=256, attention_size=256,
+    num_attention_heads=1, attention_activation="relu", classifier_size=0, classifier_dropout=0.0``.
+
+    Args:
+        vocab_size: number of words, >= 1.
+        embedding_size: of a word; 300 in An et al. (GloVe 840B).
+        hidden_size: u, of the LSTM in each direction.
+        num_hidden_layers: layers of the LSTM.
+        attention_size: d_a, rows of W and size of a key.
+        num_attention_heads: r, heads of the attention.
+        classifier_size: hidden units of the ReLU network on top; 0 for a single linear map.
+        embedding_dropout: share of a word's numbers that is dropped in training, in [0, 1).
+        hidden_dropout: the same between the LSTM's layers.
+        classifier_dropout: the same before and within the ReLU network, or before the linear map.
+        **kwargs: ``attention_activation`` is ``"tanh"``, the default, or ``"relu"``. ``uniform_attention=True`` has
+            every word attended to equally, without scores, whose parameters get gradients of 0. ``gate_size`` is the
+            number of values by which each head compares two texts (Lin et al. 2017, appendix B); 0, the default, is
+            for single texts. The rest is for ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id``, 0 if left
+            out, is that of the padding word, whose embedding is 0 and learns nothing.
+
+    Raises:
+        ValueError: a size below 1 (``classifier_size``, ``gate_size``: 0), a dropout outside [0, 1), or another choice
+            than these.
+
+    Example:
+        >>> SelfAttentiveConfig(num_attention_heads=10).attention_size
+        350
+        >>> SelfAttentiveConfig(attention_activation="relu", classifier_size=0).uniform_attention
+        False
+    """
+
+    model_type = "probattn_self_attentive"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 20_000,
+        embedding_size: int = 300,
+        hidden_size: int = 300,
+        num_hidden_layers: int = 1,
+        attention_size: int = 350,
+        num_attention_heads: int = 30,
+        classifier_size: int = 2000,
+        embedding_dropout: float = 0.0,
+        hidden_dropout: float = 0.0,
+        classifier_dropout: float = 0.5,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.attention_size = attention_size
+        self.num_attention_heads = num_attention_heads
+        self.classifier_size = classifier_size
+        self.embedding_dropout = embedding_dropout
+        self.hidden_dropout = hidden_dropout
+        self.classifier_dropout = classifier_dropout
+        self.attention_activation = kwargs.pop("attention_activation", "tanh")
+        self.uniform_attention = kwargs.pop("uniform_attention", False)
+        self.gate_size = kwargs.pop("gate_size", 0)
+        sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "attention_size")
+        self._check(
+            counts=(*sizes, "num_attention_heads"),
+            shares=("embedding_dropout", "hidden_dropout", "classifier_dropout"),
+            naturals=("classifier_size", "gate_size"),
+            flags=("uniform_attention",),
+        )
+        choices = get_args(AttentionActivation)
+        if self.attention_activation not in choices:
+            raise ValueError(
+                f"SelfAttentiveConfig.attention_activation: expected {' or '.join(map(repr, choices))}, got "
+                f"{self.attention_activation!r}"
+            )
+        super().__init__(**kwargs)
+
+
+class SelfAttentiveAttention(OwnAttention):
     r"""Structured self-attention: several additive heads that read a sentence (Lin et al. 2017).
 
     .. math:: A = \mathrm{softmax}(V^\top \tanh(W H^\top)), \qquad M = A H
@@ -30,8 +112,7 @@ class SelfAttentiveAttention(nn.Module):
     """
 
     def __init__(self, config: SelfAttentiveConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.key = nn.Linear(2 * config.hidden_size, config.attention_size, bias=False)
         self.query = nn.Linear(config.attention_size, config.num_attention_heads, bias=False)
 
@@ -42,15 +123,8 @@ class SelfAttentiveAttention(nn.Module):
         if self.config.uniform_attention:
             queries = queries * 0  # with a gradient, which is 0: repulsion and several processes ask for one
         activation = torch.relu if self.config.attention_activation == "relu" else torch.tanh
-        output, weights = attention_function(self.config)(
-            self,
-            queries,  # [B, r, 1, d_a]
-            activation(self.key(hidden))[:, None],  # [B, 1, S, d_a]
-            hidden[:, None],  # [B, 1, S, 2u]
-            attention_mask,
-            scaling=1.0,
-            dropout=0.0,
-        )
+        keys = activation(self.key(hidden))[:, None]  # [B, 1, S, d_a]
+        output, weights = self.dot_product(queries, keys, hidden[:, None], attention_mask)
         return output[:, 0], weights
 
 
@@ -61,7 +135,7 @@ class SelfAttentivePreTrainedModel(OwnPreTrainedModel):
     base_model_prefix = "sentence"
 
 
-class SelfAttentiveModel(SelfAttentivePreTrainedModel):
+class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
     """Words to a sentence matrix: embeddings, a bidirectional LSTM, and r heads of additive attention.
 
     Padding, on whichever side, takes no part: the LSTM reads each sentence's own words alone.
@@ -79,14 +153,8 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.lstm = nn.LSTM(
-            config.embedding_size,
-            config.hidden_size,
-            config.num_hidden_layers,
-            batch_first=True,
-            dropout=config.hidden_dropout if config.num_hidden_layers > 1 else 0.0,
-            bidirectional=True,
-        )
+        layers, dropout = config.num_hidden_layers, config.hidden_dropout
+        self.lstm = layered_lstm(config.embedding_size, config.hidden_size, layers, dropout)
         self.attention = SelfAttentiveAttention(config)
         self.gates = (
             nn.ModuleList(
@@ -128,9 +196,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel):
         Raises:
             ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"{type(self).__name__}: expected input_ids or inputs_embeds, one of them")
-        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embedded = embed(self, input_ids, inputs_embeds)
         if attention_mask is not None and attention_mask.shape != embedded.shape[:2]:
             raise ValueError(
                 f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "
@@ -174,7 +240,9 @@ class Gate(nn.Module):
         return torch.einsum("bru,rug->brg", matrix, self.weight)
 
 
-class SelfAttentiveForSequenceClassification(SelfAttentivePreTrainedModel):
+class SelfAttentiveForSequenceClassification(
+    SelfAttentivePreTrainedModel, auto=[AutoModelForSequenceClassification]
+):
     r"""The sentence matrix under a ReLU network with one hidden layer: class logits (Lin et al. 2017).
 
     With ``classifier_size=0`` a linear map takes its place. With one head and ``attention_activation="relu"`` too

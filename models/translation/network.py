@@ -1,22 +1,27 @@
-"""Vaswani's Transformer, from its configuration."""
+"""Vaswani's Transformer from its configuration, and translating with beam search."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, cast
 
-from transformers import GenerationConfig, MarianConfig, MarianMTModel
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedModel
 
-from probattn.models.program import seeded
+from probattn.models.heads.sequences import Translator
+from probattn.models.lstm import BEGIN, END, PAD
+from probattn.models.program import evaluating, seeded
+from probattn.options import Count, Dropout, Options
 
-PAD, UNKNOWN, BEGIN, END = range(4)
-"""Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
-
-LEAST_POSITIONS = 16
+MIN_POSITIONS = 16
 """Length that leaves room for the dry run of a conversion."""
 
 
 @dataclass(frozen=True)
-class TransformerSize:
+class TransformerSize(Options):
     """Size and regularisation of an encoder-decoder.
 
     Args:
@@ -33,30 +38,17 @@ class TransformerSize:
         ValueError: a number out of its range.
     """
 
-    width: int = 512
-    layers: int = 6
-    heads: int = 4
-    feed_forward: int = 1024
-    dropout: float = 0.3
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    max_positions: int = 256
+    width: Count = 512
+    layers: Count = 6
+    heads: Count = 4
+    feed_forward: Count = 1024
+    dropout: Dropout = 0.3
+    attention_dropout: Dropout = 0.0
+    activation_dropout: Dropout = 0.0
+    max_positions: Annotated[int, Ge(MIN_POSITIONS)] = 256
 
     def __post_init__(self) -> None:
-        if self.max_positions < LEAST_POSITIONS:
-            raise ValueError(
-                f"TransformerSize.max_positions: expected an integer >= {LEAST_POSITIONS}, got {self.max_positions}"
-            )
-        for name in ("width", "layers", "heads", "feed_forward"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"TransformerSize.{name}: expected an integer >= 1, got {getattr(self, name)}"
-                )
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"TransformerSize.{name}: expected a number in [0, 1), got {getattr(self, name)}"
-                )
+        super().__post_init__()
         if self.width % self.heads or self.width % 2:
             raise ValueError(
                 f"TransformerSize.width: expected an even multiple of heads ({self.heads}), got {self.width}"
@@ -120,8 +112,131 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
     )
     for stack in (net.model.encoder, net.model.decoder):
         # Positions are computed and get no gradient, which several processes would wait for.
-        places = stack.embed_positions
-        weight = places.weight.detach()
-        del places.weight
-        places.register_buffer("weight", weight)
+        positions = stack.embed_positions
+        weight = positions.weight.detach()
+        del positions.weight
+        positions.register_buffer("weight", weight)
     return net.train()
+
+
+class Vocabulary(Protocol):
+    """Vocabulary as the search uses it; :class:`probattn.data.Subwords` is one."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a sentence, without special ones."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The sentence of tokens, special ones left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class SearchOptions(Options):
+    r"""Options of the search for a translation.
+
+    Args:
+        num_beams: width of the beam, >= 1; 1 is greedy.
+        length_penalty: :math:`\alpha`: finished hypotheses are ranked by their log-probability over
+            :math:`\text{length}^\alpha`, so that larger values favour longer ones (Vaswani et al. 2017 take
+            :math:`((5 + \text{length}) / 6)^{0.6}`).
+        extra_length: most tokens a translation may have beyond its source's, >= 1; 50 in Vaswani et al. 2017. The
+            network's positions bound it too, where it has a number of them.
+        batch_size: sentences that are searched for at once, >= 1.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    num_beams: Count = 5
+    length_penalty: float = 1.0
+    extra_length: Count = 50
+    batch_size: Count = 64
+
+
+def translate(
+    model: Translator,
+    sources: Sequence[str],
+    vocabulary: Vocabulary,
+    options: SearchOptions | None = None,
+    *,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> list[str]:
+    """Translates sentences by transformers' own beam search, with the posterior expectation of latent attention.
+
+    What a converted network answers without a driver is deterministic, and so is the translation. Sentences of
+    similar length are searched for together, which changes no translation except by the limit of its length: that of
+    the longest source among them.
+
+    Args:
+        model: a :class:`Translator` of a network that has ``generate``; evaluated in evaluation mode, without
+            gradients, and every part of it left in the mode it was in.
+        sources: the sentences; a blank one stays blank.
+        vocabulary: turns sentences into tokens and back.
+        options: of the search.
+        progress: what the batches are gone through with, such as ``tqdm``.
+
+    Returns:
+        A translation for each source, in their order.
+
+    Raises:
+        TypeError: one sentence in place of several.
+        ValueError: the network cannot generate, or a source is longer than its positions allow.
+    """
+    if isinstance(sources, str):
+        raise TypeError(
+            f"translate: expected a list of sentences, got the sentence {sources!r}; put it in a list"
+        )
+    options = options or SearchOptions()
+    net = cast(PreTrainedModel, model.net)
+    encoded = [vocabulary.encode(source) for source in sources]
+    limit = _position_limit(net, encoded)
+    translations = [""] * len(encoded)
+    order = sorted((row for row, tokens in enumerate(encoded) if tokens), key=lambda row: len(encoded[row]))
+    with evaluating(model):
+        for start in progress(range(0, len(order), options.batch_size)):
+            rows = order[start : start + options.batch_size]
+            outputs = _search(net, [encoded[row] for row in rows], options, limit)
+            for row, tokens in zip(rows, outputs, strict=True):
+                translations[row] = vocabulary.decode(tokens)
+    return translations
+
+
+def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int | None:
+    """Most tokens the network has positions for; None where there is no most."""
+    config: Any = getattr(net, "config", None)
+    if not hasattr(net, "generate"):
+        raise ValueError(
+            f"translate: {type(net).__name__} has no generate; use an encoder-decoder of transformers"
+        )
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    if limit is None:
+        return None
+    longest = max((len(tokens) for tokens in encoded), default=0) + 1
+    if longest > limit:
+        raise ValueError(
+            f"translate: the longest source has {longest} tokens with its end, more than the network's {limit} "
+            "positions; shorten it"
+        )
+    return limit
+
+
+def _search(
+    net: PreTrainedModel, sources: Sequence[Sequence[int]], options: SearchOptions, limit: int | None
+) -> list[list[int]]:
+    """Tokens of the best hypothesis of each source."""
+    longest = max(map(len, sources)) + 1
+    longest_target = longest + options.extra_length
+    rows = [[*tokens, END] + [PAD] * (longest - 1 - len(tokens)) for tokens in sources]
+    input_ids = torch.tensor(rows, device=net.device)  # [B, S]
+    generate: Any = net.generate
+    output: Tensor = generate(
+        input_ids=input_ids,
+        attention_mask=(input_ids != PAD).long(),
+        num_beams=options.num_beams,
+        length_penalty=options.length_penalty,
+        do_sample=False,
+        max_new_tokens=longest_target if limit is None else min(longest_target, limit - 1),
+        suppress_tokens=[PAD, BEGIN],
+    )  # [B, T]
+    return [[token for token in row if token > END] for row in output.tolist()]

@@ -13,13 +13,14 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from probattn.models.dot_product import valid_positions
 from probattn.models.heads.sequences import Translator, check_labels
 from probattn.models.hosts.convert import conversion
+from probattn.models.lstm import check_mask
 from probattn.models.program import IGNORED
-from probattn.models.translation.aligned_tokens import AlignedTokens
-from probattn.models.translation.recurrent import RecurrentForTranslation, RecurrentTranslationConfig
-from probattn.models.translation.recurrent.encoder import check_mask
-from probattn.models.translation.recurrent.posterior import AlignmentInference
+from probattn.models.translation.recurrent.attention import AlignmentInference, RecurrentTranslationConfig
+from probattn.models.translation.recurrent.lstms import AlignedTokens
+from probattn.models.translation.recurrent.network import RecurrentForTranslation
 from probattn.sites.handlers import is_handled
 
 SITE = "alignment"
@@ -128,12 +129,12 @@ class VariationalTranslator(Translator):
         rows = torch.arange(len(prior), device=prior.device)[:, None]
         with self.plates(valid):
             with poutine.scale(scale=max(self.kl_weight, SMALLEST)):
-                chosen = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
-            units = net.output.units(hidden[rows, chosen], states)  # [..., B, T, H]
-            counts = valid if source is None else valid & source.bool()[rows, chosen]
+                alignment = pyro.sample(SITE, dist.Categorical(logits=prior))  # [B, T] or [S, 1, 1]
+            units = net.output.units(hidden[rows, alignment], states)  # [..., B, T, H]
+            counts = valid if source is None else valid & source.bool()[rows, alignment]
             likelihood = AlignedTokens(units, net.output.logits, counts, self.label_smoothing)
             pyro.sample("target", likelihood, obs=labels, infer={"prediction": labels is None})
-        return cast(Tensor, chosen)
+        return cast(Tensor, alignment)
 
     @contextmanager
     def plates(self, valid: Tensor) -> Iterator[None]:
@@ -155,8 +156,7 @@ class VariationalTranslator(Translator):
         """
         labels, decoder = batch.get(self.label_name), batch["decoder_input_ids"]
         if labels is None:
-            mask = batch.get("decoder_attention_mask")
-            return None, torch.ones_like(decoder, dtype=torch.bool) if mask is None else mask.bool()
+            return None, valid_positions(batch.get("decoder_attention_mask"), decoder)
         check_labels(labels, decoder.shape, self._network.config.vocab_size)
         valid = labels != IGNORED
         return labels.where(valid, 0), valid
@@ -275,10 +275,10 @@ class AlignmentGuide(PyroModule):
             )
         posterior = self.inference(source, mask, labels, valid)
         with model.plates(valid), poutine.scale(scale=max(model.kl_weight, SMALLEST)):
-            chosen: Tensor = pyro.sample(
+            alignment: Tensor = pyro.sample(
                 SITE, dist.Categorical(logits=posterior), infer=self._infer(batch, valid)
             )
-        return chosen
+        return alignment
 
     def _infer(self, batch: Mapping[str, Tensor], valid: Tensor) -> dict[str, Any]:
         if self.estimator == "enumerate":

@@ -63,15 +63,16 @@ def attention_layers(
         raise ValueError(
             f"attention_layers: expected sites of one shape [H, T, S], got {sorted(shapes)}; choose some with sites"
         )
-    return [_kept(_kept(layer, queries, 1), queries if keys is None else keys, 2)[None] for layer in layers]
+    keys = queries if keys is None else keys
+    return [_real(_real(layer, queries, 1), keys, 2)[None] for layer in layers]
 
 
 def _maps(posterior: Posterior | Moments, statistic: Statistic | None) -> Mapping[str, Tensor]:
     """Maps ``[B, H, T, S]`` by site."""
-    known = ("share",) if isinstance(posterior, Moments) else ("mean", "std")
-    if (statistic or known[0]) not in known:
+    statistics = ("share",) if isinstance(posterior, Moments) else ("mean", "std")
+    if (statistic or statistics[0]) not in statistics:
         raise ValueError(
-            f"attention_layers: expected statistic {' or '.join(map(repr, known))} of {type(posterior).__name__}, "
+            f"attention_layers: expected statistic {' or '.join(map(repr, statistics))} of {type(posterior).__name__}, "
             f"got {statistic!r}"
         )
     if isinstance(posterior, Moments):
@@ -92,7 +93,7 @@ def _summary(draws: Tensor, statistic: Statistic | None) -> Tensor:
     return draws.std(dim=0) if len(draws) > 1 else torch.zeros_like(draws[0])
 
 
-def _kept(layer: Tensor, mask: Tensor | None, dim: int) -> Tensor:
+def _real(layer: Tensor, mask: Tensor | None, dim: int) -> Tensor:
     if mask is None:
         return layer
     if mask.shape != (layer.shape[dim],):

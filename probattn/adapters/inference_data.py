@@ -62,7 +62,7 @@ def to_inference_data(
         >>> dict(data.posterior["probability"].sizes)
         {'chain': 2, 'draw': 5, 'row': 3, 'class': 2}
     """
-    check_integer("to_inference_data", "chains", chains, least=1)
+    check_integer("to_inference_data", "chains", chains, minimum=1)
     if posterior.logits.dim() != 3:
         raise ValueError(
             f"to_inference_data: expected predictions [P, B, C], got {list(posterior.logits.shape)}; only heads with "

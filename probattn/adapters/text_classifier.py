@@ -165,9 +165,9 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
 
     def moments(self, X: Sequence[str], **options: Any) -> Moments:
         """Mean and covariance of predictions, with further options of :func:`posterior_moments`."""
-        given = {"num_samples": self.num_samples, "seed": self.seed} | options
+        settings = {"num_samples": self.num_samples, "seed": self.seed} | options
         loader = self._batches(X)
-        return posterior_moments(Classifier(self.network_), loader, **given)
+        return posterior_moments(Classifier(self.network_), loader, **settings)
 
     def _batches(self, X: Sequence[str]) -> DataLoader[Any]:
         check_is_fitted(self)
@@ -181,13 +181,14 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         check_choice("ProbabilisticTextClassifier", "uncertainty", self.uncertainty, Uncertainty)
         if self.uncertainty == "draws":
             return self.posterior(X)
-        found = self.moments(X)
-        return replace(found, logits=widened(found.logits))  # what follows is computed in float64
+        moments = self.moments(X)
+        return replace(moments, logits=widened(moments.logits))  # what follows is computed in float64
 
     def predict_proba(self, X: Sequence[str]) -> NDArray[Any]:
         """Probabilities of the classes, ``[B, C]``: means over draws, or their closed form."""
-        found = self._predicted(X)
-        mean = found.mean if isinstance(found, Moments) else found.logits.softmax(dim=-1).mean(dim=0)
+        prediction = self._predicted(X)
+        drawn = isinstance(prediction, Posterior)
+        mean = prediction.logits.softmax(dim=-1).mean(dim=0) if drawn else prediction.mean
         means: NDArray[Any] = mean.cpu().numpy()
         return means
 
@@ -199,10 +200,10 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_uncertainty(self, X: Sequence[str]) -> dict[str, NDArray[Any]]:
         """``entropy`` of the mean and ``mutual_information`` of label and attention, nats, ``[B]`` each."""
-        found = self._predicted(X)
+        prediction = self._predicted(X)
         return {
-            "entropy": found.entropy.cpu().numpy(),
-            "mutual_information": found.mutual_information.cpu().numpy(),
+            "entropy": prediction.entropy.cpu().numpy(),
+            "mutual_information": prediction.mutual_information.cpu().numpy(),
         }
 
     def __getstate__(self) -> dict[str, Any]:

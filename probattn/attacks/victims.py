@@ -19,8 +19,8 @@ from probattn.inference.predictive import predict_label, rows_per_pass
 from probattn.inference.session import evaluating
 from probattn.sites.noise import PlacedNoise, hashed
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.shared import SharedUpward
 from probattn.sites.site import INFER_KEY
+from probattn.sites.upward import SharedUpward
 from probattn.tasks import Classification
 from probattn.tasks.classification.networks import class_names
 from probattn.tasks.errors import RunError

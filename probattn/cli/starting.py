@@ -24,8 +24,8 @@ from probattn.sites import METHODS
 from probattn.tasks.errors import RunError
 from probattn.tasks.registry import built_in_recipes, load_any_recipe, load_task
 from probattn.tasks.sections.base import absolute, run_name
+from probattn.tasks.sections.keys import allowed, entries, section
 from probattn.tasks.sections.methods import with_registered
-from probattn.tasks.sections.problems import allowed, entries, section
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
 
 WIDTH = 100

@@ -9,19 +9,24 @@ from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, DataWarning
 from probattn.data.files import DATA_VARIABLE, package_file
 from probattn.data.graph_texts import GraphText, GraphTexts, read_graph_texts, read_relations
-from probattn.data.hub import read_hub
 from probattn.data.identity import SPLITS, Split, split_of, text_key
 from probattn.data.node_graph import NodeGraph
 from probattn.data.planetoid import PLANETOID, load_planetoid
 from probattn.data.region_files import ImageFiles
 from probattn.data.rows import Columns
-from probattn.data.sentence_pairs import ParallelSplits, SentencePairs, load_multi30k, read_pairs
+from probattn.data.sentence_pairs import (
+    PairCollate,
+    ParallelSplits,
+    SentencePairs,
+    TokenizedPairs,
+    load_multi30k,
+    read_pairs,
+)
 from probattn.data.sources import ROLES, Role, Source
 from probattn.data.subwords import SubwordModel, Subwords
-from probattn.data.tables import read_table
+from probattn.data.tables import read_hub, read_table
 from probattn.data.task import Task, load_task
 from probattn.data.tokenized_graph_texts import GraphTextCollate, GraphVocabulary, TokenizedGraphTexts
-from probattn.data.tokenized_pairs import PairCollate, TokenizedPairs
 from probattn.data.tokenized_visual_questions import TokenizedVisualQuestions, VisualQuestionCollate
 from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
 from probattn.data.visual_questions import VisualQuestion, VisualQuestions, read_visual_questions

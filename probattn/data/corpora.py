@@ -15,8 +15,8 @@ from typing import Any
 from probattn.checks import shown
 from probattn.data.errors import DataError, DataWarning
 from probattn.data.files import DATA_VARIABLE, read_text
-from probattn.data.hub import load_hub
-from probattn.data.identity import SPLITS, Examples, LabelledText, Split, disjoint, split_of
+from probattn.data.identity import SPLITS, Examples, LabelledText, Split, class_index, disjoint, split_of
+from probattn.data.tables import load_hub
 
 Fields = Mapping[str, Any]
 """Fields of a row by their names."""
@@ -32,20 +32,12 @@ PLACES = 3
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the rows of a data set stand, and how their columns are called there.
+    """Where the rows of a data set stand, by split, and the names of its columns there, several where files differ.
 
     The validation part is a tenth of the training rows where it has no file. Where only test files are there, they are
     cut into parts of 80%, 10% and 10%, with a warning. Rows with the same first text (premise, question) are always in
-    one part.
-
-    Args:
-        name: the name of the data set.
-        columns: of the texts, of the second texts (empty for single texts) and of the labels; several names where files
-            and hub differ.
-        files: by part, the files to look for in the folder of public data; the first that is there is read.
-        origin: who has the files.
-        hub: name, configuration and labelled test part of the same rows on the hub; None for none.
-        header: names of the columns of files that begin without them.
+    one part. ``hub`` has name, configuration and labelled test part of the same rows there, ``header`` the columns of
+    files without them.
     """
 
     name: str
@@ -55,30 +47,28 @@ class Corpus:
     hub: tuple[str, str | None, str] | None = None
     header: tuple[str, ...] = ()
 
-    def parts(self, *, raw: bool = False) -> Parts:
-        """The labelled rows by part, with the fields ``text``, ``text_pair`` and ``label``; ``raw`` ones as they stand.
+    def by_split(self, *, raw: bool = False) -> Parts:
+        """The labelled rows by split, with fields ``text``, ``text_pair``, ``label``; ``raw`` ones as they stand.
 
-        Raises:
-            DataError: neither files nor hub have them, or a file is not what it should be.
-
-        Warns:
-            DataWarning: lines that are skipped, or only test files are there.
+        ``DataError`` where neither files nor hub have them; ``DataWarning`` for skipped lines, or test files alone.
         """
         folder = os.environ.get(DATA_VARIABLE)
         paths = self._paths(Path(folder)) if folder else {}
         if not paths and self.hub is None:
             raise self._missing(folder)
         rows = {split: self._file(path) for split, path in paths.items()} or self._from_hub(folder)
-        found: Parts = {split: list(row if raw else self._labelled(row)) for split, row in rows.items()}
-        if "train" not in found and len(found) == 1 and self.files.keys() - {"test"}:
+        by_split: Parts = {split: list(row if raw else self._labelled(row)) for split, row in rows.items()}
+        if "train" not in by_split and len(by_split) == 1 and self.files.keys() - {"test"}:
             message = (
                 f"{self.name}: only {paths['test']} is there: it is cut into training, validation and test"
             )
             warnings.warn(message, DataWarning, stacklevel=2)
-            return self._cut(found["test"], raw, validation=0.1, test=0.1)
-        if "validation" not in found:
-            found = self._cut(found.get("train", ()), raw, validation=0.1, test=0.0) | {"test": found["test"]}
-        return {split: found.get(split, []) for split in SPLITS}
+            return self._cut(by_split["test"], raw, validation=0.1, test=0.1)
+        if "validation" not in by_split:
+            by_split = self._cut(by_split.get("train", ()), raw, validation=0.1, test=0.0) | {
+                "test": by_split["test"]
+            }
+        return {split: by_split.get(split, []) for split in SPLITS}
 
     def _cut(self, rows: Iterable[tuple[str, Fields]], raw: bool, *, validation: float, test: float) -> Parts:
         column = self.columns["text"][0] if raw else "text"
@@ -90,71 +80,75 @@ class Corpus:
     def labelled(self, classes: Sequence[str]) -> Examples:
         """The rows as texts with classes, none in two parts; labels are names of classes, in any case, or numbers."""
         examples: Examples = {}
-        for split, rows in self.parts().items():
+        for split, rows in self.by_split().items():
             examples[split] = [
-                LabelledText(fields["text"], _index(fields["label"], classes, where), fields.get("text_pair"))
+                LabelledText(
+                    fields["text"], class_index(fields["label"], classes, where), fields.get("text_pair")
+                )
                 for where, fields in rows
             ]
         return disjoint(examples)
 
     def _paths(self, folder: Path) -> dict[Split, Path]:
         """The files that are there; a training file without a test file is refused as missing it."""
-        found: dict[Split, Path] = {}
+        paths: dict[Split, Path] = {}
         for split, names in self.files.items():
             path = next((folder / name for name in names if (folder / name).is_file()), None)
             if path is not None:
-                found[split] = path
-        return found if "test" in found else {}
+                paths[split] = path
+        return paths if "test" in paths else {}
 
     def _missing(self, folder: str | None) -> DataError:
-        wanted = ", ".join(names[0] for names in self.files.values())
+        expected = ", ".join(names[0] for names in self.files.values())
         if folder:
             return DataError(
-                f"data set {self.name!r}: expected {wanted} in {folder} ({DATA_VARIABLE}), got no such file; "
+                f"data set {self.name!r}: expected {expected} in {folder} ({DATA_VARIABLE}), got no such file; "
                 f"{self.origin} has the files"
             )
         return DataError(
             f"data set {self.name!r}: expected the environment variable {DATA_VARIABLE} to name a folder with "
-            f"{wanted}, got no such variable; {self.origin} has the files"
+            f"{expected}, got no such variable; {self.origin} has the files"
         )
 
     def _from_hub(self, folder: str | None) -> dict[Split, Iterable[tuple[str, Fields]]]:
         assert self.hub is not None
         name, configuration, tested = self.hub
-        found: dict[Split, Iterable[tuple[str, Fields]]] = {}
-        wanted: dict[Split, str] = {"test": tested}
+        rows: dict[Split, Iterable[tuple[str, Fields]]] = {}
+        splits: dict[Split, str] = {"test": tested}
         if "train" in self.files:
-            wanted["train"] = "train"
-        for split, part in wanted.items():
-            source = f"hub:{name} ({part})"
+            splits["train"] = "train"
+        for split, hub_split in splits.items():
+            source = f"hub:{name} ({hub_split})"
             try:
-                table = load_hub(name, part, configuration, source)
+                table = load_hub(name, hub_split, configuration, source)
             except DataError as error:
                 raise DataError(f"{self._missing(folder)}, and so has the hub, but: {error}") from error
-            found[split] = [(f"{source} row {number}", row) for number, row in enumerate(table, start=1)]
-        return found
+            rows[split] = [(f"{source} row {number}", row) for number, row in enumerate(table, start=1)]
+        return rows
 
     def _labelled(self, rows: Iterable[tuple[str, Fields]]) -> Iterator[tuple[str, Fields]]:
         """The rows with a label, their fields by role."""
-        places: dict[str, str] | None = None
+        columns: dict[str, str] | None = None
         for where, fields in rows:
-            if places is None:
-                places = {role: self._column(role, fields, where) for role in ROLES if self.columns.get(role)}
-            row = {role: str(fields[name]).strip() for role, name in places.items()}
-            empty = next((role for role in places if role != "label" and not row[role]), None)
+            if columns is None:
+                columns = {
+                    role: self._column(role, fields, where) for role in ROLES if self.columns.get(role)
+                }
+            row = {role: str(fields[name]).strip() for role, name in columns.items()}
+            empty = next((role for role in columns if role != "label" and not row[role]), None)
             if empty is not None:
-                raise DataError(f"{where}: expected text in {places[empty]!r}, got none; remove the row")
+                raise DataError(f"{where}: expected text in {columns[empty]!r}, got none; remove the row")
             if row["label"] not in UNLABELLED:
                 yield where, row
 
     def _column(self, role: str, fields: Fields, where: str) -> str:
         names = self.columns[role]
-        found = next((name for name in names if name in fields), None)
-        if found is None:
+        column = next((name for name in names if name in fields), None)
+        if column is None:
             raise DataError(
                 f"{where}: expected a column {' or '.join(map(repr, names))}, got {', '.join(map(shown, fields))}"
             )
-        return found
+        return column
 
     def _file(self, path: Path) -> Iterator[tuple[str, Fields]]:
         """Rows of a file: an object a line (.jsonl), commas (.csv) or tabs, where quotes are plain characters."""
@@ -188,14 +182,6 @@ class Corpus:
             )
 
 
-def _index(label: str, classes: Sequence[str], where: str) -> int:
-    if label.isdigit() and int(label) < len(classes):
-        return int(label)
-    if label.lower() not in classes:
-        raise DataError(f"{where}: expected a label in {', '.join(classes)}, got {shown(label)}")
-    return classes.index(label.lower())
-
-
 GLUE_ORIGIN = "https://gluebenchmark.com/tasks"
 GLUE_HUB = "nyu-mll/glue"
 
@@ -206,20 +192,20 @@ def _glue(
     columns: Mapping[str, tuple[str, ...]],
     *,
     hub: str = "",
-    part: str = "validation",
+    test_split: str = "validation",
     header: tuple[str, ...] = (),
-    own: tuple[str, ...] = (),
+    further: tuple[str, ...] = (),
 ) -> Corpus:
     """A data set of GLUE (Wang et al. 2019), in a folder of its name, in GLUE's own, or on the hub.
 
-    Its test part is GLUE's labelled development part, called as on the hub; ``own`` are further files of it.
+    Its test part is GLUE's labelled development part, called as on the hub; ``further`` are more files of it.
     """
     folders = (name, f"glue/{folder}", folder)
-    tested = part.replace("validation", "dev")
-    files: dict[Split, tuple[str, ...]] = {"test": (*(f"{place}/{tested}.tsv" for place in folders), *own)}
-    if part != "validation_mismatched":
-        files = {"train": tuple(f"{place}/train.tsv" for place in folders), **files}
-    return Corpus(name, columns, files, GLUE_ORIGIN, (GLUE_HUB, hub or name, part), header)
+    tested = test_split.replace("validation", "dev")
+    files: dict[Split, tuple[str, ...]] = {"test": (*(f"{path}/{tested}.tsv" for path in folders), *further)}
+    if test_split != "validation_mismatched":
+        files = {"train": tuple(f"{path}/train.tsv" for path in folders), **files}
+    return Corpus(name, columns, files, GLUE_ORIGIN, (GLUE_HUB, hub or name, test_split), header)
 
 
 def _columns(text: str, pair: str = "", label: str = "label") -> dict[str, tuple[str, ...]]:
@@ -245,8 +231,8 @@ CORPORA: Mapping[str, Corpus] = {
         _glue("stsb", "STS-B", _columns("sentence1", "sentence2", "score,label")),
         _glue("qnli", "QNLI", _columns("question", "sentence")),
         _glue("rte", "RTE", _columns("sentence1", "sentence2")),
-        _glue("mnli", "MNLI", _MNLI, part="validation_matched", own=("nli/mnli_dev.jsonl",)),
-        _glue("mnli_mismatched", "MNLI", _MNLI, hub="mnli", part="validation_mismatched"),
+        _glue("mnli", "MNLI", _MNLI, test_split="validation_matched", further=("nli/mnli_dev.jsonl",)),
+        _glue("mnli_mismatched", "MNLI", _MNLI, hub="mnli", test_split="validation_mismatched"),
         Corpus(
             "mrpc",
             _columns("#1 String", "#2 String", "Quality"),

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from probattn.data.errors import DataError
-from probattn.data.identity import fixed_choice, text_key
+from probattn.data.identity import Sampled, by_length, text_key
 
 
 @dataclass(frozen=True)
-class TextDataset:
+class TextDataset(Sampled):
     r"""Texts with their classes, and where they come from.
 
     Args:
@@ -72,8 +72,7 @@ class TextDataset:
             >>> TextDataset(("longer", "text"), None, (), "an example").shortest_first()
             [1, 0]
         """
-        lengths = [len(text) + len(self.pair(row) or "") for row, text in enumerate(self.texts)]
-        return sorted(range(len(lengths)), key=lengths.__getitem__)
+        return by_length(text + (pair or "") for text, pair in self._identities())
 
     def rows(self, rows: Sequence[int]) -> TextDataset:
         """The texts at the given places, in the order given."""
@@ -81,23 +80,14 @@ class TextDataset:
         pairs = None if self.pairs is None else tuple(self.pairs[row] for row in rows)
         return replace(self, texts=tuple(self.texts[row] for row in rows), labels=labels, pairs=pairs)
 
+    _at = rows
+
+    def _identities(self) -> Iterator[tuple[str, str | None]]:
+        return ((text, self.pair(row)) for row, text in enumerate(self.texts))
+
     def pair(self, row: int) -> str | None:
         """The second text of a row; None where texts stand alone."""
         return None if self.pairs is None else self.pairs[row]
-
-    def take(self, limit: int | None) -> TextDataset:
-        """At most ``limit`` texts: a fixed choice that looks random and depends on the texts alone.
-
-        Those with the smallest hashes are taken, so that a larger limit holds the texts of a smaller one, whatever the
-        order of the data. They stay in their order.
-
-        Raises:
-            DataError: a limit below 1.
-        """
-        if limit is None or limit >= len(self):
-            return self
-        pairs = (None,) * len(self) if self.pairs is None else self.pairs
-        return self.rows(fixed_choice(zip(self.texts, pairs, strict=True), limit, self.source))
 
     def keys(self) -> frozenset[str]:
         """The texts, or pairs of texts, as :func:`~probattn.data.identity.text_key` sees them."""
@@ -118,12 +108,10 @@ class TextDataset:
             >>> TextDataset(("same", "same", "Same"), None, (), "three words").copies()
             1
         """
-        return len(self) - len(
-            set(self.texts if self.pairs is None else zip(self.texts, self.pairs, strict=True))
-        )
+        return len(self) - len(set(self._identities()))
 
     def _keys(self) -> Iterator[str]:
-        return (text_key(text, self.pair(row)) for row, text in enumerate(self.texts))
+        return (text_key(text, pair) for text, pair in self._identities())
 
     def require_classes(self) -> TextDataset:
         """Returns the data set if it has two or more classes to learn; ``DataError`` otherwise."""

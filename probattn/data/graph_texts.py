@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from probattn.checks import shortened, shown
 from probattn.data.errors import DataError, DataWarning, suggestion
 from probattn.data.files import read_text
-from probattn.data.identity import fixed_choice, text_key
+from probattn.data.identity import Sampled, by_length, text_key
 
 _PLACE = re.compile(r"<(\w+)_(\d+)>")
 _TYPE = re.compile(r"<(\w+)>")
@@ -49,8 +49,8 @@ class GraphText:
 
     def tokens(self) -> list[str | int]:
         """The text's words, and numbers of the entities."""
-        places = [(word, _PLACE.fullmatch(word)) for word in self.text.split()]
-        return [word if place is None else int(place[2]) for word, place in places]
+        words = [(word, _PLACE.fullmatch(word)) for word in self.text.split()]
+        return [word if reference is None else int(reference[2]) for word, reference in words]
 
     def named(self, tokens: Sequence[str | int]) -> str:
         """Words and numbers of entities as a text."""
@@ -63,7 +63,7 @@ class GraphText:
 
 
 @dataclass(frozen=True)
-class GraphTexts:
+class GraphTexts(Sampled):
     """Texts about graphs.
 
     Attributes:
@@ -88,20 +88,7 @@ class GraphTexts:
 
     def shortest_first(self) -> list[int]:
         """Places of the rows by the words of their texts: batches of neighbours need little padding."""
-        lengths = [len(row.text.split()) for row in self.rows]
-        return sorted(range(len(self)), key=lengths.__getitem__)
-
-    def take(self, limit: int | None) -> GraphTexts:
-        """At most ``limit`` rows: a fixed choice that looks random and depends on the rows alone.
-
-        A larger limit holds the rows of a smaller one. They stay in their order.
-
-        Raises:
-            DataError: a limit below 1.
-        """
-        if limit is None or limit >= len(self):
-            return self
-        return self.at(self._chosen(limit))
+        return by_length(row.text.split() for row in self.rows)
 
     def split(self, held_out: int) -> tuple[GraphTexts, GraphTexts]:
         """All rows but ``held_out``, and those, the same choice as :meth:`take`'s.
@@ -115,13 +102,18 @@ class GraphTexts:
             raise DataError(
                 f"{self.source}: expected 1 to {len(self) - 1} of its {len(self)} texts to be held out, got {held_out}"
             )
-        chosen = self._chosen(held_out)
-        rest = sorted(set(range(len(self))) - set(chosen))
-        return self.at(rest), self.at(chosen)
+        indices = self.choice(held_out)
+        rest = sorted(set(range(len(self))) - set(indices))
+        return self.at(rest), self.at(indices)
 
     def at(self, places: Sequence[int]) -> GraphTexts:
         """The rows at the given places, in the order given."""
-        return replace(self, rows=tuple(self.rows[place] for place in places))
+        return replace(self, rows=tuple(self.rows[index] for index in places))
+
+    _at = at
+
+    def _identities(self) -> Iterator[tuple[str, str]]:
+        return ((row.title, row.text) for row in self.rows)
 
     def check_types(self, known: Sequence[str]) -> None:
         """Makes sure that all entities have one of the ``known`` types.
@@ -136,9 +128,6 @@ class GraphTexts:
                     f"{self.source}, text {number:,}: expected entities of the types {', '.join(known)}, which the "
                     f"training texts have, got {other!r}{suggestion(other, known)}"
                 )
-
-    def _chosen(self, number: int) -> list[int]:
-        return fixed_choice(((row.title, row.text) for row in self.rows), number, self.source)
 
 
 def read_relations(path: Path | str) -> tuple[str, ...]:
@@ -221,38 +210,38 @@ def read_row(line: str, relations: Sequence[str], where: str, *, written: bool =
 
 
 def _types(column: str, count: int, where: str) -> tuple[str, ...]:
-    found = [(word, _TYPE.fullmatch(word)) for word in column.split()]
-    odd = next((word for word, match in found if match is None), None)
+    words = [(word, _TYPE.fullmatch(word)) for word in column.split()]
+    odd = next((word for word, match in words if match is None), None)
     if odd is not None:
         raise DataError(f"{where}: expected types such as <method> in the third column, got {odd!r}")
-    if len(found) != count:
-        raise DataError(f"{where}: expected a type for each of {count} entities, got {len(found)}")
-    return tuple(match[1] for _, match in found if match is not None)
+    if len(words) != count:
+        raise DataError(f"{where}: expected a type for each of {count} entities, got {len(words)}")
+    return tuple(match[1] for _, match in words if match is not None)
 
 
 def _relations(column: str, count: int, names: Sequence[str], where: str) -> tuple[Relation, ...]:
-    found: list[Relation] = []
-    for part in column.split(";") if column.strip() else ():
-        words = part.split()
+    relations: list[Relation] = []
+    for triple in column.split(";") if column.strip() else ():
+        words = triple.split()
         if len(words) != 3 or not all(word.isdecimal() and len(word) <= DIGITS for word in words):
             raise DataError(
                 f"{where}: expected relations as three numbers, 'entity relation entity', got "
-                f"{shown(part.strip())}"
+                f"{shown(triple.strip())}"
             )
         head, kind, tail = map(int, words)
         missing = next((end for end in (head, tail) if end >= count), None)
         if missing is not None:
             raise DataError(
                 f"{where}: expected relations between entities 0 to {count - 1}, got entity {missing} in "
-                f"{part.strip()!r}"
+                f"{triple.strip()!r}"
             )
         if kind >= len(names):
             raise DataError(
                 f"{where}: expected relations 0 to {len(names) - 1} ({', '.join(names)}), got {kind} in "
-                f"{part.strip()!r}"
+                f"{triple.strip()!r}"
             )
-        found.append((head, kind, tail))
-    return tuple(found)
+        relations.append((head, kind, tail))
+    return tuple(relations)
 
 
 def _check_places(row: GraphText, where: str) -> None:
@@ -262,15 +251,15 @@ def _check_places(row: GraphText, where: str) -> None:
     if joined is not None:
         raise DataError(f"{where}: expected spaces around the entities in the text, got {shown(joined)}")
     for name, number in _PLACE.findall(row.text):
-        place = int(number[:DIGITS])
-        if len(number) > DIGITS or place >= len(row.entities):
+        index = int(number[:DIGITS])
+        if len(number) > DIGITS or index >= len(row.entities):
             raise DataError(
                 f"{where}: expected entities 0 to {len(row.entities) - 1} in the text, got "
                 f"{shortened(f'<{name}_{number}>', 60)}"
             )
-        if row.types[place] != name:
+        if row.types[index] != name:
             raise DataError(
-                f"{where}: expected entity {place} in the text as <{row.types[place]}_{place}>, by its type, got "
+                f"{where}: expected entity {index} in the text as <{row.types[index]}_{index}>, by its type, got "
                 f"<{name}_{number}>"
             )
 
@@ -279,9 +268,9 @@ def roles(train: GraphTexts, validation: GraphTexts, test: GraphTexts) -> Mappin
     """The three by name, after making sure that all have types that the training texts have."""
     for texts in (validation, test):
         texts.check_types(train.types)
-    known = {text_key(row.title, row.text) for row in train.rows}
+    keys = {text_key(row.title, row.text) for row in train.rows}
     for name, texts in (("validation", validation), ("test", test)):
-        shared = sum(text_key(row.title, row.text) in known for row in texts.rows)
+        shared = sum(text_key(row.title, row.text) in keys for row in texts.rows)
         if shared:
             warnings.warn(
                 f"{texts.source}: {shared:,} of its {len(texts):,} {name} texts are in the training data too, so that "

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
-from typing import Literal, NamedTuple, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence, Sized
+from typing import Literal, NamedTuple, Self, get_args
 
+from probattn.checks import shown
 from probattn.data.errors import DataError
 
 Split = Literal["train", "validation", "test"]
@@ -68,27 +70,15 @@ def split_of(
     Returns:
         "train", "validation" or "test".
     """
-    place = position(text, salt, pair)
-    if place < test:
+    quantile = position(text, salt, pair)
+    if quantile < test:
         return "test"
-    return "validation" if place < test + validation else "train"
+    return "validation" if quantile < test + validation else "train"
 
 
 def order(text: str, pair: str | None = None) -> float:
     """Place of a text, or a pair of texts, in a fixed shuffled order, independent of its split."""
     return position(text, "order", pair)
-
-
-def fixed_choice(texts: Iterable[tuple[str, str | None]], limit: int, source: str) -> list[int]:
-    """Rows of ``limit`` texts or pairs, those that come first in the shuffled order, in their own order.
-
-    Raises:
-        DataError: a limit below 1; it names the source.
-    """
-    if limit < 1:
-        raise DataError(f"{source}: expected a limit >= 1, got {limit}")
-    places = [order(text, pair) for text, pair in texts]
-    return sorted(sorted(range(len(places)), key=lambda row: (places[row], row))[:limit])
 
 
 def first_of_each(keys: Iterable[str]) -> list[int]:
@@ -97,6 +87,47 @@ def first_of_each(keys: Iterable[str]) -> list[int]:
     for row, key in enumerate(keys):
         seen.setdefault(key, row)
     return list(seen.values())
+
+
+class Sampled(ABC):
+    """A data set of rows, from which a fixed choice can be taken."""
+
+    source: str
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _at(self, indices: Sequence[int], /) -> Self:
+        """The rows of these numbers, in the order given."""
+
+    @abstractmethod
+    def _identities(self) -> Iterable[tuple[str, str | None]]:
+        """The text, or pair of texts, by which each row is chosen."""
+
+    def take(self, limit: int | None) -> Self:
+        """At most ``limit`` rows: a fixed choice that looks random and depends on their texts alone.
+
+        Those with the smallest hashes are taken, so that a larger limit holds the rows of a smaller one, whatever the
+        order of the data. They stay in their order.
+
+        Raises:
+            DataError: a limit below 1.
+        """
+        return self if limit is None or limit >= len(self) else self._at(self.choice(limit))
+
+    def choice(self, limit: int) -> list[int]:
+        """Numbers of the rows that :meth:`take` takes, rising; ``DataError`` for a limit below 1."""
+        if limit < 1:
+            raise DataError(f"{self.source}: expected a limit >= 1, got {limit}")
+        ranks = [order(text, pair) for text, pair in self._identities()]
+        return sorted(sorted(range(len(ranks)), key=lambda row: (ranks[row], row))[:limit])
+
+
+def by_length(texts: Iterable[Sized]) -> list[int]:
+    """Numbers of texts, the shortest first."""
+    lengths = list(map(len, texts))
+    return sorted(range(len(lengths)), key=lengths.__getitem__)
 
 
 class LabelledText(NamedTuple):
@@ -110,6 +141,15 @@ class LabelledText(NamedTuple):
     def key(self) -> str:
         """Its identity, see :func:`text_key`."""
         return text_key(self.text, self.pair)
+
+
+def class_index(label: str, classes: Sequence[str], where: str) -> int:
+    """The index of a class, given by it or by its name in any case; ``DataError`` for any other label."""
+    if label.isdigit() and int(label) < len(classes):
+        return int(label)
+    if label.lower() not in classes:
+        raise DataError(f"{where}: expected a label in {', '.join(classes)}, got {shown(label)}")
+    return classes.index(label.lower())
 
 
 Examples = dict[Split, list[LabelledText]]
@@ -127,11 +167,11 @@ def by_hash(examples: Iterable[LabelledText], validation: float = 0.1, test: flo
 def disjoint(split: Examples) -> Examples:
     """Drops repeated texts; a text in two splits stays in the later one (test, validation, train)."""
     seen: set[str] = set()
-    kept: Examples = {}
+    distinct: Examples = {}
     for name in reversed(SPLITS):
-        kept[name] = [example for example in unrepeated(split[name]) if example.key not in seen]
-        seen.update(example.key for example in kept[name])
-    return kept
+        distinct[name] = [example for example in unrepeated(split[name]) if example.key not in seen]
+        seen.update(example.key for example in distinct[name])
+    return distinct
 
 
 def unrepeated(examples: list[LabelledText]) -> list[LabelledText]:

@@ -90,9 +90,9 @@ def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
             missing node.
     """
     path = data_folder(f"graph {name!r}", name, ORIGIN) if folder is None else Path(folder).expanduser()
-    parts = _read(name, path)
-    _check(name, path, parts)
-    return _assemble(name, path, parts)
+    arrays = _read(name, path)
+    _check(name, path, arrays)
+    return _assemble(name, path, arrays)
 
 
 def _read(name: str, folder: Path) -> _Parts:
@@ -148,52 +148,52 @@ def _test_nodes(path: Path) -> Tensor:
     return torch.tensor([int(word) for word in words])
 
 
-def _check(name: str, folder: Path, parts: _Parts) -> None:
+def _check(name: str, folder: Path, arrays: _Parts) -> None:
     where = f"graph {name!r} in {folder}"
-    width = parts.allx.shape[1]
-    for ending, matrix in (("x", parts.x), ("tx", parts.tx)):
+    width = arrays.allx.shape[1]
+    for ending, matrix in (("x", arrays.x), ("tx", arrays.tx)):
         if matrix.shape[1] != width:
             raise DataError(
                 f"{where}: expected features of width {width} as in allx, got {matrix.shape[1]} in {ending}"
             )
     pairs = (("x", "y"), ("tx", "ty"), ("allx", "ally"))
     for matrix_name, label_name in pairs:
-        rows, labels = getattr(parts, matrix_name).shape[0], len(getattr(parts, label_name))
+        rows, labels = getattr(arrays, matrix_name).shape[0], len(getattr(arrays, label_name))
         if rows != labels:
             raise DataError(
                 f"{where}: expected as many rows in {matrix_name} as in {label_name}, got {rows} and {labels}"
             )
-    tests, different = parts.tx.shape[0], len(parts.test.unique())
-    if not len(parts.test) == different == tests:
+    tests, different = arrays.tx.shape[0], len(arrays.test.unique())
+    if not len(arrays.test) == different == tests:
         raise DataError(f"{where}: expected {tests} different nodes in test.index, as in tx, got {different}")
-    first = parts.allx.shape[0]
-    if int(parts.test.min()) < first:
+    first = arrays.allx.shape[0]
+    if int(arrays.test.min()) < first:
         raise DataError(
-            f"{where}: expected test nodes from {first} on, after allx, got {int(parts.test.min())}"
+            f"{where}: expected test nodes from {first} on, after allx, got {int(arrays.test.min())}"
         )
-    if not len(parts.y) < first:
-        raise DataError(f"{where}: expected more nodes in allx than the {len(parts.y)} of x, got {first}")
+    if not len(arrays.y) < first:
+        raise DataError(f"{where}: expected more nodes in allx than the {len(arrays.y)} of x, got {first}")
 
 
-def _assemble(name: str, folder: Path, parts: _Parts) -> NodeGraph:
-    trained, width = parts.allx.shape
-    nodes = max(int(parts.test.max()) + 1, trained)
+def _assemble(name: str, folder: Path, arrays: _Parts) -> NodeGraph:
+    trained, width = arrays.allx.shape
+    nodes = max(int(arrays.test.max()) + 1, trained)
     features = torch.zeros(nodes, width)
     labels = torch.full((nodes,), UNKNOWN)
-    features[:trained], labels[:trained] = torch.from_numpy(parts.allx.toarray()), parts.ally
-    features[parts.test], labels[parts.test] = torch.from_numpy(parts.tx.toarray()), parts.ty
+    features[:trained], labels[:trained] = torch.from_numpy(arrays.allx.toarray()), arrays.ally
+    features[arrays.test], labels[arrays.test] = torch.from_numpy(arrays.tx.toarray()), arrays.ty
     train, validation, test = (torch.zeros(nodes, dtype=torch.bool) for _ in range(3))
-    train[: len(parts.y)] = True
-    validation[len(parts.y) : min(len(parts.y) + VALIDATION_NODES, trained)] = True
-    test[parts.test] = True
+    train[: len(arrays.y)] = True
+    validation[len(arrays.y) : min(len(arrays.y) + VALIDATION_NODES, trained)] = True
+    test[arrays.test] = True
     return NodeGraph(
         features=features,
         labels=labels,
-        edge_index=_edges(f"graph {name!r} in {folder}", parts.neighbours),
+        edge_index=_edges(f"graph {name!r} in {folder}", arrays.neighbours),
         train_mask=train,
         validation_mask=validation,
         test_mask=test,
-        label_names=PLANETOID.get(name, tuple(f"class {number}" for number in range(parts.classes))),
+        label_names=PLANETOID.get(name, tuple(f"class {number}" for number in range(arrays.classes))),
         source=name,
         licence=LICENCE,
     )
@@ -283,8 +283,8 @@ def as_matrix(path: Path, value: Any) -> sparse.csr_matrix:
         if isinstance(value, np.ndarray):
             matrix = sparse.csr_matrix(np.atleast_2d(value.astype(np.float32)))
         else:
-            parts = (np.asarray(value.data, np.float32), value.indices, value.indptr)
-            matrix = sparse.csr_matrix(parts, shape=value.shape)
+            arrays = (np.asarray(value.data, np.float32), value.indices, value.indptr)
+            matrix = sparse.csr_matrix(arrays, shape=value.shape)
         matrix.check_format(full_check=True)
     except _BROKEN as error:
         raise DataError(f"{path}: expected a sparse matrix, got {type(value).__name__} ({error})") from None

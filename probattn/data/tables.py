@@ -1,4 +1,4 @@
-"""A user's own data: CSV, TSV and JSON Lines files."""
+"""A user's own data: CSV, TSV and JSON Lines files, and data sets of the Hugging Face hub (package ``datasets``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -71,26 +72,21 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
     with long_fields():
         table = open_table(path, columns.names(labelled=columns.use == "required").values(), quotes=quotes)
         labelled = columns.find(table.names, table.header)
-        places = columns.names(labelled=labelled)
+        names = columns.names(labelled=labelled)
 
         def rows() -> Iterator[Row]:
             for where, fields in table.rows:
                 if fields is None:
                     yield Row(where, None)
                     continue
-                yield _row(where, {role: field_of(fields, name, where) for role, name in places.items()})
+                values = {role: field_of(fields, name, where) for role, name in names.items()}
+                yield Row(where, values["text"], values.get("label"), values.get("text_pair"))
 
         return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
 
 
 class Table(NamedTuple):
-    """A file as rows of fields.
-
-    Attributes:
-        header: place of the names, for messages.
-        names: of the columns, those of the first object in JSON Lines.
-        rows: place and fields of each row; None for fields that are all blank.
-    """
+    """A file as rows: where its header is, names of the columns, and place and fields of each (None: all blank)."""
 
     header: str
     names: list[str]
@@ -98,13 +94,7 @@ class Table(NamedTuple):
 
 
 def open_table(path: Path, required: Collection[str], *, quotes: bool = True) -> Table:
-    """Opens a file of rows, which are read one by one within :func:`long_fields`.
-
-    Args:
-        path: as for :func:`read_table`.
-        required: columns by which the separator is known.
-        quotes: as for :func:`read_table`.
-    """
+    """Opens a file of rows, read one by one within :func:`long_fields`; ``required`` columns tell the separator."""
     kind = path.suffix.removeprefix(".").lower()
     if kind not in SUFFIXES:
         raise other_format(path)
@@ -175,11 +165,6 @@ def _separator(path: Path, text: str, usual: str, required: set[str], quotes: bo
     return max(headers, key=lambda separator: len(headers[separator]))
 
 
-def _row(where: str, values: Mapping[str, object]) -> Row:
-    """A row from its values by what their columns are for."""
-    return Row(where, values["text"], values.get("label"), values.get("text_pair"))
-
-
 def delimited_records(
     path: Path | str, lines: Iterable[str], delimiter: str, *, quotes: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
@@ -239,3 +224,76 @@ def json_objects(path: Path | str, lines: Iterable[str]) -> Iterator[tuple[int, 
                 f"got {shown(fields)}"
             )
         yield line, fields
+
+
+PREFIX = "hub:"
+
+
+def read_hub(
+    name: str, columns: Columns | None = None, *, split: str = "train", configuration: str | None = None
+) -> TextDataset:
+    """Reads a split of a data set of the hub, or of a local folder that ``datasets`` can read.
+
+    Args:
+        name: ``owner/name``, without ``hub:``.
+        columns: which columns to read; by default "text" and "label", both required.
+        split: the split, as the data set calls it.
+        configuration: which of its configurations, where there are several.
+
+    Returns:
+        The rows in the split's order. Classes are named as the data set names them; -1 means unlabelled there.
+
+    Raises:
+        DataError: ``datasets`` is not installed, the data set cannot be loaded (also: no network and no copy in the
+            cache), has no such split or column, or holds an empty text or an unknown label.
+    """
+    columns = columns or Columns()
+    source = f"{PREFIX}{name} ({split})"
+    table = load_hub(name, split, configuration, source)
+    labelled = columns.find(list(table.column_names), source)
+    names = getattr(table.features[columns.label], "names", None) if labelled else None
+    if names and columns.label_names is None:
+        label_names = tuple(columns.label_map.get(item, item) for item in names)
+        columns = replace(columns, label_names=label_names)
+
+    def rows() -> Iterator[Row]:
+        texts = table[columns.text]
+        nothing = [None] * len(table)
+        labels = table[columns.label] if labelled else nothing
+        pairs = nothing if columns.text_pair is None else table[columns.text_pair]
+        for number, (text, label, pair) in enumerate(zip(texts, labels, pairs, strict=True), start=1):
+            where = f"{source} row {number}"
+            yield Row(where, text, _named(label, names, where) if names else label, pair)
+
+    licence = table.info.license or "see its page on the hub"
+    return build(rows(), columns, labelled, source=source, licence=str(licence))
+
+
+def load_hub(name: str, split: str, configuration: str | None, source: str) -> Any:
+    """A split of a data set of the hub as ``datasets`` gives it; ``DataError`` as for :func:`read_hub`."""
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(
+            f"{source}: expected the package datasets, got no such package; install it: pip install 'probattn[data]'"
+        ) from None
+    try:
+        splits = datasets.load_dataset(name, configuration)
+    except Exception as error:
+        raise DataError(
+            f"{source}: cannot be loaded ({type(error).__name__}: {error}); check the name and the network, "
+            "or fetch it once where there is one"
+        ) from error
+    if split not in splits:
+        listed = ", ".join(map(repr, splits))
+        raise DataError(f"{source}: expected a split {split!r}, got {listed}{suggestion(split, splits)}")
+    return splits[split]
+
+
+def _named(label: Any, names: list[str], where: str) -> str:
+    if not isinstance(label, int) or not 0 <= label < len(names):
+        raise DataError(
+            f"{where}: expected a label in 0..{len(names) - 1}, got {label} (-1 marks rows without label); "
+            "choose a split with labels"
+        )
+    return names[label]

@@ -56,8 +56,8 @@ class Task:
         return {role: count for role, count in shared.items() if count}
 
 
-def _numbered(role: str, place: int) -> str:
-    return f"{role}_{place + 1}" if place else role
+def _numbered(role: str, index: int) -> str:
+    return f"{role}_{index + 1}" if index else role
 
 
 def role_of(key: str) -> str:
@@ -98,8 +98,8 @@ def load_task(
         raise DataError(f"expected a source to train on, got {', '.join(sources) or 'none'}")
     shifted = sources.get("shifted", ())
     several = (shifted,) if isinstance(shifted, Source) else tuple(shifted)
-    given = {role: value for role, value in sources.items() if isinstance(value, Source)}
-    single = _with_own_splits({role: value for role, value in given.items() if role != "shifted"})
+    single_sources = {role: value for role, value in sources.items() if isinstance(value, Source)}
+    single = _with_own_splits({role: value for role, value in single_sources.items() if role != "shifted"})
     train = single["train"].load("train")
 
     def load(source: Source, role: Role) -> TextDataset:
@@ -172,22 +172,22 @@ def _held_out_splits(
     for row, text in enumerate(train.texts):
         split = split_of(text, shares["validation"], shares["test"], pair=train.pair(row))
         rows[split].append(row)
-    parts: dict[Role, TextDataset] = {}
-    for part in SPLITS:
-        if part != "train" and not shares[part]:
+    datasets: dict[Role, TextDataset] = {}
+    for role in SPLITS:
+        if role != "train" and not shares[role]:
             continue
-        if not rows[part]:
+        if not rows[role]:
             different = len(train.keys())
-            if different * shares.get(part, 0.0) >= CERTAIN:
+            if different * shares.get(role, 0.0) >= CERTAIN:
                 raise DataError(
-                    f"{train.source}: none of {different:,} different texts falls into the {part} part, so they were "
+                    f"{train.source}: none of {different:,} different texts falls into the {role} part, so they were "
                     f"split by this rule before (as the training part of a data set that has a name is); give a "
-                    f"source for {part}"
+                    f"source for {role}"
                 )
             copies = f" ({different} different one{'s' * (different > 1)})" if different < len(train) else ""
             raise DataError(
-                f"{train.source}: {len(train)} texts{copies} are too few to set some aside for {part}; "
-                f"give a source for {part}, or more texts"
+                f"{train.source}: {len(train)} texts{copies} are too few to set some aside for {role}; "
+                f"give a source for {role}, or more texts"
             )
-        parts[part] = replace(train.rows(rows[part]), source=f"{train.source} ({part})")
-    return parts
+        datasets[role] = replace(train.rows(rows[role]), source=f"{train.source} ({role})")
+    return datasets

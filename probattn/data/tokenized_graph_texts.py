@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probattn.data.errors import DataError, warn_truncated
+from probattn.data.errors import DataError, warn_long
 from probattn.data.files import read_text
 from probattn.data.graph_texts import GraphText, GraphTexts
+from probattn.data.sentence_pairs import IGNORED, padded
 from probattn.data.subwords import SPECIAL_TOKENS
-from probattn.data.tokenized_pairs import IGNORED, padded
 from probattn.files.durable import write_atomically
 
 PAD, UNKNOWN, BEGIN, END = range(len(SPECIAL_TOKENS))
@@ -70,9 +70,7 @@ class GraphVocabulary:
                 "min_frequency"
             )
         return cls(
-            texts.types,
-            tuple(sorted(frequent, key=lambda word: (-counts[word], word))),
-            texts.relations,
+            texts.types, tuple(sorted(frequent, key=lambda word: (-counts[word], word))), texts.relations
         )
 
     def __len__(self) -> int:
@@ -107,15 +105,15 @@ class GraphVocabulary:
         """Words, and numbers of entities, of tokens; special ones but "unknown" are left out."""
         first = len(SPECIAL_TOKENS) + len(self.types)
         names = {UNKNOWN: SPECIAL_TOKENS[UNKNOWN]}
-        found: list[str | int] = []
+        decoded: list[str | int] = []
         for label in labels:
             if label >= len(self):
-                found.append(label - len(self))
+                decoded.append(label - len(self))
             elif label >= first:
-                found.append(self.words[label - first])
+                decoded.append(self.words[label - first])
             elif label in names:
-                found.append(names[label])
-        return found
+                decoded.append(names[label])
+        return decoded
 
     def save(self, path: Path) -> None:
         """Writes it as JSON."""
@@ -128,10 +126,10 @@ class GraphVocabulary:
         text = read_text(path)
         try:
             content: Any = json.loads(text)
-            parts = {name: tuple(content[name]) for name in ("types", "words", "relations")}
+            names = {name: tuple(content[name]) for name in ("types", "words", "relations")}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: expected a vocabulary that a run has written ({error!r})") from None
-        return cls(**parts)
+        return cls(**names)
 
 
 class TokenizedGraphTexts(Dataset[dict[str, Any]]):
@@ -158,16 +156,10 @@ class TokenizedGraphTexts(Dataset[dict[str, Any]]):
         texts.check_types(vocabulary.types)
         self.texts, self.vocabulary = texts, vocabulary
         self._rows = [self._encoded(row) for row in texts.rows]
-        long = [len(row["labels"]) for row in self._rows if len(row["labels"]) > max_length]
-        if long:
-            message = (
-                f"{texts.source}: {len(long):,} of {len(texts):,} texts are longer than {max_length} tokens with their "
-                f"end (the longest has {max(long):,})"
-            )
-            warn_truncated(texts.source, max_length, len(long), message)
-            for row in self._rows:
-                if len(row["labels"]) > max_length:
-                    row["labels"] = [*row["labels"][: max_length - 1], END]
+        warn_long(texts.source, self.lengths(), max_length, "texts", "tokens with their end")
+        for row in self._rows:
+            if len(row["labels"]) > max_length:
+                row["labels"] = [*row["labels"][: max_length - 1], END]
 
     def _encoded(self, row: GraphText) -> dict[str, Any]:
         words = self.vocabulary
@@ -182,8 +174,8 @@ class TokenizedGraphTexts(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return self._rows[place]
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._rows[index]
 
     def lengths(self) -> list[int]:
         """Number of tokens of each text."""
@@ -222,7 +214,7 @@ class GraphTextCollate:
             "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0),
             "entity_ids": padded(entities, [PAD] * words),
             "entity_types": padded([row["entity_types"] for row in rows], PAD),
-            "relations": padded([row["relations"] for row in rows], [NO_RELATION] * 3, least=1),
+            "relations": padded([row["relations"] for row in rows], [NO_RELATION] * 3, minimum=1),
             "decoder_input_ids": padded([[BEGIN, *target[:-1]] for target in targets], PAD),
             "decoder_attention_mask": padded([[1] * len(target) for target in targets], 0),
             "labels": padded(targets, IGNORED),

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from probattn.data.errors import DataError, warn_truncated
-from probattn.data.tokenized_pairs import padded
+from probattn.data.errors import DataError, warn_long
+from probattn.data.sentence_pairs import padded
 from probattn.data.visual_questions import VisualQuestion, VisualQuestions
 
 KEPT_BYTES = 2**28
@@ -47,13 +47,7 @@ class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
         self.questions, self.answers = questions, answers
         numbers = {answer: number for number, answer in enumerate(answers)}
         encoded = tokenizer([row.words for row in questions.rows])["input_ids"]
-        long = [len(ids) for ids in encoded if len(ids) > max_length]
-        if long:
-            message = (
-                f"{questions.source}: {len(long):,} of {len(questions):,} questions are longer than {max_length} words "
-                f"(the longest has {max(long):,})"
-            )
-            warn_truncated(questions.source, max_length, len(long), message)
+        warn_long(questions.source, list(map(len, encoded)), max_length, "questions", "words")
         self._tokens = [ids[:max_length] for ids in encoded]
         self._scores = [_scores(row, numbers) for row in questions.rows]
         self._kept: dict[Path, Tensor] = {}
@@ -62,10 +56,10 @@ class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.questions)
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        row = self.questions.rows[place]
-        found = {"input_ids": self._tokens[place], "image": self._image(row.image), "name": row.image}
-        return found | ({"scores": self._scores[place]} if row.answers else {})
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = self.questions.rows[index]
+        features = {"input_ids": self._tokens[index], "image": self._image(row.image), "name": row.image}
+        return features | ({"scores": self._scores[index]} if row.answers else {})
 
     def lengths(self) -> list[int]:
         """Words of each question."""
@@ -74,13 +68,13 @@ class TokenizedVisualQuestions(Dataset[dict[str, Any]]):
     def _image(self, name: str) -> Tensor:
         files = self.questions.images
         file = files.path(name)
-        kept = self._kept.get(file)
-        if kept is None:
-            kept = files.read(file)
-            if kept.nbytes <= self._room:
-                self._kept[file] = kept
-                self._room -= kept.nbytes
-        return kept
+        image = self._kept.get(file)
+        if image is None:
+            image = files.read(file)
+            if image.nbytes <= self._room:
+                self._kept[file] = image
+                self._room -= image.nbytes
+        return image
 
 
 def _scores(row: VisualQuestion, numbers: Mapping[str, int]) -> dict[int, float]:
@@ -137,9 +131,9 @@ class VisualQuestionCollate:
     def _noise(self, row: Mapping[str, Any], shape: tuple[int, ...]) -> Tensor:
         """Noise ``[R, F]`` of an image, 0 at padding; it does not depend on how much padding there is."""
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {row['name']}".encode()))
-        own = shape if self.grid is not None else tuple(row["image"].shape)
+        unpadded = shape if self.grid is not None else tuple(row["image"].shape)
         noise = torch.zeros(shape)
-        noise[: own[0]] = torch.randn(own, generator=generator) * self.variance**0.5
+        noise[: unpadded[0]] = torch.randn(unpadded, generator=generator) * self.variance**0.5
         return noise
 
 

@@ -97,8 +97,8 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
     ) -> None:
         self.data = data
         special = SPECIAL if data.pairs is None else int(tokenizer.num_special_tokens_to_add(pair=True))
-        least = special + (1 if data.pairs is None else 2)
-        self.max_length = _checked_length(max_length, length_limit(tokenizer, config), least, special)
+        minimum = special + (1 if data.pairs is None else 2)
+        self.max_length = _checked_length(max_length, length_limit(tokenizer, config), minimum, special)
         self._names = FEATURES if getattr(config, "type_vocab_size", 2) > 1 else FEATURES[:2]
         self._rows: list[dict[str, list[int]]] = []
         self.truncated, self.longest = 0, 0
@@ -155,13 +155,13 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         )
 
 
-def _checked_length(max_length: int | None, limit: int | None, least: int, special: int) -> int | None:
+def _checked_length(max_length: int | None, limit: int | None, minimum: int, special: int) -> int | None:
     if max_length is None:
         return limit
-    if max_length < least:
+    if max_length < minimum:
         words = {2: "two"}.get(special, str(special))
         raise DataError(
-            f"max_length: expected at least {least} tokens ({words} are special ones), got {max_length}"
+            f"max_length: expected at least {minimum} tokens ({words} are special ones), got {max_length}"
         )
     if limit is not None and max_length > limit:
         raise DataError(

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from probattn.checks import shown
 from probattn.data.errors import DataError
 from probattn.data.files import unreadable
-from probattn.data.identity import fixed_choice, order
+from probattn.data.identity import Sampled, order
 from probattn.data.region_files import ImageFiles
 from probattn.files.json_files import JSONError, read_json
-from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
+from probattn.metrics.functional.texts import annotator_accuracy, normal_answer
 
 YES_NO = ("yes", "no")
 _SIGNS = re.compile(r"[.,'!?\"()*#:;]")
@@ -53,8 +53,8 @@ class VisualQuestion:
     @property
     def answer(self) -> str:
         """The most frequent answer, of equally frequent ones the first; "" where none is known."""
-        given = Counter(filter(None, self.answers))
-        return given.most_common(1)[0][0] if given else ""
+        counts = Counter(filter(None, self.answers))
+        return counts.most_common(1)[0][0] if counts else ""
 
     def score(self, answer: str) -> float:
         """Accuracy of an answer, :func:`probattn.metrics.functional.annotator_accuracy`."""
@@ -66,7 +66,7 @@ class VisualQuestion:
 
 
 @dataclass(frozen=True)
-class VisualQuestions:
+class VisualQuestions(Sampled):
     """Questions, and where their images are.
 
     Attributes:
@@ -82,16 +82,6 @@ class VisualQuestions:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, limit: int | None) -> VisualQuestions:
-        """At most ``limit`` questions: a fixed choice that looks random; a larger one holds a smaller one.
-
-        Raises:
-            DataError: a limit below 1.
-        """
-        if limit is None or limit >= len(self):
-            return self
-        return self.at(fixed_choice(((row.image, row.question) for row in self.rows), limit, self.source))
-
     def split(self, share: float) -> tuple[VisualQuestions, VisualQuestions]:
         """The questions to train on and those held out: of a fixed choice of images, which the others do not have.
 
@@ -101,8 +91,8 @@ class VisualQuestions:
         names = sorted({row.image for row in self.rows}, key=lambda name: (order(name), name))
         held_out = set(names[: round(share * len(names))])
         sides = [
-            [index for index, row in enumerate(self.rows) if (row.image in held_out) == held]
-            for held in (False, True)
+            [index for index, row in enumerate(self.rows) if (row.image in held_out) == in_side]
+            for in_side in (False, True)
         ]
         if not all(sides):
             raise DataError(
@@ -113,7 +103,12 @@ class VisualQuestions:
 
     def at(self, places: Sequence[int]) -> VisualQuestions:
         """The questions at the given places."""
-        return replace(self, rows=tuple(self.rows[place] for place in places))
+        return replace(self, rows=tuple(self.rows[index] for index in places))
+
+    _at = at
+
+    def _identities(self) -> Iterator[tuple[str, str]]:
+        return ((row.image, row.question) for row in self.rows)
 
 
 class _Lenient(BaseModel):
@@ -159,9 +154,9 @@ def read_visual_questions(
             answers or twice, or an image that is not there.
     """
     file = Path(questions).expanduser()
-    found = _easy(file) if annotations is None else _vqa(file, Path(annotations).expanduser())
+    questions_read = _easy(file) if annotations is None else _vqa(file, Path(annotations).expanduser())
     rows = []
-    for number, row in enumerate(found, 1):
+    for number, row in enumerate(questions_read, 1):
         if not any(character.isalnum() for character in row.question):
             raise DataError(
                 f"{file}, question {number:,}: expected a question with words, got {shown(row.question)}"
@@ -176,24 +171,24 @@ def read_visual_questions(
 def _easy(file: Path) -> Iterator[VisualQuestion]:
     adapter: TypeAdapter[Any] = TypeAdapter(list[tuple[str, str, int | str]])
     for number, (question, answer, image) in enumerate(_content(file, adapter), 1):
-        given = normal_answer(answer)
-        if not given:
+        normalised = normal_answer(answer)
+        if not normalised:
             raise DataError(f"{file}, question {number:,}: expected an answer, got {shown(answer)}")
-        yield VisualQuestion(question, str(image), (given,), kind_of(given))
+        yield VisualQuestion(question, str(image), (normalised,), kind_of(normalised))
 
 
 def _vqa(file: Path, annotations: Path) -> Iterator[VisualQuestion]:
-    known: dict[int, _Annotation] = {}
+    by_id: dict[int, _Annotation] = {}
     for item in _content(annotations, TypeAdapter(_Annotations)).annotations:
-        if item.question_id in known:
+        if item.question_id in by_id:
             raise DataError(f"{annotations}: expected each question once, got {item.question_id} twice")
-        known[item.question_id] = item
-    asked: set[int] = set()
+        by_id[item.question_id] = item
+    seen: set[int] = set()
     for row in _content(file, TypeAdapter(_Questions)).questions:
-        if row.question_id in asked:
+        if row.question_id in seen:
             raise DataError(f"{file}: expected each question once, got {row.question_id} twice")
-        asked.add(row.question_id)
-        annotation = known.get(row.question_id)
+        seen.add(row.question_id)
+        annotation = by_id.get(row.question_id)
         if annotation is None or not annotation.answers:
             raise DataError(
                 f"{annotations}: expected answers to question {row.question_id} of {file.name}, got none"
@@ -223,23 +218,19 @@ def kind_of(answer: str) -> str:
     return "yes/no" if answer in YES_NO else "number" if answer.isdecimal() else "other"
 
 
-def frequent_answers(questions: VisualQuestions, least: int = 1) -> tuple[str, ...]:
-    """The answers that are the most frequent one of ``least`` questions or more, sorted (Teney et al. 2018).
-
-    Raises:
-        DataError: fewer than two.
-    """
+def frequent_answers(questions: VisualQuestions, min_count: int = 1) -> tuple[str, ...]:
+    """The answers that are the most frequent of ``min_count`` questions or more, sorted; two at least."""
     counts = Counter(row.answer for row in questions.rows if row.answer)
-    found = tuple(sorted(answer for answer, count in counts.items() if count >= least))
-    if len(found) < 2:
+    answers = tuple(sorted(answer for answer, count in counts.items() if count >= min_count))
+    if len(answers) < 2:
         raise DataError(
-            f"{questions.source}: expected two answers or more that {least} questions have, got {len(found)}; "
+            f"{questions.source}: expected two answers or more that {min_count} questions have, got {len(answers)}; "
             "lower the number"
         )
-    return found
+    return answers
 
 
 def unanswerable(questions: VisualQuestions, answers: Sequence[str]) -> int:
     """Number of questions none of whose answers is among those that the network knows."""
-    known = set(answers)
-    return sum(not known.intersection(row.answers) for row in questions.rows)
+    vocabulary = set(answers)
+    return sum(not vocabulary.intersection(row.answers) for row in questions.rows)

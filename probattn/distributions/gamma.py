@@ -74,14 +74,7 @@ class Gamma(LogSpaceDistribution, PyroGamma):
     def expand(self, batch_shape: Sequence[int], _instance: "Gamma | None" = None) -> "Gamma":
         """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
         new: Gamma = self._get_checked_instance(Gamma, _instance)
-        batch_shape = torch.Size(batch_shape)
-        new.unexpanded = self.unexpanded
-        for name in self.arg_constraints:
-            if name in self.__dict__:
-                setattr(new, name, self.__dict__[name].expand(batch_shape))
-        torch.distributions.Distribution.__init__(new, batch_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
+        return self._expand_into(new, batch_shape)
 
     @lazy_property
     def concentration(self) -> Tensor:

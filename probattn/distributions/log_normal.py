@@ -8,7 +8,8 @@ import torch
 from pyro.distributions import LogNormal as PyroLogNormal
 from pyro.distributions import Normal
 from torch import Tensor
-from torch.distributions import ExpTransform, TransformedDistribution, constraints
+from torch.distributions import ExpTransform, TransformedDistribution, constraints, register_kl
+from torch.distributions import LogNormal as TorchLogNormal
 
 from probattn.distributions.log_space import computing_dtype
 from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters
@@ -20,10 +21,7 @@ def log_normal_loc(log_mean: Tensor, scale: float) -> Tensor:
 
 
 def log_normal_kl(distance: Tensor, scale: Tensor | float, prior_scale: Tensor | float) -> Tensor:
-    """KL(LogNormal(m, s) || LogNormal(m0, s0)) in nats, from m - m0, s and s0.
-
-    log(s0 / s) + (s^2 + (m - m0)^2) / (2 s0^2) - 1/2, the divergence of the normals.
-    """
+    """log(s0 / s) + (s^2 + (m - m0)^2) / (2 s0^2) - 1/2, the KL of :func:`kl_lognormal_lognormal`."""
     ratio = scale / prior_scale
     logarithm = ratio.log() if isinstance(ratio, Tensor) else math.log(ratio)
     return (distance / prior_scale).square().div_(2) + ((ratio**2 - 1) / 2 - logarithm)
@@ -105,3 +103,25 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
         """The density log p(S) at S = exp(log_value): the normal density of log_value, less log_value."""
         density: Tensor = self.base_dist.log_prob(log_value) - log_value
         return density
+
+
+@register_kl(TorchLogNormal, TorchLogNormal)
+def kl_lognormal_lognormal(p: TorchLogNormal, q: TorchLogNormal) -> Tensor:
+    """KL(LogNormal(m, s) || LogNormal(m0, s0)) = log(s0 / s) + (s^2 + (m - m0)^2) / (2 s0^2) - 1/2 in nats.
+
+    Args:
+        p: A log-normal distribution of this package, torch or Pyro.
+        q: Another.
+
+    Returns:
+        The divergence, of the broadcast batch shape.
+
+    Example:
+        >>> from torch.distributions import LogNormal, kl_divergence
+        >>> kl_divergence(LogNormal(1.0, 1.0), LogNormal(0.0, 1.0))
+        tensor(0.5000)
+    """
+    p_loc, p_scale = (p.unexpanded.loc, p.unexpanded.scale) if isinstance(p, LogNormal) else (p.loc, p.scale)
+    q_loc, q_scale = (q.unexpanded.loc, q.unexpanded.scale) if isinstance(q, LogNormal) else (q.loc, q.scale)
+    divergence = log_normal_kl(p_loc - q_loc, p_scale, q_scale)
+    return divergence.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))

@@ -1,15 +1,55 @@
-"""The base of the positive distributions of this package."""
+"""The base of the positive distributions of this package, and samples that carry their logarithm or weights."""
+
+from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from probattn.distributions.carried import carried_log, exp_carrying_log
 from probattn.distributions.log_space import finite_exp
+
+_ATTRIBUTE = "_probattn_log"
+_WEIGHTS = "_probattn_weights"
+
+
+def exp_carrying_log(log_value: Tensor) -> Tensor:
+    """exp(log_value), saturated to the positive finite numbers of its type, with ``log_value`` attached."""
+    value = finite_exp(log_value)
+    setattr(value, _ATTRIBUTE, log_value)
+    return value
+
+
+def carried_log(value: Tensor) -> Tensor:
+    """The logarithm of a positive tensor: the one it carries, else ``value.log()``.
+
+    Handing a sample on, as ``poutine.replay`` does, keeps the logarithm; arithmetic, ``detach`` and copies lose it.
+    """
+    log_value = getattr(value, _ATTRIBUTE, None)
+    return value.log() if log_value is None else log_value
+
+
+def carries_log(value: Tensor) -> bool:
+    """True if a tensor came from :func:`exp_carrying_log` and still has its logarithm."""
+    return hasattr(value, _ATTRIBUTE)
+
+
+def carry_weights(value: Tensor, weights: Tensor, mask: Any) -> Tensor:
+    """Attaches to S the weights W that it is known to give under ``mask``; returns ``value`` itself."""
+    setattr(value, _WEIGHTS, (weights, mask))
+    return value
+
+
+def carried_weights(value: Tensor, mask: Any) -> Tensor | None:
+    """The weights that S carries, if it carries any that were made under this mask."""
+    weights, carried_mask = getattr(value, _WEIGHTS, (None, None))
+    return weights if carried_mask is mask else None
+
+
+Distributed = TypeVar("Distributed", bound="LogSpaceDistribution")
 
 
 class LogSpaceDistribution(Distribution):
@@ -22,6 +62,7 @@ class LogSpaceDistribution(Distribution):
 
     support = constraints.positive
     has_rsample = True
+    unexpanded: Any
 
     @property
     @abstractmethod
@@ -52,6 +93,16 @@ class LogSpaceDistribution(Distribution):
     @abstractmethod
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
         """The density log p(S) at S = exp(log_value), as a density of S; add log_value for the density of log S."""
+
+    def _expand_into(self, new: Distributed, batch_shape: Sequence[int]) -> Distributed:
+        """Makes ``new`` this distribution with a larger batch shape; parameters stay unexpanded underneath."""
+        new.unexpanded = self.unexpanded
+        for name in self.arg_constraints:
+            if name in self.__dict__:
+                setattr(new, name, self.__dict__[name].expand(batch_shape))
+        Distribution.__init__(new, torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     @property
     def mean(self) -> Tensor:

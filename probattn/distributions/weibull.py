@@ -1,4 +1,4 @@
-"""The Weibull distribution, in log space."""
+"""The Weibull distribution, in log space, and its divergence from the gamma distribution."""
 
 import math
 from collections.abc import Sequence
@@ -8,15 +8,19 @@ from typing import ClassVar
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Gamma as TorchGamma
+from torch.distributions import Weibull as TorchWeibull
+from torch.distributions import constraints, register_kl
 from torch.distributions.utils import lazy_property
 
+from probattn.distributions.gamma import Gamma
 from probattn.distributions.log_space import (
     computing_dtype,
     finite_exp,
     log_gamma_1p_reciprocal,
     log_standard_exponential,
     log_weibull_sample,
+    weibull_gamma_kl,
 )
 from probattn.distributions.log_space_distribution import LogSpaceDistribution, as_parameters, exactly_one
 from probattn.distributions.special import EULER_MASCHERONI, log_gamma_doubling_excess
@@ -105,14 +109,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     def expand(self, batch_shape: Sequence[int], _instance: "Weibull | None" = None) -> "Weibull":
         """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
         new: Weibull = self._get_checked_instance(Weibull, _instance)
-        batch_shape = torch.Size(batch_shape)
-        new.unexpanded = self.unexpanded
-        for name in self.arg_constraints:
-            if name in self.__dict__:
-                setattr(new, name, self.__dict__[name].expand(batch_shape))
-        super(Weibull, new).__init__(batch_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
+        return self._expand_into(new, batch_shape)
 
     @lazy_property
     def scale(self) -> Tensor:
@@ -191,5 +188,36 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     def entropy(self) -> Tensor:
         """Differential entropy in nats: g (1 - 1/k) + log lambda - log k + 1."""
         concentration = self.unexpanded.concentration
-        shape_part = EULER_MASCHERONI * (1 - concentration.reciprocal()) - concentration.log() + 1
-        return self.log_scale + shape_part
+        shape_term = EULER_MASCHERONI * (1 - concentration.reciprocal()) - concentration.log() + 1
+        return self.log_scale + shape_term
+
+
+@register_kl(Weibull, TorchGamma)
+@register_kl(TorchWeibull, TorchGamma)
+def kl_weibull_gamma(p: Weibull | TorchWeibull, q: TorchGamma) -> Tensor:
+    """KL(Weibull(k, lambda) || Gamma(alpha, beta)) in nats, by :func:`probattn.distributions.weibull_gamma_kl`.
+
+    Args:
+        p: A Weibull distribution of this package, torch or Pyro.
+        q: A gamma distribution of this package, torch or Pyro.
+
+    Returns:
+        The divergence, of the broadcast batch shape.
+
+    Example:
+        >>> from torch.distributions import Gamma, Weibull, kl_divergence
+        >>> kl_divergence(Weibull(1.0, 1.0), Gamma(1.0, 2.0))
+        tensor(0.3069)
+    """
+    if isinstance(p, Weibull):
+        log_mean, log_scale = p.unexpanded.log_mean, p.unexpanded.log_scale
+        concentration = p.unexpanded.concentration
+    else:
+        concentration, log_scale = p.concentration, p.scale.log()
+        log_mean = log_scale + log_gamma_1p_reciprocal(concentration)
+    if isinstance(q, Gamma):
+        log_alpha, rate = q.unexpanded.log_concentration, q.unexpanded.rate
+    else:
+        log_alpha, rate = q.concentration.log(), q.rate
+    divergence = weibull_gamma_kl(log_mean, log_scale, concentration, log_alpha, rate)
+    return divergence.expand(torch.broadcast_shapes(p.batch_shape, q.batch_shape))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.checks import check_share
-from probattn.divergences.gradient_reversal import reversed_twice
+from probattn.divergences.adversarial import reversed_twice
 from probattn.divergences.tokens import TokenSets, compare
 from probattn.first_order import with_gradients
 
@@ -71,7 +71,7 @@ def conditional_transport(
     def measure(tokens: TokenSets) -> Tensor:
         both = tokens.both()
         routes, points = navigator(both), reversed_twice(critic, both)
-        sides = *tokens.parts(routes), *tokens.parts(points), tokens.query_weight, tokens.key_weight
+        sides = *tokens.split(routes), *tokens.split(points), tokens.query_weight, tokens.key_weight
         shape = tokens.query.shape[:2]
         flat = [side.expand(*shape, *side.shape[2:]).flatten(0, 1) for side in sides]
         with_gradient = torch.is_grad_enabled() and any(side.requires_grad for side in sides)
@@ -83,8 +83,8 @@ def conditional_transport(
 def _directions(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Unit vectors ``[N, T, F]`` and inverse lengths ``[N, T, 1]``, both 0 where a vector is 0 and has no direction."""
     squares = torch.linalg.vecdot(vectors, vectors).unsqueeze(-1)
-    least = torch.finfo(vectors.dtype).tiny
-    inverse = squares.clamp_min(least).rsqrt() * (squares > least)
+    tiny = torch.finfo(vectors.dtype).tiny
+    inverse = squares.clamp_min(tiny).rsqrt() * (squares > tiny)
     return vectors * inverse, inverse
 
 
@@ -96,8 +96,8 @@ def _transported(tensors: Sequence[Tensor], forward_weight: float, with_gradient
     weights = tensors[4:]
     cost = weights[0].new_zeros(len(weights[0]))
     gradients = [torch.empty_like(tensor) for tensor in tensors[:4]] if with_gradient else []
-    most = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
-    step = max(1, most // (weights[0].shape[1] * weights[1].shape[1]))
+    limit = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
+    step = max(1, limit // (weights[0].shape[1] * weights[1].shape[1]))
     with torch.no_grad():
         for start in range(0, len(cost), step):
             piece = [tensor[start : start + step] for tensor in tensors]
@@ -116,12 +116,12 @@ def _sweep(piece: Sequence[Tensor], forward_weight: float, gradients: Sequence[T
     cost, mass, slope = torch.zeros_like(weights[0][:, 0]), torch.zeros_like(logits), torch.zeros_like(logits)
     for weight, share, dim in zip(weights, (forward_weight, 1 - forward_weight), (2, 1), strict=True):
         if share:
-            plan, part = torch.softmax(logits, dim=dim), share * weight
+            plan, mass_share = torch.softmax(logits, dim=dim), share * weight
             reached = (plan * likeness).sum(dim=dim)
-            cost += (part * (1 - reached)).sum(dim=1)
+            cost += (mass_share * (1 - reached)).sum(dim=1)
             if gradients:
-                mass.addcmul_(plan, part.unsqueeze(dim))
-                slope.addcmul_(plan, (part * reached).unsqueeze(dim))
+                mass.addcmul_(plan, mass_share.unsqueeze(dim))
+                slope.addcmul_(plan, (mass_share * reached).unsqueeze(dim))
     if gradients:
         slope.addcmul_(mass, likeness, value=-1)  # of the logits; that of the likeness is -mass
         mass.neg_()

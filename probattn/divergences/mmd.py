@@ -66,12 +66,11 @@ def mmd(
         query, key = query - centre, key - centre  # distances are the same there and rounding errors smaller
         factor = -0.5 / width.to(query).square().expand(query.shape[:2])[..., None, None]
         weights = tokens.query_weight, tokens.key_weight
-        within = [
+        within_query, within_key = (
             _within(points, weight, factor, unbiased)
             for points, weight in zip((query, key), weights, strict=True)
-        ]
-        between = _mean(_kernel(query, key, factor), *weights)
-        value = within[0] + within[1] - 2 * between
+        )
+        value = within_query + within_key - 2 * _mean(_kernel(query, key, factor), *weights)
         return value.masked_fill(~_has_pairs(tokens), 0.0) if unbiased else value
 
     return compare(measure, query, key, mask, query_mask, key_mask)
@@ -163,9 +162,8 @@ def median_distances(
         pooled = tokens.both()
         weights = [weight.expand(batch, heads, -1) for weight in (tokens.query_weight, tokens.key_weight)]
         valid = torch.cat(weights, dim=-1) > 0
-        medians = [
-            _median(pooled[:, head], valid[:, head]) for head in range(heads)
-        ]  # all at once is much memory
+        # One by one: all at once is much memory.
+        medians = [_median(pooled[:, head], valid[:, head]) for head in range(heads)]
     return torch.stack(medians)
 
 

@@ -20,7 +20,7 @@ def _sizes(owner: str, head_dim: int, **widths: int | None) -> list[int]:
     """The widths, ``head_dim`` where none is given."""
     for name, size in {"head_dim": head_dim, **widths}.items():
         if size is not None:
-            check_integer(owner, name, size, least=1)
+            check_integer(owner, name, size, minimum=1)
     return [head_dim if width is None else width for width in widths.values()]
 
 
@@ -58,7 +58,7 @@ class Highway(nn.Module):
 
     def __init__(self, size: int, *, generator: Generator | None = None) -> None:
         super().__init__()
-        check_integer("Highway", "size", size, least=1)
+        check_integer("Highway", "size", size, minimum=1)
         self.maps = _linear(size, 2 * size, generator)  # both maps in one product
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,7 +67,32 @@ class Highway(nn.Module):
         return torch.lerp(x, torch.relu(value), torch.sigmoid(gate))
 
 
-class Discriminator(nn.Module):
+class _TwoLayers(nn.Module):
+    """Two linear layers, leaky behind a highway and plain without."""
+
+    def __init__(
+        self,
+        head_dim: int,
+        hidden: int | None,
+        output: int | None,
+        highway: bool,
+        generator: Generator | None,
+    ) -> None:
+        super().__init__()
+        width, size = _sizes(type(self).__name__, head_dim, hidden=hidden, output=output)
+        self.highway = Highway(head_dim, generator=generator) if highway else nn.Identity()
+        self.hidden = _linear(head_dim, width, generator)
+        self.output = _linear(width, size, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., D]`` to ``[..., output]``."""
+        hidden = self.hidden(self.highway(_checked(type(self).__name__, x, self.hidden.in_features)))
+        leaky = isinstance(self.highway, Highway)
+        mapped: Tensor = self.output(F.leaky_relu(hidden, LEAK) if leaky else torch.relu(hidden))
+        return mapped
+
+
+class Discriminator(_TwoLayers):
     r"""Discriminator between queries and keys: the logit of D(x), the probability that x is a query (section 2.3.1).
 
     .. math:: D(x) = \sigma(\Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x))))
@@ -97,24 +122,17 @@ class Discriminator(nn.Module):
         kind: DiscriminatorKind = "highway",
         generator: Generator | None = None,
     ) -> None:
-        super().__init__()
         if kind not in get_args(DiscriminatorKind):
             raise ValueError(f"Discriminator.kind: expected 'highway' or 'mlp', got {kind!r}")
-        (width,) = _sizes("Discriminator", head_dim, hidden=hidden)
+        super().__init__(head_dim, hidden, 1, kind == "highway", generator)
         self.kind = kind
-        self.highway = Highway(head_dim, generator=generator) if kind == "highway" else nn.Identity()
-        self.hidden = _linear(head_dim, width, generator)
-        self.output = _linear(width, 1, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[...]`` of ``[..., D]``."""
-        hidden = self.hidden(self.highway(_checked("Discriminator", x, self.hidden.in_features)))
-        hidden = F.leaky_relu(hidden, LEAK) if self.kind == "highway" else torch.relu(hidden)
-        logits: Tensor = self.output(hidden).squeeze(-1)
-        return logits
+        return super().forward(x).squeeze(-1)
 
 
-class Critic(nn.Module):
+class Critic(_TwoLayers):
     r"""Maps tokens to the vectors whose cosine is the cost of transport: highway and two layers (section 2.3.3).
 
     .. math:: \tau_\eta(x) = \Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x)))
@@ -141,20 +159,10 @@ class Critic(nn.Module):
         *,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__()
-        width, size = _sizes("Critic", head_dim, hidden=hidden, output=output)
-        self.highway = Highway(head_dim, generator=generator)
-        self.hidden = _linear(head_dim, width, generator)
-        self.output = _linear(width, size, generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., D]`` to ``[..., output]``."""
-        mixed = self.highway(_checked("Critic", x, self.hidden.in_features))
-        mapped: Tensor = self.output(F.leaky_relu(self.hidden(mixed), LEAK))
-        return mapped
+        super().__init__(head_dim, hidden, output, True, generator)
 
 
-class Navigator(nn.Module):
+class Navigator(_TwoLayers):
     r"""Maps tokens to the vectors whose products give the transport of mass: a two-layer MLP (section 2.3.3).
 
     .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
@@ -181,13 +189,4 @@ class Navigator(nn.Module):
         *,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__()
-        width, size = _sizes("Navigator", head_dim, hidden=hidden, output=output)
-        self.hidden = _linear(head_dim, width, generator)
-        self.output = _linear(width, size, generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., D]`` to ``[..., output]``."""
-        hidden = self.hidden(_checked("Navigator", x, self.hidden.in_features))
-        mapped: Tensor = self.output(torch.relu(hidden))
-        return mapped
+        super().__init__(head_dim, hidden, output, False, generator)

@@ -107,21 +107,21 @@ def sinkhorn(
     """
     check_number("sinkhorn", "epsilon", epsilon, positive=True)
     check_share("sinkhorn", "scaling", scaling, zero=False, one=False)
-    check_integer("sinkhorn", "sweeps", sweeps, least=0)
+    check_integer("sinkhorn", "sweeps", sweeps, minimum=0)
 
     def measure(tokens: TokenSets) -> Tensor:
         query_cloud, key_cloud = _clouds(tokens)
         anneal = _Annealing(epsilon, scaling, sweeps, _diameter(query_cloud, key_cloud))
         potentials = _in_pieces(partial(_potentials, anneal), query_cloud, key_cloud)
-        cross = _transport(query_cloud, key_cloud, potentials, epsilon)
+        value, relative_entropy = _transport(query_cloud, key_cloud, potentials, epsilon)
         if not debias:
-            cost = cross.value - epsilon * cross.relative_entropy
+            cost = value - epsilon * relative_entropy
         else:
             alone = [
-                _transport(cloud, cloud, _in_pieces(partial(_self_potential, epsilon), cloud), epsilon).value
+                _transport(cloud, cloud, _in_pieces(partial(_self_potential, epsilon), cloud), epsilon)[0]
                 for cloud in (query_cloud, key_cloud)
             ]
-            cost = cross.value - (alone[0] + alone[1]) / 2
+            cost = value - (alone[0] + alone[1]) / 2
         return cost.view(tokens.query.shape[:2])
 
     return compare(measure, query, key, mask, query_mask, key_mask)
@@ -155,22 +155,15 @@ class _Annealing(NamedTuple):
         yield self.epsilon
 
 
-class _Transport(NamedTuple):
-    """A solved problem, by set: the regularised cost, with gradient, and the plan's relative entropy, without."""
-
-    value: Tensor
-    relative_entropy: Tensor
-
-
 def _clouds(tokens: TokenSets) -> tuple[_Cloud, _Cloud]:
     """Both sets around the queries' mean, since distances are the same there and rounding errors smaller."""
-    parts = (
+    sides = (
         (tokens.query, tokens.query_mask, tokens.query_weight),
         (tokens.key, tokens.key_mask, tokens.key_weight),
     )
     with torch.no_grad():
         centre = (tokens.query * tokens.query_weight.unsqueeze(-1)).sum(dim=2, keepdim=True)
-    query, key = (_cloud(points - centre, mask, weight) for points, mask, weight in parts)
+    query, key = (_cloud(points - centre, mask, weight) for points, mask, weight in sides)
     return query, key
 
 
@@ -202,7 +195,8 @@ def _costs(source: _Cloud, target: _Cloud) -> Tensor:
 
 def _transport(
     source: _Cloud, target: _Cloud, potentials: tuple[Tensor, Tensor], epsilon: float
-) -> _Transport:
+) -> tuple[Tensor, Tensor]:
+    """A solved problem, by set: the regularised cost, with gradient, and the plan's relative entropy, without."""
     points = source.points, target.points
     with torch.no_grad():
         f, g = potentials
@@ -216,26 +210,28 @@ def _transport(
         dual = (source.weight * f).sum(dim=-1) + (target.weight * g).sum(dim=-1)
         # Of <plan, cost> at a constant plan.
         gradients = [
-            torch.baddbmm(mass.unsqueeze(-1) * start, part, end, alpha=-1)
-            for mass, start, part, end in (
+            torch.baddbmm(mass.unsqueeze(-1) * start, coupling, end, alpha=-1)
+            for mass, start, coupling, end in (
                 (plan.sum(dim=-1), points[0], plan, points[1]),
                 (plan.sum(dim=-2), points[1], plan.mT, points[0]),
             )
             if any(point.requires_grad for point in points)
         ]
     value = with_gradients(dual, points, gradients) if gradients else dual
-    return _Transport(value, relative_entropy)
+    return value, relative_entropy
 
 
 @torch.no_grad()
 def _in_pieces(solve: Callable[..., tuple[Tensor, Tensor]], *clouds: _Cloud) -> tuple[Tensor, Tensor]:
     """What ``solve`` makes of all problems, a cache full of them at a time."""
     source, target = clouds[0].weight, clouds[-1].weight
-    most = max(1, CPU_ENTRIES // (source.shape[1] * target.shape[1]))
-    size = most if source.device.type == "cpu" else len(source)
-    pieces = zip(*(zip(*(part.split(size) for part in cloud), strict=True) for cloud in clouds), strict=True)
-    solved = [solve(*(_Cloud(*part) for part in piece)) for piece in pieces]
-    first, second = (torch.cat(parts) for parts in zip(*solved, strict=True))
+    limit = max(1, CPU_ENTRIES // (source.shape[1] * target.shape[1]))
+    size = limit if source.device.type == "cpu" else len(source)
+    pieces = zip(
+        *(zip(*(tensor.split(size) for tensor in cloud), strict=True) for cloud in clouds), strict=True
+    )
+    solved = [solve(*(_Cloud(*tensor) for tensor in piece)) for piece in pieces]
+    first, second = (torch.cat(potentials) for potentials in zip(*solved, strict=True))
     return first, second
 
 
@@ -270,7 +266,7 @@ def _potentials(anneal: _Annealing, source: _Cloud, target: _Cloud) -> tuple[Ten
         lack = _lack(clouds, cost, (f, g), anneal.epsilon)
         rows = (lack > _allowed(clouds, cost, (f, g), LATE)).nonzero().squeeze(-1)
         if len(rows):
-            some = _Cloud(*(part[rows] for part in source)), _Cloud(*(part[rows] for part in target))
+            some = _Cloud(*(tensor[rows] for tensor in source)), _Cloud(*(tensor[rows] for tensor in target))
             f[rows], g[rows] = _slowly(anneal, some, cost[rows])
     return f, g
 

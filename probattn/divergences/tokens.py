@@ -35,7 +35,7 @@ class TokenSets:
         """Queries, then keys, ``[B, H, T + S, D]``, for networks that run over both."""
         return torch.cat([self.query, self.key], dim=2)
 
-    def parts(self, both: Tensor) -> tuple[Tensor, Tensor]:
+    def split(self, both: Tensor) -> tuple[Tensor, Tensor]:
         """Splits along dimension 2 what a network made of :meth:`both`."""
         query, key = both.split([self.query.shape[2], self.key.shape[2]], dim=2)
         return query, key
@@ -109,12 +109,7 @@ def _shaped_mask(name: str, mask: Tensor, tokens: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         raise TypeError(f"{name}: expected bool (True = a token that counts), got {mask.dtype}")
     shaped = mask[:, None] if mask.dim() == 2 else mask
-    if (
-        shaped.dim() != 3
-        or shaped.shape[0] != batch
-        or shaped.shape[1] not in (1, heads)
-        or shaped.shape[2] != length
-    ):
+    if shaped.shape not in ((batch, 1, length), (batch, heads, length)):
         raise ValueError(
             f"{name}: expected [{batch}, {length}] or [{batch}, 1 or {heads}, {length}], got {list(mask.shape)}"
         )

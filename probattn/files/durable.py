@@ -33,11 +33,7 @@ class FileDigest:
 
 
 class DigestingFile:
-    """A binary file being written that counts and hashes its bytes.
-
-    ``torch.save`` reports a failed write as a ``RuntimeError`` about its own archive format; the operating system's
-    error is kept in :attr:`error`.
-    """
+    """A binary file being written that counts and hashes its bytes; ``error`` is the system's, which torch hides."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -107,11 +103,11 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def digest(parts: Iterable[str | bytes]) -> str:
+def digest(chunks: Iterable[str | bytes]) -> str:
     """A fingerprint of data."""
     hasher = hashlib.sha256()
-    for part in parts:
-        hasher.update(part.encode(errors="replace") if isinstance(part, str) else part)
+    for chunk in chunks:
+        hasher.update(chunk.encode(errors="replace") if isinstance(chunk, str) else chunk)
     return hasher.hexdigest()[:16]
 
 

@@ -48,9 +48,9 @@ def first_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False)[0]
     if problem["type"] == "json_invalid":
         return f"expected JSON, got {problem['ctx']['error']}"
-    place = ".".join(str(part) for part in problem["loc"]) or "the whole"
+    path = ".".join(str(key) for key in problem["loc"]) or "the whole"
     others = error.error_count() - 1
     more = f" (and {others} more)" if others else ""
     if problem["type"] == "value_error":  # of a validator of ours, which says what it got
-        return f"at {place}: {problem['ctx']['error']}{more}"
-    return f"at {place}: {problem['msg']}, got {shown(problem['input'])}{more}"
+        return f"at {path}: {problem['ctx']['error']}{more}"
+    return f"at {path}: {problem['msg']}, got {shown(problem['input'])}{more}"

@@ -113,8 +113,8 @@ def verify_folder(folder: Path, *, sizes_only: bool = False) -> None:
 
 def is_within(name: str) -> bool:
     """Whether a name with ``/`` is that of a file in a folder or below it, whatever the system."""
-    parts = PureWindowsPath(name)  # knows both separators, and drives
-    return bool(parts.parts) and not parts.anchor and ".." not in parts.parts and "\0" not in name
+    path = PureWindowsPath(name)  # knows both separators, and drives
+    return bool(path.parts) and not path.anchor and ".." not in path.parts and "\0" not in name
 
 
 def _digests(folder: Path, without: Collection[str]) -> dict[str, FileDigest]:

@@ -13,10 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probattn.metrics.base import (
+        BrierScore,
+        ExpectedEntropy,
+        MutualInformation,
+        NegativeLogLikelihood,
+        PredictiveEntropy,
+    )
     from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram
     from probattn.metrics.domain import OODAUROC, OODFPR, EntropyCDF
-    from probattn.metrics.entropies import ExpectedEntropy, MutualInformation, PredictiveEntropy
-    from probattn.metrics.scores import BrierScore, NegativeLogLikelihood
     from probattn.metrics.selective import (
         AreaUnderRiskCoverage,
         ExcessAreaUnderRiskCoverage,
@@ -42,7 +47,7 @@ __all__ = [
     "RiskCoverageCurve",
 ]
 
-_MODULES = ("calibration", "domain", "entropies", "scores", "selective")
+_MODULES = ("base", "calibration", "domain", "selective")
 
 
 def __getattr__(name: str) -> Any:
@@ -50,8 +55,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for module in _MODULES:
-        found = vars(import_module(f"{__name__}.{module}"))
-        globals().update({item: found[item] for item in __all__ if item in found})
+        names = vars(import_module(f"{__name__}.{module}"))
+        globals().update({item: names[item] for item in __all__ if item in names})
     return globals()[name]
 
 

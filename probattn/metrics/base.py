@@ -1,4 +1,4 @@
-"""Bases of the metrics: states that sum exactly, means over examples, ranked scores, diagrams."""
+"""Bases of the metrics: states that sum exactly, ranked scores, diagrams; and the means over examples."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,16 @@ from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 
 from probattn.checks import optional
-from probattn.metrics.functional.entropies import UncertaintyKind
-from probattn.metrics.functional.inputs import InputKind, accumulation_dtype, check_known
+from probattn.metrics import functional
+from probattn.metrics.functional.examples import UncertaintyKind
+from probattn.metrics.functional.inputs import (
+    InputKind,
+    accumulation_dtype,
+    check_option,
+    example_mask,
+    label_mask,
+    prediction_shape,
+)
 
 
 class UncertaintyMetric(Metric):
@@ -41,7 +49,7 @@ class UncertaintyMetric(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_known("inputs", inputs, InputKind)
+        check_option("inputs", inputs, InputKind)
         self.inputs: InputKind = inputs
         self.validate_args = validate_args
         options = {"inputs": inputs, **(update_options or {})}
@@ -49,10 +57,10 @@ class UncertaintyMetric(Metric):
         self.add_state(f"{type(self).update.__qualname__}({text})", torch.zeros(()), dist_reduce_fx="sum")
 
     def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
-        """Draws one value, or one value a step, with matplotlib.
+        """Draws a value, or one value a step, with matplotlib; of a diagram its bars or curves.
 
         Args:
-            val: result of ``forward`` or ``compute``, or a list of them; ``None`` calls ``compute``.
+            val: result of ``forward`` or ``compute``, or of numbers a list of them; ``None`` calls ``compute``.
             ax: matplotlib axes to draw into; ``None`` makes a figure.
 
         Returns:
@@ -94,11 +102,11 @@ class ExampleMean(UncertaintyMetric):
         self._add_sum_state("total")
         self._add_sum_state("count", dtype=torch.int64)
 
-    def _accumulate(self, values: Tensor, kept: Tensor) -> None:
-        """Adds values [N] where kept [N]."""
-        values = torch.where(kept, values, 0.0)
+    def _accumulate(self, values: Tensor, mask: Tensor) -> None:
+        """Adds values [N] where the mask [N] is True."""
+        values = torch.where(mask, values, 0.0)
         self.total = self.total + values.sum(dtype=self.total.dtype)
-        self.count = self.count + kept.sum()
+        self.count = self.count + mask.sum()
 
     def compute(self) -> Tensor:
         """Mean over the examples of all batches and processes: 0-d float32; NaN without any example."""
@@ -115,7 +123,7 @@ class ScoredExamples(UncertaintyMetric):
     companion: list[Tensor]
 
     def __init__(self, *, score: UncertaintyKind, **kwargs: Any) -> None:
-        check_known("uncertainty", score, UncertaintyKind)
+        check_option("uncertainty", score, UncertaintyKind)
         options = {"score": score, **kwargs.pop("update_options", {})}
         super().__init__(update_options=options, **kwargs)
         self.score_kind: UncertaintyKind = score
@@ -137,19 +145,7 @@ class ScoredExamples(UncertaintyMetric):
 class Diagram(UncertaintyMetric):
     """A metric whose value is drawn as a diagram of its own."""
 
-    def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
-        """Draws the diagram with matplotlib.
-
-        Args:
-            val: result of ``compute``; ``None`` calls it.
-            ax: matplotlib axes to draw into; ``None`` makes a figure.
-
-        Returns:
-            Figure and axes.
-
-        Raises:
-            MissingPackageError: matplotlib (extra ``report``) is not installed.
-        """
+    def _plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
         plt = optional(f"{type(self).__name__}.plot", "matplotlib.pyplot", "report")
         value = self.compute() if val is None else val
         figure, axes = plt.subplots() if ax is None else (ax.get_figure(), ax)
@@ -159,3 +155,141 @@ class Diagram(UncertaintyMetric):
     @abstractmethod
     def _draw(self, axes: Any, value: Any) -> None:
         """Draws a result of ``compute``."""
+
+
+class MeanUncertainty(ExampleMean):
+    """Mean of an uncertainty that needs no label."""
+
+    def update(self, preds: Tensor, mask: Tensor | None = None) -> None:
+        """Adds a batch.
+
+        Args:
+            preds: ``[P, N, C]`` for P draws, or ``[N, C]`` (not for the mutual information).
+            mask: bool ``[N]``, True where the example counts; ``None``: all count.
+
+        Raises:
+            TypeError: ``preds`` is not floating-point or ``mask`` not bool.
+            ValueError: a shape or value is not as described.
+        """
+        values = self._quantity(preds, inputs=self.inputs, validate_args=self.validate_args)
+        self._accumulate(values, example_mask(mask, values.shape[0], values.device))
+
+
+class PredictiveEntropy(MeanUncertainty):
+    """Mean total uncertainty: the entropy of the mean over draws, in nats.
+
+    Options as for :func:`probattn.metrics.functional.predictive_entropy`, the value of each example.
+
+    Example:
+        >>> import torch
+        >>> metric = PredictiveEntropy()
+        >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
+        >>> metric.compute()
+        tensor(0.6931)
+    """
+
+    _quantity = staticmethod(functional.predictive_entropy)
+
+
+class ExpectedEntropy(MeanUncertainty):
+    """Mean aleatoric uncertainty: the mean over draws of the entropy, in nats.
+
+    Options as for :func:`probattn.metrics.functional.expected_entropy`, the value of each example.
+
+    Example:
+        >>> import torch
+        >>> metric = ExpectedEntropy()
+        >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
+        >>> metric.compute()
+        tensor(0.3251)
+    """
+
+    _quantity = staticmethod(functional.expected_entropy)
+
+
+class MutualInformation(MeanUncertainty):
+    """Mean epistemic uncertainty: the disagreement of the draws, in nats.
+
+    Options as for :func:`probattn.metrics.functional.mutual_information`, the value of each example.
+
+    Example:
+        >>> import torch
+        >>> metric = MutualInformation()
+        >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
+        >>> metric.compute()
+        tensor(0.3681)
+    """
+
+    _quantity = staticmethod(functional.mutual_information)
+
+
+class MeanScore(ExampleMean):
+    """Mean of a score of predictions against labels."""
+
+    higher_is_better: bool = False
+
+    def __init__(
+        self,
+        *,
+        inputs: InputKind = "probabilities",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            inputs=inputs,
+            validate_args=validate_args,
+            update_options={"ignore_index": ignore_index},
+            **kwargs,
+        )
+        self.ignore_index = ignore_index
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Adds a batch.
+
+        Args:
+            preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``.
+            target: integer labels ``[N]``.
+
+        Raises:
+            TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
+            ValueError: a shape, label or value is not as described.
+        """
+        mask = label_mask(
+            target, *prediction_shape(preds), ignore_index=self.ignore_index, validate_args=self.validate_args
+        )
+        label = torch.where(mask, target, 0)
+        values = self._quantity(preds, label, inputs=self.inputs, validate_args=self.validate_args)
+        self._accumulate(values, mask)
+
+
+class NegativeLogLikelihood(MeanScore):
+    """Mean negative log-likelihood of the labels under the mean over draws, in nats.
+
+    Options as for :func:`probattn.metrics.functional.negative_log_likelihood`, the value of each example;
+    ``ignore_index`` is the label of examples that do not count.
+
+    Example:
+        >>> metric = NegativeLogLikelihood()
+        >>> metric.update(torch.tensor([[0.25, 0.75], [0.25, 0.75]]), torch.tensor([1, 0]))
+        >>> metric.compute()
+        tensor(0.8370)
+    """
+
+    _quantity = staticmethod(functional.negative_log_likelihood)
+
+
+class BrierScore(MeanScore):
+    """Mean Brier score of the mean over draws, in [0, 2].
+
+    Options as for :func:`probattn.metrics.functional.brier_score`, the value of each example; ``ignore_index``
+    is the label of examples that do not count.
+
+    Example:
+        >>> metric = BrierScore()
+        >>> metric.update(torch.tensor([[0.25, 0.75], [0.25, 0.75]]), torch.tensor([1, 0]))
+        >>> metric.compute()
+        tensor(0.6250)
+    """
+
+    _quantity = staticmethod(functional.brier_score)

@@ -9,7 +9,7 @@ from probattn.metrics import functional
 from probattn.metrics.base import Diagram, UncertaintyMetric
 from probattn.metrics.functional import BinSums, CalibrationNorm, InputKind, ReliabilityBins
 from probattn.metrics.functional.calibration import check_n_bins
-from probattn.metrics.functional.inputs import check_known
+from probattn.metrics.functional.inputs import check_option
 
 
 class BinnedMetric(UncertaintyMetric):
@@ -130,7 +130,7 @@ class CalibrationError(BinnedMetric):
         super().__init__(
             inputs=inputs, n_bins=n_bins, ignore_index=ignore_index, validate_args=validate_args, **kwargs
         )
-        check_known("norm", norm, CalibrationNorm)
+        check_option("norm", norm, CalibrationNorm)
         self.norm: CalibrationNorm = norm
 
     def compute(self) -> Tensor:

@@ -9,7 +9,7 @@ from probattn.metrics import functional
 from probattn.metrics.base import Diagram, ScoredExamples
 from probattn.metrics.functional import EntropyCDFCurves, InputKind, PositiveDomain, UncertaintyKind
 from probattn.metrics.functional.domain import check_fpr_options
-from probattn.metrics.functional.inputs import kept_by_mask, prediction_shape
+from probattn.metrics.functional.inputs import example_mask, prediction_shape
 
 
 class OutOfDomainMetric(ScoredExamples):
@@ -54,7 +54,7 @@ def domain_of(out_of_domain: Tensor | bool, like: Tensor) -> Tensor:
     """bool [N], True out of domain; from a bool [N] or one bool for all values [N]."""
     if isinstance(out_of_domain, bool):
         return torch.full_like(like, out_of_domain, dtype=torch.bool)
-    return kept_by_mask(out_of_domain, like.shape[0], like.device, name="out_of_domain")
+    return example_mask(out_of_domain, like.shape[0], like.device, name="out_of_domain")
 
 
 class OODAUROC(OutOfDomainMetric):
@@ -180,7 +180,7 @@ class EntropyCDF(Diagram):
         values = functional.predictive_entropy(preds, inputs=self.inputs, validate_args=self.validate_args)
         out = domain_of(out_of_domain, values)
         grid = self._grid(values.device)
-        below = [functional.entropy_counts(values[chosen], grid) for chosen in (~out, out)]
+        below = [functional.entropy_counts(values[domain], grid) for domain in (~out, out)]
         self.below = self.below + torch.stack(below)
         self.size = self.size + torch.stack([(~out).sum(), out.sum()])
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from probattn.metrics import functional
 from probattn.metrics.base import Diagram, ScoredExamples, UncertaintyMetric
 from probattn.metrics.functional import CertaintyCriterion, InputKind, RiskCoverage, UncertaintyKind
-from probattn.metrics.functional.inputs import kept_examples
+from probattn.metrics.functional.inputs import label_mask
 from probattn.metrics.functional.selective import check_thresholds
 
 
@@ -50,12 +50,12 @@ class SelectiveMetric(ScoredExamples):
         mean = functional.mean_probabilities(
             preds, inputs=self.inputs, validate_args=self.validate_args
         )  # [N, C]
-        kept = kept_examples(
+        mask = label_mask(
             target, *mean.shape, ignore_index=self.ignore_index, validate_args=self.validate_args
         )
         values = functional.uncertainty(preds, self.score_kind, inputs=self.inputs, validate_args=False)
         wrong = mean.argmax(dim=-1) != target
-        self._keep(values[kept], wrong[kept])
+        self._keep(values[mask], wrong[mask])
 
 
 class RiskCoverageCurve(Diagram, SelectiveMetric):

@@ -94,7 +94,7 @@ def diagnose(
     particles, grads = checked_pair("diagnose", particles, grads)
     interaction = kernel.interact(particles, grads)
     pull, push = (
-        float(torch.linalg.vector_norm(part)) for part in (interaction.attraction, interaction.repulsion)
+        float(torch.linalg.vector_norm(term)) for term in (interaction.attraction, interaction.repulsion)
     )
     distance = _smallest_distance(particles)
     length = float(particles.square().sum(dim=-1).mean().sqrt())

@@ -51,20 +51,13 @@ def svgd_direction(
                 [-0.0250]])
     """
     check_number("svgd_direction", "repulsion", repulsion, positive=False)
-    check_instance(
-        "svgd_direction",
-        "kernel",
-        kernel,
-        ParticleKernel,
-        "a kernel of probattn.particles, such as MedianRBF()",
-    )
+    words = "a kernel of probattn.particles, such as MedianRBF()"
+    check_instance("svgd_direction", "kernel", kernel, ParticleKernel, words)
     particles, grads = checked_pair("svgd_direction", particles, grads)
     interaction = kernel.interact(particles, grads)
-    total = (
-        interaction.attraction
-        if repulsion == 0
-        else interaction.attraction - repulsion * interaction.repulsion
-    )
+    total = interaction.attraction
+    if repulsion:
+        total = total - repulsion * interaction.repulsion
     return -total / particles.shape[0]
 
 

@@ -54,19 +54,14 @@ def squared_distances(particles: Tensor) -> Tensor:
     return squares.masked_fill(squares <= resolution, 0.0).fill_diagonal_(0.0)
 
 
-def pairs(matrix: Tensor) -> Tensor:
-    """The entries ``[M (M - 1) / 2, ...]`` of different particles in ``[M, M, ...]``, each pair once."""
-    rows, columns = torch.triu_indices(matrix.shape[0], matrix.shape[1], 1, device=matrix.device)
-    return matrix[rows, columns]
-
-
 def median_bandwidth(squares: Tensor) -> Tensor:
     """The bandwidth med^2 / log M (An et al. 2020, appendix B) of squared distances [M, M], or each of [M, M, N]."""
     # The lower median over different particles; over those apart where it is 0; h = 1 where none are apart.
     count = squares.shape[0]
     if count == 1:
         return torch.ones_like(squares[0, 0])
-    between = pairs(squares)
+    rows, columns = torch.triu_indices(count, count, 1, device=squares.device)
+    between = squares[rows, columns]  # each pair once, [M (M - 1) / 2, ...]
     median = between.median(dim=0).values
     # Many medians are slow, and so is reading one from a GPU.
     if squares.dim() == 2 or not bool((median > 0).all()):

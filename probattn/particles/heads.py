@@ -42,7 +42,7 @@ class FusedProjection:
                     f"FusedProjection.{name}: expected one of {listed}, got {getattr(self, name)!r}"
                 )
         if self.key_heads is not None:
-            check_integer("FusedProjection", "key_heads", self.key_heads, least=1)
+            check_integer("FusedProjection", "key_heads", self.key_heads, minimum=1)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def head_slices(
         True
     """
     name = f"{type(module).__name__}.{projection}"
-    check_integer(name, "heads", heads, least=1)
+    check_integer(name, "heads", heads, minimum=1)
     weight, transposed = _weight(module, projection, name)
     features = weight.shape[1 if transposed else 0]
     if fused is None:
@@ -198,10 +198,10 @@ def head_slices(
 def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter, bool]:
     """The weight, and whether its output features are last."""
     target: object = module
-    for part in projection.split("."):
-        if not part or not isinstance(target, nn.Module) or not hasattr(target, part):
+    for attribute in projection.split("."):
+        if not attribute or not isinstance(target, nn.Module) or not hasattr(target, attribute):
             raise ValueError(f"{name}: {type(module).__name__} has no such projection; {_choices(module)}")
-        target = getattr(target, part)
+        target = getattr(target, attribute)
     transposed = False
     if isinstance(target, nn.Module):
         transposed = not isinstance(target, nn.Linear) and _is_conv1d(target)

@@ -63,13 +63,13 @@ class Coefficients(NamedTuple):
     r"""A kernel of whole vectors as ``[M, M]`` matrices, row i and column j.
 
     ``values`` are :math:`\kappa(\theta_j, \theta_i)`. The gradient :math:`\nabla_{\theta_j} \kappa(\theta_j,
-    \theta_i)` is ``other`` times :math:`x_j` plus ``own`` times :math:`x_i`, with the particles x ``[M, N]`` as the
+    \theta_i)` is ``other`` times :math:`x_j` plus ``same`` times :math:`x_i`, with the particles x ``[M, N]`` as the
     gradient sees them in ``origin``.
     """
 
     values: Tensor
     other: Tensor
-    own: Tensor
+    same: Tensor
     origin: Tensor
     bandwidth: Tensor | None
 
@@ -86,9 +86,11 @@ class WholeVectorKernel(ParticleKernel, SteinKernel):
         """Attraction and repulsion by two matrix products; see :meth:`ParticleKernel.interact`."""
         particles, grads = checked_pair(type(self).__name__, particles, grads)
         with torch.autocast(particles.device.type, enabled=False):
-            parts = self.coefficients(particles)
-            repulsion = parts.other @ parts.origin + parts.own.sum(dim=1, keepdim=True) * parts.origin
-            return Interaction(parts.values @ grads, repulsion, parts.bandwidth)
+            matrices = self.coefficients(particles)
+            repulsion = (
+                matrices.other @ matrices.origin + matrices.same.sum(dim=1, keepdim=True) * matrices.origin
+            )
+            return Interaction(matrices.values @ grads, repulsion, matrices.bandwidth)
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,15 +101,17 @@ class WholeVectorKernel(ParticleKernel, SteinKernel):
         """
         name = type(self).__name__
         particles = checked_particles(name, particles)
-        parts = self.coefficients(particles)
-        if bool((parts.values < -torch.finfo(particles.dtype).eps * parts.values.abs().max()).any()):
+        matrices = self.coefficients(particles)
+        if bool((matrices.values < -torch.finfo(particles.dtype).eps * matrices.values.abs().max()).any()):
             raise ValueError(
                 f"{name}: Pyro's engine takes the logarithm of a kernel, and this one falls to "
-                f"{parts.values.min().item():.3g}; raise its offset"
+                f"{matrices.values.min().item():.3g}; raise its offset"
             )
-        values = parts.values.clamp_min(SMALLEST)
-        x = parts.origin
-        gradient = parts.other.unsqueeze(-1) * x + parts.own.unsqueeze(-1) * x.unsqueeze(1)  # [M, M, N]
+        values = matrices.values.clamp_min(SMALLEST)
+        x = matrices.origin
+        gradient = matrices.other.unsqueeze(-1) * x + matrices.same.unsqueeze(-1) * x.unsqueeze(
+            1
+        )  # [M, M, N]
         share = values.log() / particles.shape[1]
         return share.unsqueeze(-1).expand_as(gradient), -gradient / values.unsqueeze(-1)
 

@@ -55,12 +55,12 @@ class MarginalRBF(ParticleKernel, SteinKernel):
         bandwidth = particles.new_empty(size)
         step = max(1, BLOCK // count**2)
         for start in range(0, size, step):
-            part = slice(start, start + step)
-            difference, width = self._differences(particles[:, part])
+            columns = slice(start, start + step)
+            difference, width = self._differences(particles[:, columns])
             kernel = torch.exp(-difference.square() / width)  # [M, M, n]
-            attraction[:, part] = torch.einsum("ijn,jn->in", kernel, grads[:, part])
-            repulsion[:, part] = 2 / width * (kernel * difference).sum(dim=1)
-            bandwidth[part] = width
+            attraction[:, columns] = torch.einsum("ijn,jn->in", kernel, grads[:, columns])
+            repulsion[:, columns] = 2 / width * (kernel * difference).sum(dim=1)
+            bandwidth[columns] = width
         return Interaction(attraction, repulsion, bandwidth)
 
     @torch.no_grad()
@@ -214,7 +214,7 @@ class SlicedRBF(ParticleKernel):
                 rotation.forward(root.invert(particles)), rotation.forward(root.apply(grads))
             )
             attraction, repulsion = (
-                root.apply(rotation.backward(part)) for part in (sliced.attraction, sliced.repulsion)
+                root.apply(rotation.backward(term)) for term in (sliced.attraction, sliced.repulsion)
             )
             return Interaction(attraction, repulsion, sliced.bandwidth)
 

@@ -137,7 +137,7 @@ def read_parallel(
         ([['the', 'house'], ['a', 'man']], [['das', 'haus'], ['ein', 'mann']])
     """
     if max_length is not None:
-        check_integer("read_parallel", "max_length", max_length, least=1)
+        check_integer("read_parallel", "max_length", max_length, minimum=1)
     pairs = read_pairs(source, target, (str(source), str(target)))
     sentences = []
     for path, lines in ((source, pairs.sources), (target, pairs.targets)):

@@ -78,7 +78,7 @@ class IBMModel1:
         check_instance(
             "IBMModel1.fit", "corpus", corpus, ParallelCorpus, "a ParallelCorpus; from_words makes one"
         )
-        check_integer("IBMModel1.fit", "steps", steps, least=1)
+        check_integer("IBMModel1.fit", "steps", steps, minimum=1)
         source = _source(corpus, null)
         lengths = np.asarray(source.sum(axis=1)).ravel()
         share = corpus.target.astype(np.float64)
@@ -94,7 +94,7 @@ class IBMModel1:
             ValueError: ``steps`` is negative, the corpus has other words, or its pairs hold words that never met in the
                 model's.
         """
-        check_integer("IBMModel1.improve", "steps", steps, least=0)
+        check_integer("IBMModel1.improve", "steps", steps, minimum=0)
         source = self._source_of(corpus)
         counts = self.counts
         for _ in range(steps):
@@ -204,7 +204,7 @@ class IBMModel1:
             KeyError: the word is not in the vocabulary.
             ValueError: ``most`` is less than 1.
         """
-        check_integer("IBMModel1.translations", "most", most, least=1)
+        check_integer("IBMModel1.translations", "most", most, minimum=1)
         if word == NULL and self.null:
             row = len(self.source_vocabulary)
         elif word in self.source_vocabulary.numbers:

@@ -51,6 +51,7 @@ from probattn.tasks.pretraining.recipe import (
 )
 from probattn.tasks.registry import load_any_recipe, load_recipe, read_recipe, recipe_names
 from probattn.tasks.sections.derived import MethodSection
+from probattn.tasks.sections.keys import family_reference, reference
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
     AttentionKeys,
@@ -60,7 +61,6 @@ from probattn.tasks.sections.methods import (
     RepulsionRecipe,
     TranslationAttentionRecipe,
 )
-from probattn.tasks.sections.reference import family_reference, reference
 from probattn.tasks.sections.training import (
     EarlyStoppingRecipe,
     ProbeRecipe,

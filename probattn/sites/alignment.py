@@ -11,8 +11,7 @@ from torch import Generator, nn
 
 from probattn.divergences.networks import DiscriminatorKind
 from probattn.options import Count, Natural, NonNegative, Options, Positive, Share
-from probattn.sites.building import build
-from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys, build
 
 AlignmentMethod = Literal["ct", "ot", "gan", "mmd"]
 AlignmentReduction = Literal["sum", "mean"]

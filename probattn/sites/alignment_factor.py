@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +23,10 @@ from probattn.divergences import (
 )
 from probattn.divergences.mmd import median_distances
 from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.building import build
-from probattn.sites.deferred import announce
-from probattn.sites.handlers import is_handled
+from probattn.sites.handlers import announce, is_handled
+from probattn.sites.method import build
+from probattn.sites.noise import seed_integers
 from probattn.sites.scores import repeat_heads
-from probattn.sites.seeds import seed_integers
 
 SUFFIX = ".alignment"
 """Suffix of an attention call's name in that of its factor."""
@@ -167,19 +167,10 @@ class AlignmentFactor(nn.Module):
         if self.discriminator is not None:
             return partial(adversarial, discriminator=self.discriminator)
         if self.critic is not None and self.navigator is not None:
-            return partial(
-                conditional_transport,
-                navigator=self.navigator,
-                critic=self.critic,
-                forward_weight=method.forward_weight,
-            )
-        return partial(
-            sinkhorn,
-            epsilon=method.epsilon,
-            debias=method.debias,
-            scaling=method.scaling,
-            sweeps=method.sweeps,
-        )
+            networks: dict[str, Any] = {"navigator": self.navigator, "critic": self.critic}
+            return partial(conditional_transport, forward_weight=method.forward_weight, **networks)
+        options = {name: getattr(method, name) for name in ("epsilon", "debias", "scaling", "sweeps")}
+        return partial(sinkhorn, **options)
 
     def _log_factor(
         self, query: Tensor, key: Tensor, query_mask: Tensor | None, key_mask: Tensor | None
@@ -209,13 +200,13 @@ class AlignmentFactor(nn.Module):
     ) -> float | Tensor:
         if not isinstance(self.method.bandwidth, str):
             return self.method.bandwidth
-        if not bool((self.bandwidth > 0).all()):
-            median = median_distances(query, key, query_mask=query_mask, key_mask=key_mask).to(self.bandwidth)
-            bandwidth = torch.where(self.bandwidth > 0, self.bandwidth, median)
-            if torch.is_grad_enabled():
-                self.bandwidth.copy_(bandwidth)
-            return torch.where(bandwidth > 0, bandwidth, 1.0)  # coincident points: any bandwidth serves
-        return self.bandwidth
+        if bool((self.bandwidth > 0).all()):
+            return self.bandwidth
+        median = median_distances(query, key, query_mask=query_mask, key_mask=key_mask).to(self.bandwidth)
+        bandwidth = torch.where(self.bandwidth > 0, self.bandwidth, median)
+        if torch.is_grad_enabled():
+            self.bandwidth.copy_(bandwidth)
+        return torch.where(bandwidth > 0, bandwidth, 1.0)  # coincident points: any bandwidth serves
 
 
 def random_subset(
@@ -229,18 +220,9 @@ def random_subset(
     if mask is not None:
         mask = mask[:, None] if mask.dim() == 2 else mask
         rank = rank + (~mask).float()
-    chosen = rank.topk(limit, dim=-1, largest=False).indices  # [B, 1 | H, limit]
-    subset = tokens.gather(2, chosen.expand(batch, heads, limit).unsqueeze(-1).expand(-1, -1, -1, size))
-    return subset, None if mask is None else mask.gather(2, chosen)
+    indices = rank.topk(limit, dim=-1, largest=False).indices  # [B, 1 | H, limit]
+    subset = tokens.gather(2, indices.expand(batch, heads, limit).unsqueeze(-1).expand(-1, -1, -1, size))
+    return subset, None if mask is None else mask.gather(2, indices)
 
 
-@build.register
-def _factor(
-    method: AlignmentAttention,
-    num_heads: int,
-    head_dim: int,
-    *,
-    num_sites: int = 1,
-    generator: Generator | None = None,
-) -> AlignmentFactor:
-    return AlignmentFactor(method, num_heads, head_dim, num_sites=num_sites, generator=generator)
+build.register(AlignmentAttention, AlignmentFactor)

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Callable
-from functools import cached_property
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
+import torch
 from pyro.distributions import Unit
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from probattn.distributions import Gamma, LogNormal
+from probattn.distributions import Gamma, LogNormal, Weibull
+from probattn.distributions.log_space import standard_exponential
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.deferred import DeferredFactor
-from probattn.sites.handlers import takes_answers
-from probattn.sites.layout import Layout
-from probattn.sites.noise import Noise
-from probattn.sites.posterior import PosteriorInputs, SitePosterior, predicted_weights, site_uniform
-from probattn.sites.shared import SharedUpward
+from probattn.sites.handlers import DeferredFactor, takes_answers
+from probattn.sites.layout import PAIRS, Layout, by_head
+from probattn.sites.masks import AttentionMask
+from probattn.sites.noise import Kind, Noise, Rows
+from probattn.sites.posterior import (
+    PosteriorInputs,
+    SitePosterior,
+    predicted_weights,
+    site_uniform,
+    truncated,
+)
+from probattn.sites.prior import ContextualPrior, site_prior
+from probattn.sites.scores import attention_scores, repeat_heads
+from probattn.sites.tiles import TiledCall, TileKL, tiled_attention
+from probattn.sites.upward import SharedUpward
+from probattn.sites.weibull import constant_surprise, prior_terms
 
 
-class AnsweringPosterior(SitePosterior, ABC):
+class AnsweringPosterior(SitePosterior):
     """q(S) of a call whose draw leaves an answer and a KL; the site's value ``[B, 0]`` holds nothing.
 
     Attributes:
@@ -41,39 +54,24 @@ class AnsweringPosterior(SitePosterior, ABC):
         """q of a value that holds nothing: its log density, less that of the prior, is the KL."""
         return DeferredFactor(self.kl, self.batch_shape[:1])
 
-    @abstractmethod
     def _nothing(self) -> Tensor:
         """The value ``[B, 0]``, of the map's type and on its device."""
+        return self._like.new_empty(len(self._like), 0)
 
 
 class WeightsPosterior(AnsweringPosterior):
     """q(S) of a learned concentration, answering with the weights W.
 
-    A draw keeps log E[S], the upward path's output and W for its gradient, and computes the rest again.
-
-    Example:
-        >>> import torch
-        >>> from probattn import BayesianAttention
-        >>> from probattn.distributions import Gamma
-        >>> from probattn.sites import SeededNoise
-        >>> from probattn.sites.posterior import PosteriorInputs
-        >>> inputs = PosteriorInputs(BayesianAttention(rho=0.0), torch.zeros(1, 2, 3, 3))
-        >>> posterior = WeightsPosterior(inputs, lambda: Gamma(torch.ones(1, 2, 3, 3), 1.0))
-        >>> posterior.draw(SeededNoise([0], "cpu")).shape, posterior.answer.sum(dim=-1).allclose(torch.ones(()))
-        (torch.Size([1, 0]), True)
-
-    Args:
-        inputs: the options, the scores and the upward path; batch shape ``[B, H, T, S]``.
-        prior: makes the prior, same batch shape, where a KL asks for it.
-        observations: number of data that a row of the batch explains.
+    A draw keeps log E[S], the upward path's output and W for its gradient, and computes the rest again. ``prior`` makes
+    the prior where a KL asks for it.
     """
 
     def __init__(
         self, inputs: PosteriorInputs, prior: Callable[[], Gamma | LogNormal], observations: int = 1
     ) -> None:
-        self._inputs, self._make_prior = inputs, prior
-        self.observations = observations
-        self._kl: Tensor | None = None
+        like = inputs.raw.new_empty(()).expand(inputs.raw.shape)  # without the scores' memory
+        self._describe(inputs.method, inputs.layout, like)
+        self._inputs, self._make_prior, self.observations = inputs, prior, observations
 
     @cached_property
     def prior(self) -> Gamma | LogNormal:
@@ -86,7 +84,7 @@ class WeightsPosterior(AnsweringPosterior):
         weights, _, log_mean = self._fused_draw(uniform, with_kl, normalise=True)
         assert log_mean is not None
         self.answer = self.layout.zero_empty(weights)
-        self._inputs = self.inputs.kept(log_mean)
+        self._inputs = self.inputs.detached(log_mean)
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
@@ -100,11 +98,212 @@ class WeightsPosterior(AnsweringPosterior):
             self.answer = drawn[1]
         return self._nothing()
 
-    def _nothing(self) -> Tensor:
-        return self.inputs.raw.new_empty(len(self.inputs.raw), 0)
-
 
 def can_answer_with_weights(method: BayesianAttention, layout: Layout) -> bool:
     """True where W is drawn without S: a learned concentration, which is small where scores are normalised."""
     learned = method.posterior == "weibull" and method.concentration == "learned" and not method.learns_scale
     return learned and method.scores == "normalised" and layout.keys_last and takes_answers()
+
+
+@dataclass(frozen=True, eq=False)
+class Attending:
+    """The tensors of an attention call, as :class:`probattn.sites.AttentionSite` takes them.
+
+    Args:
+        query: ``[B, H, T, D]``.
+        key: ``[B, G, S, D]``, G dividing H.
+        value: ``[B, G, S, E]``.
+        layout: an :class:`probattn.sites.AttentionMask`, or the layout of all pairs.
+        scale: factor of the scores; None for ``D ** -0.5``.
+        bias: additive scores, broadcastable to ``[B, H, T, S]``; None for none.
+        softcap: soft limit of the scores; None for none.
+
+    Example:
+        >>> Attending(*torch.ones(3, 1, 2, 5, 4)).scores().shape
+        torch.Size([1, 2, 5, 5])
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    layout: Layout = PAIRS
+    scale: float | None = None
+    bias: Tensor | None = None
+    softcap: float | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the map."""
+        return torch.Size((*self.query.shape[:3], self.key.shape[2]))
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, AttentionMask | None]:
+        """Query, key, value and mask, the arguments of a site without names."""
+        mask = self.layout if isinstance(self.layout, AttentionMask) else None
+        return self.query, self.key, self.value, mask
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of a site that have names."""
+        return {"scale": self.scale, "bias": self.bias, "softcap": self.softcap}
+
+    @property
+    def factor(self) -> float:
+        """Factor of the scores."""
+        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+    def widened(self) -> Attending:
+        """The same in float32 where tensors are of half precision."""
+        half = (torch.float16, torch.bfloat16)
+        wide = {
+            name: tensor.float()
+            for name in ("query", "key", "value", "bias")
+            if (tensor := getattr(self, name)) is not None and tensor.dtype in half
+        }
+        return replace(self, **wide)
+
+    def scores(self) -> Tensor:
+        """The masked scores, a map."""
+        query, key, _, mask = self.tensors
+        return attention_scores(query, repeat_heads(key, query.shape[1]), mask, **self.options)
+
+
+def can_tile(method: BayesianAttention, attending: Attending) -> bool:
+    """True where a draw needs no map: a constant spread, a prior of a given strength, a guide that takes outputs.
+
+    On a CPU, in float32 or float64.
+    """
+    learned = method.posterior == "weibull" and method.concentration == "learned"
+    if learned or method.has_upward_path or method.learns_strength:
+        return False
+    tensors = (attending.query, attending.key, attending.value, attending.bias)
+    types = {tensor.dtype for tensor in tensors if tensor is not None}
+    on_cpu = attending.query.device.type == "cpu" and attending.shape.numel() > 0
+    return on_cpu and types in ({torch.float32}, {torch.float64}) and takes_answers()
+
+
+class TiledPosterior(AnsweringPosterior):
+    """q(S) of a call whose draw is its output; the site's value holds nothing.
+
+    What needs a map, such as :attr:`distribution`, makes it when it is asked for.
+
+    Args:
+        method: the options; of a constant spread.
+        attending: the call's tensors.
+        contextual: the prior's network, or None.
+
+    Example:
+        >>> from probattn import BayesianAttention
+        >>> from probattn.sites import SeededNoise
+        >>> method = BayesianAttention.bam(prior="constant")
+        >>> posterior = TiledPosterior(method, Attending(*torch.ones(3, 1, 2, 5, 4)), None)
+        >>> posterior.draw(SeededNoise([0], "cpu")).shape, posterior.kl().shape
+        (torch.Size([1, 0]), torch.Size([1]))
+    """
+
+    def __init__(
+        self, method: BayesianAttention, attending: Attending, contextual: ContextualPrior | None
+    ) -> None:
+        self._describe(method, attending.layout, attending.query.new_empty(()).expand(attending.shape))
+        self.attending, self.contextual = attending, contextual
+
+    @cached_property
+    def inputs(self) -> PosteriorInputs:
+        """The options and the scores, a map."""
+        return PosteriorInputs(self.method, self.attending.scores(), self.layout)
+
+    @cached_property
+    def prior(self) -> Gamma | LogNormal:
+        """The prior; where queries see different keys, a map."""
+        return site_prior(
+            self.method, self.contextual, self.attending.key, self.batch_shape, self.dtype, self.layout
+        )
+
+    def relative(self) -> Callable[[], Weibull | LogNormal]:
+        """Makes q(S) of one entry at score 0, whose spread is that of all."""
+        return PosteriorInputs(self.method, self.attending.query.new_zeros(1, 1, 1, 1)).distribution
+
+    def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
+        """Draws the output ``[B, H, T, E]`` from what would be drawn of S; the value itself is ``[B, 0]``."""
+        at, method = self.attending, self.method
+        # Where all queries see the same keys the KL of a Weibull is a sum over queries and one over keys.
+        plain = at.softcap is None and at.bias is None
+        apart = plain and method.posterior == "weibull" and self.layout.rows_alike
+        in_tiles = with_kl and not apart
+        heads = at.query.shape[1]
+        logits: Tensor | None = None
+        if in_tiles and self.contextual is not None:
+            logits = by_head(self.contextual.logits(at.key), heads).squeeze(2).to(self.dtype)
+        call = TiledCall(
+            self.layout,
+            at.factor,
+            at.softcap,
+            _rows(noise, method, self._like),
+            partial(_perturbation, method),
+            log_sums=with_kl and apart,
+            kl=TileKL(method) if in_tiles else None,
+        )
+        key, value = (repeat_heads(item, heads) for item in (at.key, at.value))
+        tiled = tiled_attention(at.query, key, value, at.bias, logits, call)
+        self.answer = tiled.output
+        if with_kl:
+            self._kl = self._kl_apart(key, tiled.log_sum) if apart else tiled.kl
+        return self._nothing()
+
+    def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
+        """Draws the output ``[P * B, H, T, E]``, the answer, for a prediction."""
+        return self.draw(noise, with_kl=False)
+
+    def _kl_apart(self, key: Tensor, log_sum: Tensor) -> Tensor:
+        r"""The KL ``[B]`` from the log-sum-exp of each query's scores.
+
+        .. math::
+            \sum_{ts} \alpha_s \Phi_{ts} = \left(\textstyle\sum_t q_t\right) \cdot
+            \left(\textstyle\sum_s \alpha_s k_s\right), \qquad \textstyle\sum_s E[S_{ts}] = 1
+        """
+        method, mask, query = self.method, self.layout, self.attending.query
+        normalised, k = method.scores == "normalised", float(method.concentration)
+        real, valid = query.new_ones(*query.shape[::2][:2], 1)[:, None], query.new_ones(1, 1, 1, 1)
+        if isinstance(mask, AttentionMask):
+            valid = mask.valid[:, :, :1].to(query.dtype)
+            real = real if mask.query_weight is None else mask.query_weight.to(query.dtype)  # [B, 1, T, 1]
+        log_alpha = self.prior.unexpanded[0]  # [B | 1, H | 1, 1, S | 1]
+        shape = torch.Size((*self.batch_shape[:2], 1, self.batch_shape[3]))
+        queries = real.sum(dim=2, keepdim=True)  # [B, 1, 1, 1]
+        alpha = (log_alpha.exp() * valid).expand(shape)
+        total = alpha.sum(dim=-1, keepdim=True)  # [B, H, 1, 1]
+        pooled_query = (query * real).sum(dim=2, keepdim=True) * self.attending.factor
+        linear = (pooled_query * (alpha @ key)).sum(dim=-1, keepdim=True)
+        cross = queries * total * constant_surprise(k) - linear
+        log_sum = log_sum.unsqueeze(-1)
+        if normalised:
+            cross = cross + total * (log_sum * real).sum(dim=2, keepdim=True)
+            means = (queries * valid.amax(dim=-1, keepdim=True)).expand(total.shape)
+        else:
+            means = (log_sum.exp() * real).sum(dim=2, keepdim=True)
+        pairs = (queries * valid).expand(shape)
+        rate = self.prior.unexpanded[1]
+        constant = pairs.sum(dim=(1, 2, 3)) * math.log(k) + prior_terms(log_alpha, rate.log(), pairs, shape)
+        return (cross + rate * means).sum(dim=(1, 2, 3)) + constant
+
+
+def _rows(noise: Noise, method: BayesianAttention, like: Tensor) -> Rows:
+    """The noise of a map by row; made at once where its source knows no rows."""
+    kind: Kind = "normal" if method.posterior == "lognormal" else "uniform"
+    by_row = getattr(noise, "rows", None)
+    rows: Rows | None = None if by_row is None else by_row(kind, like)
+    if rows is not None:
+        return rows
+    whole = (noise.normal(like) if kind == "normal" else noise.uniform(like)).flatten(0, -2)
+
+    def fill(first: int, out: Tensor) -> None:
+        out.copy_(whole[first : first + len(out)])
+
+    return fill
+
+
+def _perturbation(method: BayesianAttention, noise: Tensor) -> Tensor:
+    """What a draw adds to the scores, up to a constant, in place of the noise."""
+    if method.posterior == "lognormal":
+        return noise.mul_(method.scale)
+    return standard_exponential(truncated(method, noise)).log_().div_(float(method.concentration))

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from probattn.options import Count, NonNegative, Options, Positive
-from probattn.sites.building import build
-from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys, build
 
 PosteriorFamily = Literal["weibull", "lognormal"]
 UpwardAxis = Literal["heads", "positions"]

@@ -24,7 +24,7 @@ from torch import Tensor
 from probattn.distributions.log_space import finite_exp
 from probattn.first_order import edges_to, first_order
 from probattn.sites.compiled import site_kernel, sites_compile
-from probattn.sites.layout import Places, cut, part_of
+from probattn.sites.layout import Tile, cut, tile_of
 from probattn.sites.weibull import Drawn, WeibullConstants, draw_gradients, draw_terms, scaled_draw
 
 ADVICE = (
@@ -45,8 +45,8 @@ class Positive:
     @cached_property
     def smallest(self) -> list[float]:
         """The smallest number of each row."""
-        least: list[float] = self.values.flatten(1).amin(dim=1).tolist() if self.values.numel() else []
-        return least
+        minima: list[float] = self.values.flatten(1).amin(dim=1).tolist() if self.values.numel() else []
+        return minima
 
 
 class WeibullDraw(NamedTuple):
@@ -84,12 +84,6 @@ def draw_weibull(
     ``normalise`` is for :math:`W = S / \sum_{keys} S` in place of log S, with :math:`\mu` the log-softmax of what
     stands for it. The gradient needs no maps but these two and ``rise``: k and the noise follow from them. The noise
     does so to :math:`k \epsilon`, so k should not be large.
-
-    Example:
-        >>> mu, u = torch.zeros(1, 1, 1, 2), torch.full((1, 1, 1, 2), 0.5)
-        >>> draw = draw_weibull(mu, None, u, torch.ones(1), None, WeibullConstants(1.5, 0.0, 1.0))
-        >>> draw.value  # k = 1: an exponential variable at its median, log(log 2)
-        tensor([[[[-0.3665, -0.3665]]]])
     """
     return WeibullDraw(*_WeibullDraw.apply(log_mean, rise, uniform, alpha, weight, options, normalise))
 
@@ -119,21 +113,21 @@ class _WeibullDraw(torch.autograd.Function):
         weight = None if weight is None else four_dimensional(weight)
         terms = site_kernel(draw_terms)
         for piece in pieces(log_mean):
-            part, noise = None if rise is None else rise[piece], uniform[piece]
+            rise_tile, noise = None if rise is None else rise[piece], uniform[piece]
             target = None if normalise else value[piece]
-            found = terms(log_mean[piece], part, noise, target, options, alpha is not None)
+            kl_terms = terms(log_mean[piece], rise_tile, noise, target, options, alpha is not None)
             if log_sum is not None:
                 log_sum[piece] = _normalise(value[piece])
-            if alpha is None or slope is None or found is None:
+            if alpha is None or slope is None or kl_terms is None:
                 continue
-            surprise, others = found
+            surprise, others = kl_terms
             if weight is not None:
-                surprise.mul_(part_of(weight, piece))
-                others.mul_(part_of(weight, piece))
-            own = part_of(slope, piece)  # of kl by alpha
-            surprise = surprise.sum_to_size(own.shape)
-            own += surprise
-            pull = (surprise * part_of(alpha, piece)).flatten(1).sum(dim=1)
+                surprise.mul_(tile_of(weight, piece))
+                others.mul_(tile_of(weight, piece))
+            slope_tile = tile_of(slope, piece)  # of kl by alpha
+            surprise = surprise.sum_to_size(slope_tile.shape)
+            slope_tile += surprise
+            pull = (surprise * tile_of(alpha, piece)).flatten(1).sum(dim=1)
             kl[piece[0]] += others.flatten(1).sum(dim=1).add_(pull)
         ctx.set_materialize_grads(False)
         ctx.options, ctx.alpha_shape = options, shape
@@ -164,14 +158,14 @@ class _WeibullDraw(torch.autograd.Function):
             share: Tensor | None = None
             if grad_kl is not None:
                 share = grad_kl[piece[0]].view(-1, 1, 1, 1)
-                share = share if weight is None else share * part_of(weight, piece)
+                share = share if weight is None else share * tile_of(weight, piece)
             items: list[Any] = [None if item is None else item[piece] for item in maps]
             drawn = Drawn(*items)
             pull, centre = None if grad_value is None else grad_value[piece], None
             if pull is not None and drawn.log_sum is not None:
                 pull = pull * drawn.value
                 centre = pull.sum(dim=-1, keepdim=True)
-            pulls = pull, share, None if alpha is None else part_of(alpha, piece)
+            pulls = pull, share, None if alpha is None else tile_of(alpha, piece)
             grads = grad_mean[piece], None if grad_rise is None else grad_rise[piece]
             gradients(drawn, pulls, centre, grads, ctx.options)
             if drawn.log_sum is not None:  # from the log-softmax back
@@ -233,7 +227,7 @@ def four_dimensional(tensor: Tensor) -> Tensor:
     return tensor.view((1,) * (4 - tensor.dim()) + tensor.shape)
 
 
-def pieces(values: Tensor) -> Iterator[Places]:
-    """Places of a map that stay in a cache; the whole of it off the CPU, where launching kernels is what costs."""
+def pieces(values: Tensor) -> Iterator[Tile]:
+    """Tiles of a map that stay in a cache; the whole of it off the CPU, where launching kernels is what costs."""
     rows = max(1, CPU_PIECE // max(1, values.shape[-1]))
     return cut(values.shape, rows if values.device.type == "cpu" else max(1, values.shape[:3].numel()))

@@ -1,7 +1,10 @@
-"""Hooks of modules that a pass must respect."""
+"""Hooks of modules that a pass must respect, and whether the call that ran a pre-hook is still running."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -35,3 +38,25 @@ def _collects_maps(hook: Any) -> bool:
 
 def _is_of_transformers(hook: Any) -> bool:
     return (getattr(hook, "__module__", None) or "").startswith("transformers.")
+
+
+HOOKED = inspect.getfile(nn.Module)
+"""The file of torch whose frames call hooks: one that called a pre-hook lasts until the module's forward has ended."""
+
+
+def hooked_call() -> FrameType | None:
+    """The frame of the module's call in whose pre-hook this runs; None outside a hook."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != HOOKED:
+        frame = frame.f_back
+    return frame
+
+
+def is_running(call: FrameType | None) -> bool:
+    """Whether a call is one of those that this thread is in; True for None, a state that no call has left."""
+    frame: FrameType | None = None if call is None else sys._getframe(1)
+    while frame is not call:
+        if frame is None:
+            return False
+        frame = frame.f_back
+    return True

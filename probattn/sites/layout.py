@@ -13,7 +13,7 @@ from torch import Tensor
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.sites.bayesian import KLReduction
 
-Places = tuple[slice, slice, slice]
+Tile = tuple[slice, slice, slice]
 """Rows of the batch, heads and queries."""
 
 
@@ -109,22 +109,19 @@ def by_head(values: Tensor, num_heads: int) -> Tensor:
     return (values if repeats == 1 else values.repeat_interleave(repeats, dim=1)).unsqueeze(2)
 
 
-def cut(shape: Sequence[int], rows: int) -> Iterator[Places]:
-    """Places that take up a map ``[B, H, T, S]`` in the order of its rows, about so many rows at a time.
-
-    They are of several data, of several heads of one, or of one head.
-    """
+def cut(shape: Sequence[int], rows: int) -> Iterator[Tile]:
+    """Tiles of a map ``[B, H, T, S]`` in the order of its rows: several data, several heads of one, or of one head."""
     batch, heads, queries = shape[:3]
     data = max(1, rows // max(1, heads * queries))
     some, few = max(1, rows // max(1, queries)), max(1, min(rows, queries))
     starts = product(range(0, batch, data), range(0, heads, some), range(0, queries, few))
-    for place in starts:
-        sizes = zip(place, (data, some, few), (batch, heads, queries), strict=True)
+    for corner in starts:
+        sizes = zip(corner, (data, some, few), (batch, heads, queries), strict=True)
         first, second, third = (slice(start, min(start + step, end)) for start, step, end in sizes)
         yield first, second, third
 
 
-def part_of(tensor: Tensor, places: Places) -> Tensor:
-    """The part of a tensor ``[B | 1, H | 1, T | 1, S]`` that some places of a map meet."""
-    sizes = zip(places, tensor.shape[:3], strict=True)
-    return tensor[tuple(place if size > 1 else slice(None) for place, size in sizes)]
+def tile_of(tensor: Tensor, tile: Tile) -> Tensor:
+    """The part of a tensor ``[B | 1, H | 1, T | 1, S]`` that a tile of a map meets."""
+    sizes = zip(tile, tensor.shape[:3], strict=True)
+    return tensor[tuple(rows if size > 1 else slice(None) for rows, size in sizes)]

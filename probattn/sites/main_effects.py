@@ -56,8 +56,11 @@ def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
     """Var[x] and Var[f] for weights of E[S], ``[N]``, and scales or concentrations of S, ``[N]`` or a number."""
     inside = spread.clamp(*CONCENTRATIONS) if spread.dim() else spread
     table = torch.from_numpy(_table(noise, None if spread.dim() else float(spread))).to(weights)
-    places = _places(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS), _places(inside.log(), SPREAD_ENDS)
-    grid = torch.stack(torch.broadcast_tensors(*places), dim=-1)
+    coordinates = (
+        _coordinates(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS),
+        _coordinates(inside.log(), SPREAD_ENDS),
+    )
+    grid = torch.stack(torch.broadcast_tensors(*coordinates), dim=-1)
     log_ratio, log_first = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)[
         0, :, 0
     ]
@@ -70,8 +73,8 @@ def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
     return Variance(first, (log_ratio + log_first).exp().clamp_min(LEAST))
 
 
-def _places(values: Tensor, ends: tuple[float, float]) -> Tensor:
-    """Places of a grid between -1 and 1."""
+def _coordinates(values: Tensor, ends: tuple[float, float]) -> Tensor:
+    """Coordinates in a grid, from -1 to 1."""
     return (values - ends[0]) * (2 / (ends[1] - ends[0])) - 1
 
 

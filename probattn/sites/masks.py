@@ -64,7 +64,7 @@ class AttentionMask(Layout):
     @cached_property
     def additive(self) -> Tensor:
         """Float32 of ``valid``'s shape: 0 where valid, :data:`MASKED_SCORE` elsewhere."""
-        return self._as_valid((~self._distinct).float().mul_(MASKED_SCORE))
+        return (~self._distinct).float().mul_(MASKED_SCORE).expand(self.valid.shape)
 
     @cached_property
     def rows_alike(self) -> bool:
@@ -76,7 +76,7 @@ class AttentionMask(Layout):
     @cached_property
     def valid_weight(self) -> Tensor:
         """``valid`` as float32 0/1 factors."""
-        return self._as_valid(self._distinct.float())
+        return self._distinct.float().expand(self.valid.shape)
 
     @cached_property
     def row_weight(self) -> Tensor:
@@ -92,9 +92,6 @@ class AttentionMask(Layout):
     def _distinct(self) -> Tensor:
         """``valid``, one row of it where the others are the same memory."""
         return self.valid[:, :, :1] if self.valid.stride(2) == 0 else self.valid
-
-    def _as_valid(self, values: Tensor) -> Tensor:
-        return values.expand(self.valid.shape)
 
     @cached_property
     def query_weight(self) -> Tensor | None:
@@ -134,7 +131,9 @@ class AttentionMask(Layout):
     def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
         """Log-softmax over the keys of each query of one value a key; 0 at forbidden pairs."""
         rows = slice(0, 1) if self.rows_alike else slice(None)
-        additive, valid = (part[:, :, rows].to(values.dtype) for part in (self.additive, self.valid_weight))
+        additive, valid = (
+            factors[:, :, rows].to(values.dtype) for factors in (self.additive, self.valid_weight)
+        )
         return torch.log_softmax(by_head(values, num_heads) + additive, dim=-1) * valid
 
     @cached_property

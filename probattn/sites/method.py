@@ -1,12 +1,32 @@
-"""Base of the attention methods: options with their stored form, their recipe and their summary."""
+"""Base of the attention methods: options with stored form, recipe and summary, and what builds their modules."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
+
+from torch import nn
 
 from probattn.options import Options, SomeOf
+
+
+@functools.singledispatch
+def build(method: object, num_heads: int, head_dim: int, **options: Any) -> nn.Module:
+    """Makes the module of a method for an attention call of H heads of size D; ``TypeError`` if not registered."""
+    arguments = ", ".join(map(str, (num_heads, head_dim, *options)))
+    raise TypeError(f"{type(method).__name__}: no module is registered that could be built with {arguments}")
+
+
+@functools.singledispatch
+def as_program(model: Any) -> Any:
+    """The Pyro program of a network, chosen by its head; any other model is its own. PEFT's wrapper is its network."""
+    wrapped = getattr(model, "get_base_model", None)
+    if not callable(wrapped):
+        return model
+    return as_program.dispatch(type(wrapped()))(model)
+
 
 Layers = Literal["all", "first", "last"] | SomeOf[int]
 """Layers of each stack: a word, or numbers from 0, negative ones from the end."""
@@ -103,3 +123,15 @@ class Method(Options):
 
 def _word(value: object) -> str:
     return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def check_projections(owner: str, projections: object, choices: Any) -> tuple[str, ...]:
+    """The projections of a method, one name or several, as a tuple; ``ValueError`` for none, unknown or repeated."""
+    names: tuple[Any, ...] = (projections,)
+    if isinstance(projections, Sequence) and not isinstance(projections, str):
+        names = tuple(projections)
+    allowed = get_args(choices)
+    if not names or any(name not in allowed for name in names) or len(set(names)) < len(names):
+        listed = ", ".join(map(repr, allowed))
+        raise ValueError(f"{owner}.projections: expected some of {listed}, each once, got {names!r}")
+    return names

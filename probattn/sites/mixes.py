@@ -60,9 +60,9 @@ class PositionMix(_Mix):
         if row_weight is None:
             weight = self.weight[:length, :length].to(state.dtype)
             return torch.matmul(weight, state) + self.bias[:length, None].to(state.dtype)
-        place = row_weight[:, 0, :, 0].cumsum(dim=1).sub(1).clamp_min(0).long()  # [B, T]
-        weight = self.weight[place[:, :, None], place[:, None, :]].to(state.dtype)  # [B, T, T]
-        bias = self.bias[place][:, None, :, None].to(state.dtype)
+        position = row_weight[:, 0, :, 0].cumsum(dim=1).sub(1).clamp_min(0).long()  # [B, T]
+        weight = self.weight[position[:, :, None], position[:, None, :]].to(state.dtype)  # [B, T, T]
+        bias = self.bias[position][:, None, :, None].to(state.dtype)
         return torch.matmul(weight[:, None], state * row_weight) + bias
 
 
@@ -82,8 +82,8 @@ def mixed_positive(
     heads = len(mixes[0].weight)
     weight = torch.stack([mix.weight for mix in mixes]).to(state.dtype)
     bias = torch.stack([mix.bias for mix in mixes]).to(state.dtype)
-    found = _PositiveMixes.apply(state.reshape(-1, heads, state.shape[2:].numel()), weight, bias)
-    return [item.view(state.shape) for item in found]
+    mixed = _PositiveMixes.apply(state.reshape(-1, heads, state.shape[2:].numel()), weight, bias)
+    return [item.view(state.shape) for item in mixed]
 
 
 def _mixed(weight: Tensor, bias: Tensor, maps: Tensor, out: Tensor | None = None) -> Tensor:
@@ -99,48 +99,48 @@ class _PositiveMixes(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        found = tuple(torch.empty_like(maps) for _ in weight)
+        mixed = tuple(torch.empty_like(maps) for _ in weight)
         for piece in _pieces(maps):
-            for item, own, shift in zip(found, weight, bias, strict=True):
-                _mixed(own, shift, maps[piece], out=item[piece])
+            for item, matrix, shift in zip(mixed, weight, bias, strict=True):
+                _mixed(matrix, shift, maps[piece], out=item[piece])
                 torch.ops.aten.softplus.out(item[piece], out=item[piece])
         ctx.edges = edges_to(maps, weight, bias)
-        ctx.save_for_backward(maps, weight, *found)
-        return found
+        ctx.save_for_backward(maps, weight, *mixed)
+        return mixed
 
     @staticmethod
     @first_order(ADVICE)
     def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        maps, weight, *found = ctx.saved_tensors
+        maps, weight, *mixed = ctx.saved_tensors
         rows = weight.flatten(0, 1)  # [M * H, H]
         to_maps, to_rows, to_bias = torch.empty_like(maps), torch.zeros_like(rows), rows.new_zeros(len(rows))
         negative = rows.neg()
         for piece in _pieces(maps):
-            part = maps[piece]
-            slope = _negative_slopes([item[piece] for item in found], [pull[piece] for pull in pulls])
+            source = maps[piece]
+            slope = _negative_slopes([item[piece] for item in mixed], [pull[piece] for pull in pulls])
             torch.matmul(negative.mT, slope, out=to_maps[piece])
-            to_rows -= torch.matmul(slope, part.mT).sum(dim=0)
+            to_rows -= torch.matmul(slope, source.mT).sum(dim=0)
             to_bias -= slope.sum(dim=(0, 2))
         return to_maps, to_rows.view_as(weight), to_bias.view(weight.shape[:2])
 
 
 def _pieces(maps: Tensor) -> Iterator[tuple[slice, slice, slice]]:
     """Parts of maps ``[N, H, P]`` that stay in a cache, of all heads."""
-    size, heads, places = maps.shape
-    for rows, _, columns in pieces(maps.new_empty(()).expand(size, 1, places, heads)):
+    size, heads, pairs = maps.shape
+    for rows, _, columns in pieces(maps.new_empty(()).expand(size, 1, pairs, heads)):
         yield rows, slice(None), columns
 
 
 def _negative_slopes(softplus: Sequence[Tensor], pulls: Sequence[Tensor]) -> Tensor:
     """The pulls ``[N, H, P]`` of M softplus back at their arguments, with the other sign, ``[N, M * H, P]``."""
-    size, heads, places = softplus[0].shape
-    slopes = softplus[0].new_empty(size, len(softplus) * heads, places)
-    parts = slopes.chunk(len(softplus), dim=1)
-    for part, item in zip(parts, softplus, strict=True):
-        torch.neg(item, out=part)
+    size, heads, pairs = softplus[0].shape
+    slopes = softplus[0].new_empty(size, len(softplus) * heads, pairs)
+    chunks = slopes.chunk(len(softplus), dim=1)
+    for chunk, item in zip(chunks, softplus, strict=True):
+        torch.neg(item, out=chunk)
     slopes.expm1_()
-    for part, pull in zip(parts, pulls, strict=True):
-        part.mul_(pull)
+    for chunk, pull in zip(chunks, pulls, strict=True):
+        chunk.mul_(pull)
     return slopes
 
 

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probattn.sites.alignment import AlignmentAttention
+from probattn.sites.answers import Attending
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import refuse_repeated
 from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
 from probattn.sites.repulsive import RepulsiveAttention
-from probattn.sites.site import AttentionSite, SiteSpec, refuse_tracing
-from probattn.sites.tiled_posterior import Attending
+from probattn.sites.site import AttentionSite, LatentSite, SiteSpec, refuse_tracing
+from probattn.sites.upward import UpwardChain
 
 _ELSEWHERE: Mapping[type, str] = {
     RepulsiveAttention: "keep torch.nn.MultiheadAttention and move what probattn.particles.head_slices gives, or ",
@@ -75,18 +76,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         method: BayesianAttention | None = None,
         site: str | None = None,
     ) -> None:
+        appended = add_bias_kv, add_zero_attn
         super().__init__(
-            embed_dim,
-            num_heads,
-            dropout=dropout,
-            bias=bias,
-            add_bias_kv=add_bias_kv,
-            add_zero_attn=add_zero_attn,
-            kdim=kdim,
-            vdim=vdim,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
+            embed_dim, num_heads, dropout, bias, *appended, kdim, vdim, batch_first, device, dtype
         )
         options = BayesianAttention() if method is None else method
         if not isinstance(options, BayesianAttention):
@@ -149,14 +141,14 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         if self.site is None and not self._pyro_name:
             refuse_repeated(self.site_name)
         batched = query.dim() == 3
-        own_padding = query is key and key_padding_mask is not None
+        self_padding = query is key and key_padding_mask is not None
         if not batched:
             query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         elif not self.batch_first:
             query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
         q, k, v = self._project(query, key, value)  # [B, T or S, E]
-        mask, bias = self._masks(key_padding_mask, attn_mask, q, k, own_padding)
+        mask, bias = self._masks(key_padding_mask, attn_mask, q, k, self_padding)
         q, k, v = (self._split(tensor) for tensor in (q, k, v))
         weights: Tensor | None
         if need_weights:
@@ -193,12 +185,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         padded = torch.nested.to_padded_tensor(query, 0.0)  # [B, T, E]
         padding = torch.arange(padded.shape[1], device=query.device) >= lengths[:, None]
         output, weights = self.forward(
-            padded,
-            padded,
-            padded,
-            padding,
-            need_weights=need_weights,
-            average_attn_weights=average_attn_weights,
+            padded, padded, padded, padding, need_weights, average_attn_weights=average_attn_weights
         )
         rows = [row[:length] for row, length in zip(output, lengths.tolist(), strict=True)]
         return torch.nested.as_nested_tensor(rows), weights
@@ -209,7 +196,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q, k, v = (F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
+        q, k, v = (
+            F.linear(*arguments) for arguments in zip((query, key, value), weights, biases, strict=True)
+        )
         if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self.bias_k.expand(len(k), -1, -1)], dim=1)
             v = torch.cat([v, self.bias_v.expand(len(v), -1, -1)], dim=1)
@@ -226,30 +215,27 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         attn_mask: Tensor | None,
         query: Tensor,
         key: Tensor,
-        own_padding: bool,
+        self_padding: bool,
     ) -> tuple[AttentionMask | None, Tensor | None]:
         """Torch's masks (True or -inf = forbidden) as validity and a finite bias, padded for appended keys."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-        given_keys = keys - (self.bias_k is not None) - self.add_zero_attn
+        num_keys = keys - (self.bias_k is not None) - self.add_zero_attn
         valid: Tensor | None = None
         bias: Tensor | None = None
         for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
             if mask is None:
                 continue
-            shaped = self._shape_mask(name, mask, batch, queries, given_keys)
-            allowed = ~shaped if shaped.dtype == torch.bool else shaped > -torch.inf
-            allowed = F.pad(allowed, (0, keys - given_keys), value=True)
+            shaped = self._shape_mask(name, mask, batch, queries, num_keys)
+            allowed = F.pad(_allowed(shaped), (0, keys - num_keys), value=True)
             valid = allowed if valid is None else valid & allowed
             if shaped.dtype != torch.bool:
-                added = F.pad(shaped.masked_fill(shaped == -torch.inf, 0.0), (0, keys - given_keys))
+                added = F.pad(shaped.masked_fill(shaped == -torch.inf, 0.0), (0, keys - num_keys))
                 bias = added if bias is None else bias + added
         if valid is None:
             return None, bias
         real: Tensor | None = None
-        if own_padding and key_padding_mask is not None:  # containers of torch give it as a float mask
-            real = (
-                ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask > -torch.inf
-            )
+        if self_padding and key_padding_mask is not None:  # containers of torch give it as a float mask
+            real = _allowed(key_padding_mask)
         return AttentionMask(valid.expand(batch, -1, -1, -1), real), bias
 
     def _shape_mask(self, name: str, mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
@@ -267,6 +253,11 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         raise ValueError(f"MultiheadAttention: expected {name} of shape {shapes}, got {list(mask.shape)}")
 
 
+def _allowed(mask: Tensor) -> Tensor:
+    """Where a mask of torch's, bool or added to scores, forbids nothing."""
+    return ~mask if mask.dtype == torch.bool else mask > -torch.inf
+
+
 def _start_alone(module: nn.Module, _: Iterable[Any]) -> None:
     """Forgets what an interrupted pass left in a chain that this layer has to itself."""
     latent = cast(AttentionSite, module.latent)
@@ -280,3 +271,78 @@ def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_:
     latent_state = {f"{prefix}latent.{name}": tensor for name, tensor in latent.state_dict().items()}
     if not latent_state.keys() & state_dict.keys():
         state_dict.update(latent_state)
+
+
+def link(network: nn.Module, *, together: bool = True) -> nn.Module:
+    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place.
+
+    The layers share one upward path in the order of ``network.modules()``, which must be the order in which the
+    network calls them, each once per forward pass, with as many heads, queries and keys as the first. A
+    ``torch.nn.TransformerEncoder`` or ``TransformerDecoder`` in the network has a path of its own, and so has the
+    decoder's cross attention. Unnamed sites are named after their layers. Sites built with
+    ``BayesianAttention(...).build(...)`` are joined too, where nothing has joined them yet.
+
+    A pass with two calls that have not been linked is refused under :class:`probattn.inference.AttentionGuide` and by
+    the functions that predict.
+
+    Args:
+        network: the container.
+        together: False leaves each layer a path of its own, which is no belief network, and names the sites.
+
+    Returns:
+        The network.
+
+    Raises:
+        ValueError: it holds no such layer, or layers of one path differ in their number of heads.
+
+    Example:
+        >>> import torch
+        >>> layers = torch.nn.ModuleList([MultiheadAttention(8, 2), MultiheadAttention(8, 2)])
+        >>> [layer.site_name for layer in link(layers)]
+        ['0', '1']
+    """
+    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, MultiheadAttention)}
+    within = {id(layer.latent) for layer in layers.values()}
+    sites = {
+        name: site
+        for name, site in network.named_modules()
+        if isinstance(site, LatentSite) and (id(site) in within or site.chain.unlinked)
+    }
+    if not sites:
+        raise ValueError(f"link: expected MultiheadAttention layers in {type(network).__name__}, found none")
+    stacks: dict[object, dict[str, LatentSite]] = {}
+    for name, site in sites.items():
+        stacks.setdefault(_stack(network, name) if together else name, {})[name] = site
+    for stack in stacks.values():
+        _check_heads(stack)
+    for stack in stacks.values():
+        chain = UpwardChain()
+        for site in stack.values():
+            site.join(chain)
+        if len(chain) > 1:
+            network.register_forward_pre_hook(chain.begin)
+            network.register_forward_hook(chain.clear, always_call=True)
+    for name, layer in layers.items():
+        if layer.site is None:
+            layer.site = name or None
+    return network
+
+
+def _check_heads(stack: dict[str, LatentSite]) -> None:
+    """Refuses sites of one path that differ in their number of heads."""
+    (first, expected), *others = ((name, site.spec.num_heads) for name, site in stack.items())
+    for name, number in others:
+        if number != expected:
+            raise ValueError(
+                f"link: expected layers with as many heads, got {expected} in {first!r} and {number} in {name!r}; link "
+                "parts of the network, or link(network, together=False)"
+            )
+
+
+def _stack(network: nn.Module, name: str) -> tuple[str, bool]:
+    """Torch's own stack of layers that holds a site, "" for none, and whether the site is of cross attention."""
+    path = name.split(".")
+    outer = (".".join(path[:length]) for length in range(len(path)))
+    stacks = (nn.TransformerEncoder, nn.TransformerDecoder)
+    stack = next((name for name in outer if isinstance(network.get_submodule(name), stacks)), "")
+    return stack, "multihead_attn" in path

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, Protocol
@@ -56,23 +57,15 @@ class Scratch:
 
     def like(self, tensor: Tensor) -> Tensor:
         """A contiguous tensor of the same shape, type and device, of any values."""
-        memory = self._memory
-        if (
-            memory is None
-            or (memory.dtype, memory.device) != (tensor.dtype, tensor.device)
-            or len(memory) < tensor.numel()
-        ):
-            memory = self._memory = tensor.new_empty(tensor.numel())
-        return memory[: tensor.numel()].view(tensor.shape)
+        memory, size = self._memory, tensor.numel()
+        kind = tensor.dtype, tensor.device
+        if memory is None or (memory.dtype, memory.device) != kind or len(memory) < size:
+            memory = self._memory = tensor.new_empty(size)
+        return memory[:size].view(tensor.shape)
 
 
-class GlobalNoise:
-    """Noise from torch's global generators, the ones that ``pyro.set_rng_seed`` sets.
-
-    On a CPU they give each tensor its seed. A checkpoint therefore needs the state of torch's generators alone.
-    """
-
-    draws = 1
+class _Source(ABC):
+    """Uniform and normal numbers from one function of the kind."""
 
     def uniform(self, like: Tensor) -> Tensor:
         """Uniform(0, 1) numbers of ``like``'s shape, dtype and device; 0 is possible, 1 is not."""
@@ -81,6 +74,18 @@ class GlobalNoise:
     def normal(self, like: Tensor) -> Tensor:
         """N(0, 1) numbers of ``like``'s shape, dtype and device."""
         return self._make("normal", like)
+
+    @abstractmethod
+    def _make(self, kind: Kind, like: Tensor) -> Tensor: ...
+
+
+class GlobalNoise(_Source):
+    """Noise from torch's global generators, the ones that ``pyro.set_rng_seed`` sets.
+
+    On a CPU they give each tensor its seed. A checkpoint therefore needs the state of torch's generators alone.
+    """
+
+    draws = 1
 
     def rows(self, kind: Kind, like: Tensor) -> Rows | None:
         """The numbers that :meth:`uniform` or :meth:`normal` would give, by row; None where torch makes them."""
@@ -98,7 +103,7 @@ class GlobalNoise:
         return (int(torch.randint(2**63 - 1, (), dtype=torch.int64)),)
 
 
-class SeededNoise:
+class SeededNoise(_Source):
     """Noise with one seed per draw, for draws folded into the batch.
 
     The leading dimension holds P draws of B rows each, draw after draw. Draw p takes its numbers from streams of its
@@ -138,14 +143,6 @@ class SeededNoise:
         """P, the number of draws folded into the batch, draw after draw."""
         return len(self._seeds)
 
-    def uniform(self, like: Tensor) -> Tensor:
-        """Uniform(0, 1) numbers of ``like``'s shape, dtype and device; rows are split evenly over the draws."""
-        return self._make("uniform", like)
-
-    def normal(self, like: Tensor) -> Tensor:
-        """N(0, 1) numbers of ``like``'s shape, dtype and device; rows are split evenly over the draws."""
-        return self._make("normal", like)
-
     def rows(self, kind: Kind, like: Tensor) -> Rows | None:
         """The numbers that :meth:`uniform` or :meth:`normal` would give, by row; None where torch makes them."""
         if not _is_seeded(like) or not len(like) or len(like) % self.draws or any(self._mirrored):
@@ -157,19 +154,19 @@ class SeededNoise:
         scratch = self.scratch or Scratch()
         noise = scratch.like(like)
         self._calls += 1
-        draws = zip(self._parts(noise), self._seeds, self._generators, self._mirrored, strict=True)
-        for part, seed, generator, mirrored in draws:
+        draws = zip(self._chunks(noise), self._seeds, self._generators, self._mirrored, strict=True)
+        for chunk, seed, generator, mirrored in draws:
             if _is_seeded(like):
-                _fill(kind, part, (seed, self._calls))
+                _fill(kind, chunk, (seed, self._calls))
             elif kind == "uniform":
-                part.uniform_(generator=generator)
+                chunk.uniform_(generator=generator)
             else:
-                part.normal_(generator=generator)
+                chunk.normal_(generator=generator)
             if mirrored:  # the largest number below 1 becomes 0, and 0 that number
-                part.neg_().add_(0.0 if kind == "normal" else 1 - torch.finfo(like.dtype).eps / 2)
+                chunk.neg_().add_(0.0 if kind == "normal" else 1 - torch.finfo(like.dtype).eps / 2)
         return noise
 
-    def _parts(self, noise: Tensor) -> tuple[Tensor, ...]:
+    def _chunks(self, noise: Tensor) -> tuple[Tensor, ...]:
         rows, draws = noise.shape[0], self.draws
         if rows % draws:
             raise ValueError(
@@ -186,7 +183,7 @@ _GAMMA = _signed(0x9E3779B97F4A7C15)
 _ODD = (_signed(0xD1B54A32D192ED03), _signed(0xABC98388FB8FAC03))
 
 
-class PlacedNoise:
+class PlacedNoise(_Source):
     r"""Noise that is a function of its place: of row, head, query and key, whichever of them a call computes.
 
     A network that keeps earlier tokens in a cache meets the same numbers as one that computes them again. A query's
@@ -210,32 +207,22 @@ class PlacedNoise:
         self._keys, self._origin, self._calls = keys, origin, 0
         self.draws = draws
 
-    def uniform(self, like: Tensor) -> Tensor:
-        """Uniform(0, 1) numbers of ``like``'s shape ``[R, H, T, S]``, dtype and device."""
+    def _make(self, kind: Kind, like: Tensor) -> Tensor:
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
-        self._rows("uniform", like)(0, noise.flatten(0, -2))
+        self.rows(kind, like)(0, noise.flatten(0, -2))
         return noise
 
-    def normal(self, like: Tensor) -> Tensor:
-        """N(0, 1) numbers of ``like``'s shape, dtype and device, by the inverse of the distribution function."""
-        noise = torch.empty_like(like, memory_format=torch.contiguous_format)
-        self._rows("normal", like)(0, noise.flatten(0, -2))
-        return noise
-
-    def rows(self, kind: Kind, like: Tensor) -> Rows | None:
-        """The numbers that :meth:`uniform` or :meth:`normal` would give, by row."""
-        return self._rows(kind, like)
-
-    def _rows(self, kind: Kind, like: Tensor) -> Rows:
+    def rows(self, kind: Kind, like: Tensor) -> Rows:
+        """The numbers of a map ``[R, H, T, S]`` by row; normal ones by the inverse of the distribution function."""
         precision = 53 if like.dtype == torch.float64 else 24
         starts, steps = self._streams(like)
         at_once = max(1, _CACHED // max(len(steps), 1)) if like.device.type == "cpu" else max(1, len(starts))
 
         def fill(first: int, noise: Tensor) -> None:
             for begin in range(0, len(noise), at_once):
-                part = slice(begin, begin + at_once)
-                numbers = starts[first + begin : first + begin + len(noise[part]), None] + steps
-                noise[part] = _shifted(_mix(numbers), 64 - precision)
+                chunk = slice(begin, begin + at_once)
+                numbers = starts[first + begin : first + begin + len(noise[chunk]), None] + steps
+                noise[chunk] = _shifted(_mix(numbers), 64 - precision)
             noise.mul_(2.0**-precision)
             if kind == "normal":
                 torch.special.ndtri(noise.add_(2.0 ** -(precision + 1)), out=noise)
@@ -329,22 +316,36 @@ class _Streams:
     def __init__(self, kind: Kind, entropies: Sequence[Sequence[int]], like: Tensor) -> None:
         self._kind, self._entropies = kind, entropies
         self._size = like.numel() // len(entropies)
-        self._place = 0
+        self._position = 0
         self._stream: np.random.Generator | None = None
 
     def __call__(self, first: int, noise: Tensor) -> None:
         flat: np.ndarray = noise.detach().view(-1).numpy()
-        place, done = first * noise.shape[-1], 0
+        position, done = first * noise.shape[-1], 0
         while done < flat.size:
-            inside = place % self._size % _PIECE
-            part = flat[done : done + min(_PIECE - inside, self._size - place % self._size)]
-            if self._stream is None or place != self._place or not inside:
-                self._stream = self._start(place - inside)
+            inside = position % self._size % _PIECE
+            numbers = flat[done : done + min(_PIECE - inside, self._size - position % self._size)]
+            if self._stream is None or position != self._position or not inside:
+                self._stream = self._start(position - inside)
                 _draw(self._stream, self._kind, np.empty(inside, flat.dtype))
-            _draw(self._stream, self._kind, part)
-            done += part.size
-            place = self._place = place + part.size
+            _draw(self._stream, self._kind, numbers)
+            done += numbers.size
+            position = self._position = position + numbers.size
 
-    def _start(self, place: int) -> np.random.Generator:
-        part, inside = divmod(place, self._size)
-        return _stream(self._entropies[part], inside // _PIECE)
+    def _start(self, position: int) -> np.random.Generator:
+        index, inside = divmod(position, self._size)
+        return _stream(self._entropies[index], inside // _PIECE)
+
+
+WORD = 32
+"""Bits of the words in which numpy's seed sequences take integers."""
+
+
+def seed_integers(integers: Sequence[int]) -> tuple[int, ...]:
+    """Integers >= 0 for a numpy seed sequence, which differs wherever they do and are of the same number.
+
+    numpy joins the words of all integers, so that (2^32 + 5, 7) and (5, 7 * 2^32 + 1) would be one seed. Where an
+    integer has several words, their numbers follow; smaller integers stay as they are.
+    """
+    lengths = [max(1, -(-number.bit_length() // WORD)) for number in integers]
+    return tuple(integers) if max(lengths, default=1) == 1 else (*integers, *lengths)

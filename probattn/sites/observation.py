@@ -41,12 +41,7 @@ class ObservationNoise(Options):
 
 @dataclass(frozen=True, eq=False)
 class ObservedNoise:
-    """Noise with its learned scale, in plain numbers.
-
-    Attributes:
-        options: law and degrees of freedom.
-        scale: of each of D numbers, ``[D]``, in units of y.
-    """
+    """Noise with its learned scale of each of D numbers, ``[D]``, in units of y."""
 
     options: ObservationNoise
     scale: Tensor
@@ -69,9 +64,13 @@ class ObservedNoise:
     def log_density(self, residual: Tensor) -> Tensor:
         """Logarithm of the density of a residual of one number, of its shape."""
         scale = self.scale.to(residual)
-        if self.options.family == "normal":
-            return dist.Normal(torch.zeros_like(scale), scale).log_prob(residual)
-        return dist.StudentT(self.options.degrees, torch.zeros_like(scale), scale).log_prob(residual)
+        return _law(self.options, torch.zeros_like(scale), scale).log_prob(residual)
+
+
+def _law(noise: ObservationNoise, location: Tensor, scale: Tensor) -> dist.Normal | dist.StudentT:
+    if noise.family == "normal":
+        return dist.Normal(location, scale)
+    return dist.StudentT(noise.degrees, location, scale)
 
 
 class ObservationScale(nn.Module):
@@ -84,10 +83,7 @@ class ObservationScale(nn.Module):
 
     def forward(self, location: Tensor) -> dist.Normal | dist.StudentT:
         """The law of the observed numbers ``[B, D]`` around their predictions."""
-        scale = self.log_scale.float().exp()
-        if self.noise.family == "normal":
-            return dist.Normal(location, scale)
-        return dist.StudentT(self.noise.degrees, location, scale)
+        return _law(self.noise, location, self.log_scale.float().exp())
 
     def learned(self) -> ObservedNoise:
         """The noise as it is at present."""

@@ -13,17 +13,16 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_reciprocal, log_weibull_sample
-from probattn.distributions.carried import carry_weights, exp_carrying_log
 from probattn.distributions.log_normal import log_normal_loc
 from probattn.distributions.log_space import computing_dtype, standard_exponential
+from probattn.distributions.log_space_distribution import carry_weights, exp_carrying_log
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import WeibullDraw, draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.main_effects import TRUNCATION, Variance, variances
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Noise, Origin
-from probattn.sites.shared import SharedUpward
-from probattn.sites.upward import UpwardCall, UpwardOutputs, with_rows
+from probattn.sites.upward import SharedUpward, UpwardCall, UpwardOutputs, with_rows
 from probattn.sites.weibull import WeibullConstants, prior_terms, raised_log_scale, site_concentration
 
 
@@ -32,8 +31,8 @@ class PosteriorInputs:
     """The attention scores and the upward path of one call, from which q(S) follows.
 
     Values are computed on demand: a model traced without a guide does not compute its posterior. ``origin`` are the
-    places of the first query and the first key in their texts, which a cache makes other than 0; ``known`` is what the
-    upward path gave, where nothing else of the pass is kept.
+    places of the first query and the first key in their texts, which a cache makes other than 0; ``computed`` is what
+    the upward path gave, where nothing else of the pass is kept.
     """
 
     method: BayesianAttention
@@ -43,38 +42,36 @@ class PosteriorInputs:
     origin: Origin = (0, 0)
     shared: SharedUpward | None = None
     draws: int = 1
-    known: UpwardOutputs | None = None
+    computed: UpwardOutputs | None = None
 
     def for_draws(self, shared: SharedUpward, draws: int) -> PosteriorInputs:
         """The same for a prediction whose draws, so many of them folded into the batch, share upward paths."""
         return replace(self, shared=shared, draws=draws)
 
-    def kept(self, phi: Tensor) -> PosteriorInputs:
+    def detached(self, phi: Tensor) -> PosteriorInputs:
         """The same in Phi and what the upward path gave, without gradients: nothing else of the pass is kept."""
-        if self.known is not None:
+        if self.computed is not None:
             return self
-        outputs = (None if item is None else item.detach() for item in (self.concentration, self.scale))
-        known = UpwardOutputs(*outputs)
-        return replace(self, raw=phi.detach(), call=None, shared=None, known=known)
+        outputs = UpwardOutputs(self.concentration, self.scale).detach()
+        return replace(self, raw=phi.detach(), call=None, shared=None, computed=outputs)
 
     @cached_property
     def upward(self) -> UpwardOutputs:
         """Output of the upward path, for all rows of the batch or those of one draw."""
-        if self.known is not None:
-            return self.known
+        if self.computed is not None:
+            return self.computed
         if self.call is None:
             return UpwardOutputs()
-        return (
-            self.call.outputs(len(self.raw))
-            if self.shared is None
-            else self.shared.outputs(self.call, self.draws)
-        )
+        if self.shared is None:
+            return self.call.outputs(len(self.raw))
+        return self.shared.outputs(self.call, self.draws)
 
     @cached_property
     def scores(self) -> Tensor:
         """Phi, raw or normalised, masked; exp(Phi) is E[S] when sigma is 0."""
-        given = self.method.scores == "raw" or self.known is not None
-        return self.raw if given else self.layout.log_softmax(self.raw)
+        if self.method.scores == "raw" or self.computed is not None:
+            return self.raw
+        return self.layout.log_softmax(self.raw)
 
     @cached_property
     def concentration(self) -> Tensor | None:
@@ -102,26 +99,19 @@ class PosteriorInputs:
 
 
 class MeanPoint(NamedTuple):
-    """E[S] of one call.
+    """E[S] of one call, maps ``[B, H, T, S]``."""
 
-    Attributes:
-        value: carries the weights of E[S]; a function of ``log_mean`` in the autograd graph.
-        log_mean: log E[S] up to a constant of each query, which no weight depends on, ``[B, H, T, S]``.
-        weights: the weights of E[S], ``[B, H, T, S]``, without gradient.
-        inputs: the posterior's.
-    """
-
-    value: Tensor
-    log_mean: Tensor
-    weights: Tensor
+    value: Tensor  # carries the weights of E[S]; a function of log_mean in the autograd graph
+    log_mean: Tensor  # up to a constant of each query, which no weight depends on
+    weights: Tensor  # without gradient
     inputs: PosteriorInputs
 
-    def variances(self, places: Tensor) -> Variance:
-        """Of S relative to E[S], and of what S alone does to the weights: at some places of the map, int64 ``[N]``."""
+    def variances(self, indices: Tensor) -> Variance:
+        """Of S relative to E[S], and of what S alone does to the weights: at indices of the flat map, ``[N]``."""
         method, inputs = self.inputs.method, self.inputs
 
         def there(values: Tensor) -> Tensor:
-            return values.detach().reshape(-1)[places].to(computing_dtype(values))
+            return values.detach().reshape(-1)[indices].to(computing_dtype(values))
 
         weights = there(self.weights)
         if method.posterior == "lognormal":
@@ -142,21 +132,28 @@ class SitePosterior:
         observations: number of data that a row of the batch explains, such as the labelled nodes of a graph.
     """
 
+    observations = 1
+    _inputs: PosteriorInputs | None = None
+    _kl: Tensor | None = None
+
     def __init__(self, inputs: PosteriorInputs, prior: Gamma | LogNormal, observations: int = 1) -> None:
-        self._inputs = inputs
-        self._prior = prior
-        self.observations = observations
-        self._kl: Tensor | None = None
+        self._describe(inputs.method, inputs.layout, inputs.raw)
+        self._inputs, self._prior, self.observations = inputs, prior, observations
+
+    def _describe(self, method: BayesianAttention, layout: Layout, like: Tensor) -> None:
+        """Options and layout of a map of ``like``'s shape, type and device."""
+        self._method, self._layout, self._like = method, layout, like
 
     @property
     def inputs(self) -> PosteriorInputs:
         """The options, the scores and the upward path."""
+        assert self._inputs is not None
         return self._inputs
 
     @property
     def call(self) -> UpwardCall | None:
         """The call of the upward path; None without one."""
-        return self.inputs.call
+        return None if self._inputs is None else self._inputs.call
 
     @property
     def prior(self) -> Gamma | LogNormal:
@@ -166,12 +163,12 @@ class SitePosterior:
     @property
     def method(self) -> BayesianAttention:
         """The options."""
-        return self.inputs.method
+        return self._method
 
     @property
     def layout(self) -> Layout:
         """Layout: which entries are valid, and which are normalised together."""
-        return self.inputs.layout
+        return self._layout
 
     @property
     def mask(self) -> AttentionMask | None:
@@ -277,17 +274,17 @@ class SitePosterior:
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
         """Makes a distribution whose standard deviations over means are those of q(S); outlives this object."""
-        return self.inputs.kept(self.inputs.scores).distribution
+        return self.inputs.detached(self.inputs.scores).distribution
 
     @property
     def batch_shape(self) -> torch.Size:
         """Shape of S."""
-        return self.inputs.raw.shape
+        return self._like.shape
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of S."""
-        return self.inputs.raw.dtype
+        return self._like.dtype
 
 
 def _queries(weight: Tensor | None, scores: Tensor) -> Tensor:
@@ -315,12 +312,9 @@ def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Te
     S overwrites the noise, and W the scores.
     """
     method, raw = inputs.method, inputs.raw
-    if (
-        torch.is_grad_enabled()
-        or method.scores == "raw"
-        or raw.dtype != torch.float32
-        or not inputs.layout.keys_last
-    ):
+    if torch.is_grad_enabled() or method.scores == "raw" or not inputs.layout.keys_last:
+        return None
+    if raw.dtype != torch.float32:
         return None
     positive = inputs.upward.positive
     if positive is None or inputs.upward.scale is not None:

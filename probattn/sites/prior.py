@@ -24,11 +24,14 @@ class ContextualPrior(nn.Module):
 
     log_strength: nn.Parameter | None
 
-    def __init__(self, head_dim: int, hidden: int, *, learns_strength: bool = False) -> None:
+    def __init__(self, method: BayesianAttention, head_dim: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(head_dim, hidden)
-        self.output = nn.Linear(hidden, 1, bias=False)  # the softmax over keys would not see a bias
-        self.register_parameter("log_strength", nn.Parameter(torch.zeros(())) if learns_strength else None)
+        self.hidden = nn.Linear(head_dim, method.prior_hidden)
+        self.output = nn.Linear(
+            method.prior_hidden, 1, bias=False
+        )  # the softmax over keys would not see a bias
+        log_strength = nn.Parameter(torch.zeros(())) if method.learns_strength else None
+        self.register_parameter("log_strength", log_strength)
 
     def logits(self, key: Tensor) -> Tensor:
         """The MLP's values of keys ``[..., D]``, before the softmax: ``[...]``, at least in float32."""

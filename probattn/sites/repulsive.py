@@ -1,18 +1,82 @@
-"""Options of repulsive attention: the heads of a projection as particles of one posterior."""
+"""Options of particles, and repulsive attention: the heads of a projection as particles of one posterior."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
-from probattn.options import SomeOf
-from probattn.particles import FusedProjection, HeadSlices, ParticleKernel, UnsmoothedKernel, head_slices
-from probattn.sites.checks import check_parts
-from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys
-from probattn.sites.particle_options import ParticleOptions
+from probattn.options import Natural, NonNegative, Options, Positive, SomeOf
+from probattn.particles import (
+    CosineKernel,
+    FusedProjection,
+    HeadSlices,
+    IdentityKernel,
+    InverseMultiquadric,
+    LinearKernel,
+    MarginalRBF,
+    MedianRBF,
+    ParticleKernel,
+    SlicedRBF,
+    UnsmoothedKernel,
+    head_slices,
+)
+from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys, check_projections
+
+Sampler = Literal["svgd", "spos", "sgld"]
+KernelName = Literal[
+    "median_rbf", "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine", "identity"
+]
+
+_KERNELS: dict[str, Any] = {
+    "median_rbf": MedianRBF,
+    "marginal_rbf": MarginalRBF,
+    "inverse_multiquadric": InverseMultiquadric,
+    "linear": LinearKernel,
+}
+_PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKernel}
+
+
+@dataclass(frozen=True)
+class ParticleOptions(Options):
+    """Options of particles, which :class:`probattn.RepulsiveAttention` and ``EnsembleOptions`` describe for theirs."""
+
+    sampler: Sampler = "svgd"
+    _: KW_ONLY
+    step_size: Positive = 0.1
+    repulsion: NonNegative = 0.01
+    kernel: KernelName = "median_rbf"
+    bandwidth: Positive | None = None
+    offset: NonNegative | None = None
+    prior: Literal["uniform"] | Positive = "uniform"
+    temperature: Literal["datum"] | Positive = 1.0
+    langevin: Positive = 1.0
+    seed: Natural = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, kernels in (("bandwidth", _KERNELS), ("offset", ("cosine",))):
+            if getattr(self, name) is not None and self.kernel not in kernels:
+                owner = type(self).__name__
+                raise ValueError(f"{owner}.{name}: the kernel {self.kernel!r} has none; leave it out")
+
+    @property
+    def couples(self) -> bool:
+        """True if particles act on each other, so that a single particle would have none to repel."""
+        return self.sampler != "sgld" and self.repulsion > 0 and self.kernel != "identity"
+
+    def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:
+        """The kernel that the options name; ``generator`` gives a sliced one its directions."""
+        if self.kernel == "sliced_rbf":
+            return SlicedRBF(generator=generator)
+        if self.kernel == "cosine" and self.offset is not None:
+            return CosineKernel(self.offset)
+        options = {"bandwidth": self.bandwidth} if self.kernel in _KERNELS else {}
+        kernel: ParticleKernel = (_KERNELS | _PLAIN_KERNELS)[self.kernel](**options)
+        return kernel
+
 
 OWNER = "RepulsiveAttention"
 RECORD = "_probattn_heads"
@@ -103,7 +167,7 @@ class RepulsiveAttention(ParticleOptions, Method):
     smoothing: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "projections", check_parts(OWNER, self.projections, Projection))
+        object.__setattr__(self, "projections", check_projections(OWNER, self.projections, Projection))
         super().__post_init__()
 
     def summary(self) -> str:
@@ -118,16 +182,13 @@ class RepulsiveAttention(ParticleOptions, Method):
 
 @dataclass(frozen=True)
 class HeadProjection:
-    """The heads of one projection: attention call ``site`` and ``part``, its ``module`` and the ``path`` from there.
-
-    ``heads`` is H, of a fused projection that of its queries; ``fused`` the part of a weight that makes several.
-    """
+    """The heads of one projection: of attention call ``site``, whose ``module`` holds it below ``path``."""
 
     site: str
     part: Projection
     module: str
     path: str
-    heads: int
+    heads: int  # H; of a fused projection that of its queries
     fused: FusedProjection | None = None
 
     @property

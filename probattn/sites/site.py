@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -13,19 +13,25 @@ from torch.jit._trace import is_tracing
 
 from probattn.checks import check_integer
 from probattn.distributions import LogNormal, Weibull
-from probattn.distributions.carried import carried_log, carried_weights, carries_log
-from probattn.sites.answers import AnsweringPosterior, WeightsPosterior, can_answer_with_weights
+from probattn.distributions.log_space_distribution import carried_log, carried_weights, carries_log
+from probattn.sites.answers import (
+    AnsweringPosterior,
+    Attending,
+    TiledPosterior,
+    WeightsPosterior,
+    can_answer_with_weights,
+    can_tile,
+)
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.building import build
 from probattn.sites.handlers import is_handled
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
+from probattn.sites.method import build
 from probattn.sites.mixes import UpwardMaps
 from probattn.sites.noise import Origin
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import repeat_heads
-from probattn.sites.tiled_posterior import Attending, TiledPosterior, can_tile
 from probattn.sites.upward import UpwardChain
 
 INFER_KEY = "attention"
@@ -57,7 +63,7 @@ class SiteSpec:
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "head_dim"):
-            check_integer("SiteSpec", name, getattr(self, name), least=1)
+            check_integer("SiteSpec", name, getattr(self, name), minimum=1)
 
 
 class LatentSite(nn.Module):
@@ -74,14 +80,9 @@ class LatentSite(nn.Module):
             )
         self.method = method
         self.spec = spec
-        self.prior = (
-            ContextualPrior(spec.head_dim, method.prior_hidden, learns_strength=method.learns_strength)
-            if method.prior == "contextual"
-            else None
-        )
-        self.upward: UpwardMaps | None = None
-        if method.has_upward_path:
-            self.upward = UpwardMaps(method, spec.num_heads, spec.max_positions)
+        self.prior = ContextualPrior(method, spec.head_dim) if method.prior == "contextual" else None
+        longest = spec.max_positions
+        self.upward = UpwardMaps(method, spec.num_heads, longest) if method.has_upward_path else None
         self.chain = UpwardChain(unlinked=True)
         self.positions: list[int] = []
         self.join(self.chain if chain is None else chain)
@@ -256,9 +257,9 @@ def refuse_tracing(name: str) -> None:
 def answer(name: str, posterior: AnsweringPosterior) -> Tensor:
     """What a call makes of the draw that its guide asks for; the posterior, which may outlive it, lets go of it."""
     pyro.sample(name, posterior.prior_event(), infer={INFER_KEY: posterior})
-    found, posterior.answer = posterior.answer, None
-    assert found is not None
-    return found
+    output, posterior.answer = posterior.answer, None
+    assert output is not None
+    return output
 
 
 def log_weights(name: str, value: Tensor) -> Tensor:
@@ -273,12 +274,5 @@ def log_weights(name: str, value: Tensor) -> Tensor:
 
 
 @build.register
-def _site(
-    method: BayesianAttention,
-    num_heads: int,
-    head_dim: int,
-    *,
-    causal: bool = False,
-    max_positions: int | None = None,
-) -> AttentionSite:
-    return AttentionSite(method, SiteSpec(num_heads, head_dim, causal=causal, max_positions=max_positions))
+def _site(method: BayesianAttention, num_heads: int, head_dim: int, **options: Any) -> AttentionSite:
+    return AttentionSite(method, SiteSpec(num_heads, head_dim, **options))

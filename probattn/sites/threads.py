@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections import UserList
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -65,33 +66,17 @@ SHARED_STATE = SharedState()
 """Held while Pyro's parameter store or the modes of modules are other than the process finds them afterwards."""
 
 
-class ThreadList(threading.local, MutableSequence[Any]):
-    """A list of which every thread sees its own, empty at first."""
-
-    def __init__(self) -> None:
-        self._items: list[Any] = []
-
-    def __len__(self) -> int:
-        return len(self._items)
+class ThreadList(threading.local, UserList[Any]):
+    """A list of which every thread sees its own, empty at first; a slice is a plain list."""
 
     def __getitem__(self, index: Any) -> Any:
-        return self._items[index]
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._items[index] = value
-
-    def __delitem__(self, index: Any) -> None:
-        del self._items[index]
+        return self.data[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._items)
+        return iter(self.data)
 
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(self._items)
-
-    def insert(self, index: int, value: Any) -> None:
-        """As a list's."""
-        self._items.insert(index, value)
+        return reversed(self.data)
 
 
 def _thread_list(items: Iterable[Any]) -> ThreadList:

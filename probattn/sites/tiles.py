@@ -11,17 +11,95 @@ softmax is that of the map, and few enough of them to stay in a core's cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
 from probattn.first_order import edges_to, first_order
-from probattn.sites.layout import Layout, Places, cut, part_of
+from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.layout import Layout, Tile, cut, tile_of
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Rows
+from probattn.sites.weibull import constant_slope, constant_terms
+
+
+@dataclass(frozen=True)
+class TileKL:
+    r"""KL of q(S) from the prior, over the pairs of a tile that take part in it.
+
+    .. math::
+        \text{Weibull:}\quad & \alpha (g / k - \log\lambda - \log\beta) + \log k + \beta e^{\mu}
+            + \log\Gamma(\alpha) - g - 1 \\
+        \text{log-normal:}\quad & \log (s_p / s) + [s^2 + (\mu - s^2 / 2 - \log\alpha)^2] / (2 s_p^2) - 1 / 2
+
+    A tile is its raw scores ``[b, h, t, S]``, the logits ``[b, h, S]`` of the prior's concentration alpha, None where
+    that is a constant, and its layout.
+    """
+
+    method: BayesianAttention
+
+    def sums(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor | None]:
+        """The KL ``[b]``, and its gradient by the logits, of their shape."""
+        method, weight = self.method, layout.pair_weight
+        log_alpha = self._log_alpha(scores, logits, layout)
+        if method.posterior == "lognormal":
+            distance = self._distance(scores, log_alpha, weight)
+            terms = log_normal_kl(distance, method.scale, method.prior_scale)
+            slope = distance.mul_(-1 / method.prior_scale**2)
+        else:
+            terms, slope = constant_terms(
+                self._log_mean(scores), log_alpha, float(method.concentration), method.prior_rate
+            )
+        if weight is not None:
+            terms, slope = terms.mul_(weight), slope.mul_(weight)
+        kl = terms.sum(dim=(1, 2, 3))
+        if logits is None:
+            return kl, None
+        if log_alpha.shape[2] == 1:
+            slope = slope.sum(dim=2, keepdim=True)
+        share = log_alpha.exp()
+        if method.log_strength:
+            share.div_(math.exp(method.log_strength))
+        if isinstance(layout, AttentionMask):
+            share = torch.where(layout.valid[:, :, : share.shape[2]], share, 0.0)
+        return kl, (slope - share * slope.sum(dim=-1, keepdim=True)).sum(dim=2)
+
+    def by_scores(self, scores: Tensor, logits: Tensor | None, layout: Layout, share: Tensor) -> Tensor:
+        """Gradient by the scores of a sum of the KLs, each ``share`` ``[b]`` times."""
+        method, weight = self.method, layout.pair_weight
+        log_alpha = self._log_alpha(scores, logits, layout)
+        if method.posterior == "lognormal":
+            slope = self._distance(scores, log_alpha, weight).mul_(1 / method.prior_scale**2)
+        elif method.scores == "raw":
+            slope = constant_slope(scores, log_alpha.exp(), method.prior_rate)
+        else:  # E[S] of a query sums to 1, whatever its scores
+            slope = log_alpha.exp().neg_().expand_as(scores)
+        slope = slope if weight is None else slope * weight
+        slope = slope * share.view(-1, 1, 1, 1)
+        if method.scores == "normalised":
+            slope = slope.addcmul_(torch.softmax(scores, dim=-1), slope.sum(dim=-1, keepdim=True), value=-1)
+        return slope
+
+    def _log_alpha(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> Tensor:
+        log_strength = self.method.log_strength
+        if logits is None:
+            return scores.new_full((1, 1, 1, 1), math.log(self.method.prior_concentration) + log_strength)
+        log_alpha = layout.over_keys(logits, scores.shape[1])
+        return log_alpha + log_strength if log_strength else log_alpha
+
+    def _log_mean(self, scores: Tensor) -> Tensor:
+        return scores if self.method.scores == "raw" else torch.log_softmax(scores, dim=-1)
+
+    def _distance(self, scores: Tensor, log_alpha: Tensor, weight: Tensor | None) -> Tensor:
+        """E[log S] less that of the prior; 0 at pairs that take no part."""
+        distance = log_normal_loc(self._log_mean(scores) - log_alpha, self.method.scale)
+        return distance if weight is None else distance.mul_(weight)
+
 
 ADVICE = (
     "attention in tiles has none; output_attentions=True of a network, or need_weights=True of "
@@ -29,16 +107,6 @@ ADVICE = (
 )
 TILE = 2**17
 """Scores of a tile; a handful of float32 buffers of this size fit a core's second-level cache."""
-
-
-class KLOfTiles(Protocol):
-    """KL of a tile: of raw scores ``[b, h, t, S]``, the prior's logits ``[b, h, S]`` or None, and a layout."""
-
-    def sums(self, scores: Tensor, logits: Tensor | None, layout: Layout) -> tuple[Tensor, Tensor | None]:
-        """The KL ``[b]``, and its gradient by the logits, of their shape."""
-
-    def by_scores(self, scores: Tensor, logits: Tensor | None, layout: Layout, share: Tensor) -> Tensor:
-        """Gradient by the scores of a sum of the KLs, each ``share`` ``[b]`` times."""
 
 
 class Tiled(NamedTuple):
@@ -54,36 +122,27 @@ class Tiled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TiledCall:
-    """What a tiled call needs besides tensors with a gradient.
-
-    Args:
-        layout: the mask, or all pairs.
-        scale: factor of the scores.
-        softcap: soft limit of the scores, or None.
-        rows: the noise, by row of the map.
-        perturb: turns the noise into what is added to the scores, in place.
-        log_sums: whether the log-sum-exp of the scores is needed.
-        kl: KL of a tile, or None where it does not need the tiles.
-        entries: scores of a tile; a row has them all.
-    """
+    """What a tiled call needs besides tensors with a gradient."""
 
     layout: Layout
     scale: float
     softcap: float | None
     rows: Rows
+    """The noise, by row of the map."""
     perturb: Callable[[Tensor], Tensor]
+    """Turns the noise into what is added to the scores, in place."""
     log_sums: bool
-    kl: KLOfTiles | None = None
+    """Whether the log-sum-exp of the scores is needed."""
+    kl: TileKL | None = None
+    """KL of a tile; None where it does not need the tiles."""
     entries: int = field(default_factory=lambda: TILE)
 
-    def layout_of(self, places: Places) -> Layout:
+    def layout_of(self, tile: Tile) -> Layout:
         """The layout of a tile."""
         if not isinstance(self.layout, AttentionMask):
             return self.layout
-        real, (batch, _, queries) = self.layout.query_valid, places
-        return AttentionMask(
-            part_of(self.layout.valid, places), None if real is None else real[batch, queries]
-        )
+        real, (batch, _, queries) = self.layout.query_valid, tile
+        return AttentionMask(tile_of(self.layout.valid, tile), None if real is None else real[batch, queries])
 
 
 def tiled_attention(
@@ -91,19 +150,7 @@ def tiled_attention(
 ) -> Tiled:
     """Attends with noise, differentiable once in the tensors; the derivative of a gradient raises ``RuntimeError``.
 
-    Args:
-        query: ``[B, H, T, D]``, float32 or float64 as all others.
-        key: ``[B, H, S, D]``.
-        value: ``[B, H, S, E]``.
-        bias: additive scores, broadcastable to ``[B, H, T, S]``; None for none.
-        logits: ``[B, H, S]``, handed to the tiles' KL.
-        call: the rest.
-
-    Example:
-        >>> q = torch.zeros(1, 1, 2, 4)
-        >>> call = TiledCall(Layout(), 1.0, None, lambda first, noise: None, torch.zero_, True)
-        >>> tiled_attention(q, q, torch.ones(1, 1, 2, 3), None, None, call).log_sum
-        tensor([[[0.6931, 0.6931]]])
+    ``bias`` is added to the scores ``[B, H, T, S]``; ``logits`` ``[B, H, S]`` are handed to the tiles' KL.
     """
     return Tiled(*_TiledAttention.apply(query, key, value, bias, logits, call))
 
@@ -123,18 +170,18 @@ class _TiledAttention(torch.autograd.Function):
         output = value.new_empty(*query.shape[:3], value.shape[-1])
         log_sum, kl = query.new_zeros(query.shape[:3]), query.new_zeros(len(query))
         slope = None if logits is None else torch.zeros_like(logits)
-        for places in sweep.places():
-            scores, _ = sweep.scores(places)
+        for tile in sweep.tiles():
+            scores, _ = sweep.scores(tile)
             if call.log_sums:
                 # The largest score, less the logarithm of its share.
                 share = torch.softmax(scores, dim=-1).amax(dim=-1).log_()
-                log_sum[places] = scores.amax(dim=-1).sub_(share)
+                log_sum[tile] = scores.amax(dim=-1).sub_(share)
             if call.kl is not None:
-                part, by_logits = call.kl.sums(scores, _heads(logits, places), call.layout_of(places))
-                kl[places[0]] += part
+                tile_kl, by_logits = call.kl.sums(scores, _heads(logits, tile), call.layout_of(tile))
+                kl[tile[0]] += tile_kl
                 if slope is not None and by_logits is not None:
-                    slope[places[:2]] += by_logits
-            output[places] = sweep.weights(places, scores) @ sweep.value[places[:2]]
+                    slope[tile[:2]] += by_logits
+            output[tile] = sweep.weights(tile, scores) @ sweep.value[tile[:2]]
         ctx.call, ctx.edges = call, edges_to(query, key, value, bias, logits)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, bias, logits, output, slope)
@@ -153,29 +200,29 @@ class _TiledAttention(torch.autograd.Function):
         to_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
         to_logits = None if slope is None or grad_kl is None else slope * grad_kl.view(-1, 1, 1)
         pulled = None if grad_output is None else grad_output.contiguous()
-        for places in sweep.places():
-            heads = places[:2]
-            scores, inner = sweep.scores(places)
+        for tile in sweep.tiles():
+            heads = tile[:2]
+            scores, inner = sweep.scores(tile)
             to_scores = torch.zeros_like(scores)
             if grad_log_sum is not None and call.log_sums:
                 share = torch.softmax(scores, dim=-1)
-                torch.mul(share, grad_log_sum[places].unsqueeze(-1), out=to_scores)
+                torch.mul(share, grad_log_sum[tile].unsqueeze(-1), out=to_scores)
             if grad_kl is not None and call.kl is not None:
-                layout, share = call.layout_of(places), grad_kl[places[0]]
-                to_scores += call.kl.by_scores(scores, _heads(logits, places), layout, share)
+                layout, share = call.layout_of(tile), grad_kl[tile[0]]
+                to_scores += call.kl.by_scores(scores, _heads(logits, tile), layout, share)
             if pulled is not None:
-                weights, pull = sweep.weights(places, scores), pulled[places]
+                weights, pull = sweep.weights(tile, scores), pulled[tile]
                 to_value[heads] += weights.transpose(-1, -2) @ pull
                 by_weights = pull @ sweep.value[heads].transpose(-1, -2)
-                by_weights.sub_((pull * output[places]).sum(dim=-1, keepdim=True))
+                by_weights.sub_((pull * output[tile]).sum(dim=-1, keepdim=True))
                 to_scores.addcmul_(by_weights, weights)
             if to_bias is not None:
-                part = part_of(to_bias, places)
-                part += to_scores.sum_to_size(part.shape)
+                bias_tile = tile_of(to_bias, tile)
+                bias_tile += to_scores.sum_to_size(bias_tile.shape)
             if inner is not None and call.softcap is not None:
                 to_scores.mul_(1 - (inner / call.softcap).square_())
-            to_query[places] = (to_scores @ sweep.key[heads]).mul_(call.scale)
-            to_key[heads] += to_scores.transpose(-1, -2) @ sweep.query[places]
+            to_query[tile] = (to_scores @ sweep.key[heads]).mul_(call.scale)
+            to_key[heads] += to_scores.transpose(-1, -2) @ sweep.query[tile]
         return to_query, to_key, to_value, to_bias, to_logits, None
 
 
@@ -193,35 +240,35 @@ class _Sweep:
         self.bias, self.call = bias, call
         self._shape = (*query.shape[:3], key.shape[2])
 
-    def places(self) -> Iterator[Places]:
+    def tiles(self) -> Iterator[Tile]:
         """The tiles in the order of their rows: of several data, of several heads of one, or of one head."""
         return cut(self._shape, max(1, self.call.entries // max(self._shape[3], 1)))
 
-    def scores(self, places: Places) -> tuple[Tensor, Tensor | None]:
+    def scores(self, tile: Tile) -> tuple[Tensor, Tensor | None]:
         """Masked scores of a tile ``[b, h, t, S]``, and those between cap and bias where there is a cap."""
-        scores = self.query[places] @ self.key[places[:2]].transpose(-1, -2)
+        scores = self.query[tile] @ self.key[tile[:2]].transpose(-1, -2)
         inner: Tensor | None = None
         if self.call.softcap is not None:
             inner = scores.div_(self.call.softcap).tanh_().mul_(self.call.softcap)
             scores = inner.clone()
         if self.bias is not None:
-            scores += part_of(self.bias, places)
+            scores += tile_of(self.bias, tile)
         if isinstance(self.call.layout, AttentionMask):
-            scores += part_of(self.call.layout.additive, places)
+            scores += tile_of(self.call.layout.additive, tile)
         return scores, inner
 
-    def weights(self, places: Places, scores: Tensor) -> Tensor:
+    def weights(self, tile: Tile, scores: Tensor) -> Tensor:
         """The weights of a draw, which may overwrite the scores."""
         _, heads, queries, keys = self._shape
         noise = torch.empty_like(scores)
-        first = (places[0].start * heads + places[1].start) * queries + places[2].start
+        first = (tile[0].start * heads + tile[1].start) * queries + tile[2].start
         self.call.rows(first, noise.view(-1, keys))
         weights = torch.softmax(self.call.perturb(noise).add_(scores), dim=-1)
         mask = self.call.layout
         if isinstance(mask, AttentionMask) and mask.has_empty_rows:
-            weights.mul_(part_of(mask.row_weight, places))
+            weights.mul_(tile_of(mask.row_weight, tile))
         return weights
 
 
-def _heads(tensor: Tensor | None, places: Places) -> Tensor | None:
-    return None if tensor is None else tensor[places[:2]]
+def _heads(tensor: Tensor | None, tile: Tile) -> Tensor | None:
+    return None if tensor is None else tensor[tile[:2]]

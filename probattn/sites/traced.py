@@ -16,20 +16,17 @@ from torch import Tensor
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
 from probattn.distributions.log_space import cross_terms, finite_exp, standard_exponential
-from probattn.sites.answers import AnsweringPosterior
+from probattn.sites.answers import AnsweringPosterior, Attending
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
-from probattn.sites.handlers import value_handlers
+from probattn.sites.handlers import refuse_none, refuse_unreached, value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import MASKED_SCORE, AttentionMask
 from probattn.sites.noise import Kind, Noise
 from probattn.sites.posterior import PosteriorInputs, site_uniform
 from probattn.sites.prior import prior_parameters
 from probattn.sites.scores import attention_scores, repeat_heads
-from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite, answer
-from probattn.sites.tiled_posterior import Attending
-from probattn.sites.unreached import refuse_none, refuse_unreached
-from probattn.sites.upward import UpwardChain, UpwardOutputs, UpwardPass
+from probattn.sites.upward import SharedUpward, UpwardChain, UpwardOutputs, UpwardPass
 from probattn.sites.weibull import prior_terms, raised_log_scale, site_concentration
 
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
@@ -37,29 +34,16 @@ _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 
 
 class GraphCall(NamedTuple):
-    """What a call within a graph leaves for its posterior.
-
-    Attributes:
-        method: the options.
-        kl: KL(q || prior) in nats, ``[B]``; None where nobody needs it.
-        phi: Phi without gradient; of one entry where the spread of q(S) is a constant.
-        rise: what the upward path adds to the concentration, without gradient.
-        scale: what it adds to the scale.
-    """
+    """What a call within a graph leaves for its posterior; ``phi`` and ``outputs`` are without gradient."""
 
     method: BayesianAttention
-    kl: Tensor | None
-    phi: Tensor
-    rise: Tensor | None
-    scale: Tensor | None
+    kl: Tensor | None  # KL(q || prior) in nats, [B]; None where nobody needs it
+    phi: Tensor  # of one entry where the spread of q(S) is a constant
+    outputs: UpwardOutputs
 
 
 class GraphPass:
-    """A pass of a guide whose calls may be part of a graph: what they share, and what they leave.
-
-    Args:
-        with_kl: whether the KL is needed.
-    """
+    """A pass of a guide whose calls may be part of a graph: what they share, and what they leave."""
 
     def __init__(self, *, with_kl: bool = True) -> None:
         self.with_kl = with_kl
@@ -82,8 +66,8 @@ class GraphPass:
 def graph_pass() -> GraphPass | None:
     """The pass of the guide whose handlers are active; None without one, or where another handler looks at sites."""
     handlers = value_handlers()
-    found: GraphPass | None = getattr(handlers[0], "graph_pass", None) if len(handlers) == 1 else None
-    return found
+    current: GraphPass | None = getattr(handlers[0], "graph_pass", None) if len(handlers) == 1 else None
+    return current
 
 
 def compiled_pass() -> GraphPass | None:
@@ -97,12 +81,7 @@ def can_trace(site: AttentionSite) -> bool:
 
 
 class GraphMask(Layout):
-    """The validity of pairs, like :class:`AttentionMask`, without questions that only values answer.
-
-    Args:
-        valid: bool ``[B, 1 | H, 1 | T, S]``, True where the query may attend to the key.
-        real: bool ``[B, T]``, True for real queries; None for all.
-    """
+    """The validity of pairs and queries, as of :class:`AttentionMask`, without questions that only values answer."""
 
     def __init__(self, valid: Tensor, real: Tensor | None) -> None:
         self.valid = valid[:, :, :1] if valid.stride(2) == 0 else valid
@@ -169,7 +148,7 @@ def attend_in_graph(
             kl = entries(
                 *prior_parameters(method, site.prior, key, heads, phi.dtype, layout), layout.pair_weight
             )
-        within.calls[name] = GraphCall(method, kl, *_kept(method, phi, outputs))
+        within.calls[name] = GraphCall(method, kl, *_spread(method, phi, outputs))
     return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
 
 
@@ -186,16 +165,13 @@ def _upward(
     return outputs
 
 
-def _kept(
-    method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def _spread(method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs) -> tuple[Tensor, UpwardOutputs]:
     """What the spread of q(S) follows from: where it is a constant, one entry tells all."""
     if outputs.scale is None and (
         method.posterior == "lognormal" or not isinstance(method.concentration, str)
     ):
-        return phi.new_zeros(1, 1, 1, 1), None, None
-    rise, scale = (None if item is None else item.detach() for item in (outputs.concentration, outputs.scale))
-    return phi.detach(), rise, scale
+        return phi.new_zeros(1, 1, 1, 1), UpwardOutputs()
+    return phi.detach(), outputs.detach()
 
 
 Entries = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -241,55 +217,21 @@ def _total(terms: Tensor, weight: Tensor | None) -> Tensor:
 
 
 class GraphPosterior(AnsweringPosterior):
-    """q(S) of a call within a graph: gives it noise, and has its KL once the graph has ended.
-
-    Args:
-        name: name of the site.
-        method: the options.
-        like: of the map's shape, type and device.
-        layout: the mask, or the layout of all pairs.
-        within: where the graph leaves what it finds.
-    """
+    """q(S) of a call within a graph: gives it noise, and has the KL that the graph leaves in ``within`` at its end."""
 
     uses_up_noise: ClassVar[bool] = False
 
     def __init__(
         self, name: str, method: BayesianAttention, like: Tensor, layout: Layout, within: GraphPass
     ) -> None:
-        self._name, self._method, self._like, self._layout, self._within = name, method, like, layout, within
-        self.observations = 1
-        self._kl: Tensor | None = None
-
-    @property
-    def call(self) -> None:
-        """None: the graph has its own path."""
-        return None
+        self._describe(method, layout, like)
+        self._name, self._within = name, within
 
     @property
     def inputs(self) -> PosteriorInputs:
         """What the spread of q(S) follows from."""
         call = self._within.calls[self._name]
-        return PosteriorInputs(call.method, call.phi, known=UpwardOutputs(call.rise, call.scale))
-
-    @property
-    def method(self) -> BayesianAttention:
-        """The options."""
-        return self._method
-
-    @property
-    def layout(self) -> Layout:
-        """Layout: which entries are valid, and which are normalised together."""
-        return self._layout
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of S."""
-        return self._like.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of S."""
-        return self._like.dtype
+        return PosteriorInputs(call.method, call.phi, computed=call.outputs)
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws the noise of S, the answer; the value itself is ``[B, 0]``."""
@@ -305,16 +247,13 @@ class GraphPosterior(AnsweringPosterior):
 
     def kl(self) -> Tensor:
         """KL(q || prior) in nats, ``[B]``."""
-        found = self._within.calls[self._name].kl
-        assert found is not None
-        return found
+        divergence = self._within.calls[self._name].kl
+        assert divergence is not None
+        return divergence
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
         """Makes a distribution whose standard deviations over means are those of q(S)."""
         return self.inputs.distribution
-
-    def _nothing(self) -> Tensor:
-        return self._like.new_empty(self.batch_shape[0], 0)
 
 
 @torch.library.custom_op(

@@ -1,8 +1,9 @@
-"""The deterministic upward path of attention belief networks (Zhang et al. 2021, section 3.2)."""
+"""The deterministic upward path of attention belief networks (Zhang et al. 2021, section 3.2), and what draws share."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor
 
 from probattn.sites.fused import Positive
+from probattn.sites.hooks import hooked_call, is_running
 from probattn.sites.layout import Layout
 from probattn.sites.mixes import UpwardMaps, mixed_positive
-from probattn.sites.running import hooked_call, is_running
 
 Pass = TypeVar("Pass")
 
@@ -30,6 +31,12 @@ class UpwardOutputs:
 
     concentration: Tensor | None = None
     scale: Tensor | None = None
+
+    def detach(self) -> UpwardOutputs:
+        """The same without gradients."""
+        return UpwardOutputs(
+            *(None if item is None else item.detach() for item in (self.concentration, self.scale))
+        )
 
     @cached_property
     def positive(self) -> Positive | None:
@@ -118,11 +125,11 @@ class UpwardChain:
     def remember(self) -> Callable[[], AbstractContextManager[None]]:
         """What puts the pass back, as it is here, around a block that runs again; each time a copy."""
         current = self.current
-        kept = None if current is None else replace(current, outputs=list(current.outputs))
+        snapshot = None if current is None else replace(current, outputs=list(current.outputs))
 
         @contextmanager
         def resume() -> Iterator[None]:
-            copied = None if kept is None else replace(kept, outputs=list(kept.outputs))
+            copied = None if snapshot is None else replace(snapshot, outputs=list(snapshot.outputs))
             with swapped(self._passes, copied):
                 yield
 
@@ -159,17 +166,19 @@ class UpwardChain:
         swept = all(maps.scale is None for maps in self._maps)
         (state,) = mixed_positive([self._maps[-1].hidden], state, weight, swept=swept)
         outputs: list[UpwardOutputs | None] = []
-        for place in reversed(range(len(self._maps))):
-            maps, below = self._maps[place], self._maps[place - 1] if place else None
-            mixes = {"concentration": maps.concentration, "scale": maps.scale}
-            asked = {name: mix for name, mix in mixes.items() if mix is not None}
-            if below is not None:
-                asked["hidden"] = below.hidden
-            found = dict(
-                zip(asked, mixed_positive(list(asked.values()), state, weight, swept=swept), strict=True)
+        for position in reversed(range(len(self._maps))):
+            maps, below = self._maps[position], self._maps[position - 1] if position else None
+            candidates = {
+                "concentration": maps.concentration,
+                "scale": maps.scale,
+                "hidden": None if below is None else below.hidden,
+            }
+            mixes = {name: mix for name, mix in candidates.items() if mix is not None}
+            mixed = dict(
+                zip(mixes, mixed_positive(list(mixes.values()), state, weight, swept=swept), strict=True)
             )
-            state = found.pop("hidden", state)
-            outputs.append(UpwardOutputs(**found))
+            state = mixed.pop("hidden", state)
+            outputs.append(UpwardOutputs(**mixed))
         return outputs[::-1]
 
 
@@ -245,3 +254,55 @@ def with_rows(tensor: Tensor | None, rows: int) -> Tensor | None:
     return (
         tensor[:rows] if len(tensor) > rows else tensor.repeat(rows // len(tensor), *[1] * (tensor.dim() - 1))
     )
+
+
+@dataclass
+class _SharedPath:
+    """One chain's path over a batch: the scores of its first call, the current pass, the outputs of its calls."""
+
+    scores: Tensor
+    current: weakref.ref[UpwardPass]
+    alike: bool = True
+    outputs: dict[int, UpwardOutputs] = field(default_factory=dict)
+
+
+class SharedUpward:
+    """The upward path of a batch whose draws are predicted one after another, or folded into the batch.
+
+    Nothing is drawn before a chain's first call, so in a network without other randomness its scores, and with them
+    all outputs of the path, are the same for every draw. That is compared, not assumed: where scores differ, as where
+    another chain draws first (a decoder's under its encoder's), every draw has a path of its own.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[UpwardChain, _SharedPath] = {}
+
+    def outputs(self, call: UpwardCall, draws: int) -> UpwardOutputs:
+        """Maps of B rows where all P draws are alike, else of P * B; ``ValueError`` without P draws in the batch."""
+        current = call.started
+        scores = current.scores
+        if not len(scores) or len(scores) % draws:
+            raise ValueError(
+                f"expected a batch of {draws} draws folded into its first dimension, got {len(scores)} rows; predict "
+                "with chunk_size=1 where the rows of the inputs are not those of the attention"
+            )
+        rows = len(scores) // draws
+        path = self._paths.get(call.chain)
+        if path is None or path.current() is not current:
+            path = self._started(path, scores.unflatten(0, (draws, rows)), weakref.ref(current))
+            self._paths[call.chain] = path
+        if not path.alike:
+            return call.outputs(len(scores))
+        if call.position not in path.outputs:
+            path.outputs[call.position] = call.outputs(rows)
+        return path.outputs[call.position]
+
+    def _started(
+        self, path: _SharedPath | None, scores: Tensor, current: weakref.ref[UpwardPass]
+    ) -> _SharedPath:
+        if path is not None and path.alike and all(torch.equal(score, path.scores) for score in scores):
+            path.current = current
+            return path
+        if all(torch.equal(score, scores[0]) for score in scores[1:]):
+            return _SharedPath(scores[0].clone(), current)  # a draw may overwrite its scores
+        return _SharedPath(scores[0], current, alike=False)

@@ -66,24 +66,17 @@ class WeibullConstants:
 
         It is one of those of ``reciprocal_gamma_1p``; None where 1 / k may exceed them.
         """
-        least_k = self.rho * smallest + self.floor
-        return next((bound for bound in RECIPROCAL_GAMMA_BOUNDS if least_k * bound >= 1), None)
+        smallest_k = self.rho * smallest + self.floor
+        return next((bound for bound in RECIPROCAL_GAMMA_BOUNDS if smallest_k * bound >= 1), None)
 
 
 class Drawn(NamedTuple):
-    """What the gradient of a draw follows from.
-
-    Attributes:
-        log_mean: log E[S], ``[B, H, T, S]``.
-        rise: what the upward path gives; None where k does not depend on it.
-        value: the weights W, or log(-log u) of a draw that was not normalised.
-        log_sum: log-sum-exp of log S, ``[B, H, T, 1]``; None for a draw that was not normalised.
-    """
+    """What the gradient of a draw follows from, ``[B, H, T, S]``."""
 
     log_mean: Tensor
-    rise: Tensor | None
-    value: Tensor
-    log_sum: Tensor | None
+    rise: Tensor | None  # what the upward path gives; None where k does not depend on it
+    value: Tensor  # the weights W, or log(-log u) of a draw that was not normalised
+    log_sum: Tensor | None  # of S over keys [B, H, T, 1]; None for a draw that was not normalised
 
 
 def concentration(mean: Tensor, rise: Tensor | None, constants: WeibullConstants) -> Tensor:

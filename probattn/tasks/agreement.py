@@ -60,13 +60,7 @@ FREE_UNIFORM = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run with the ratings that were recorded in its training.
-
-    Attributes:
-        folder: the run's.
-        task: the run's.
-        rated: ratings by step, in order.
-    """
+    """A run with the ratings that were recorded in its training, by step and in order."""
 
     folder: Path
     task: AnyProgramTask
@@ -74,11 +68,7 @@ class Recorded:
 
     @classmethod
     def read(cls, folder: Path) -> Recorded:
-        """Reads them.
-
-        Raises:
-            RunError: no run, one whose networks have no lexical probe, or one without recorded ratings.
-        """
+        """Reads them; ``RunError`` for no run, no recorded ratings, or a network without a lexical probe."""
         task = run_task(folder)
         rated = read_ratings(folder)
         if task.no_probe is not None:
@@ -93,11 +83,7 @@ class Recorded:
         return self.rated[max(self.rated)]
 
     def check_beside(self, other: Recorded) -> None:
-        """Makes sure that both rated the same examples.
-
-        Raises:
-            RunError: they did not.
-        """
+        """Raises ``RunError`` unless both rated the same examples."""
         if not self.last.is_of_the_examples_of(other.last):
             raise RunError(
                 f"{other.folder}: expected ratings of the examples of {self.folder}, got others; give both runs the "
@@ -105,11 +91,7 @@ class Recorded:
             )
 
     def check_same(self, other: Recorded, *free: str) -> None:
-        """Makes sure that both are the same run but for the free keys.
-
-        Raises:
-            RunError: they differ in another one.
-        """
+        """Raises ``RunError`` unless both are the same run but for the free keys."""
         check_same_recipe((self.folder, self.task.recipe), (other.folder, other.task.recipe), free)
 
 
@@ -121,20 +103,8 @@ def measure_agreement(
     Always measured are :math:`A(\alpha, \beta)` and :math:`A(\Delta, \beta)`; with a run under uniform attention also
     :math:`A(\alpha, \beta^{\mathrm{uf}})`, :math:`A(\beta^{\mathrm{uf}}, \beta^{\mathrm{px}})` and
     :math:`A(\Delta, \beta^{\mathrm{uf}})`, for which a bag-of-words proxy is trained on the run's data with the
-    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11).
-
-    Args:
-        run: folder of a run that was trained with ``--probe``.
-        uniform: folder of the same run with uniform attention.
-        second: folder of the same run from another seed.
-        quiet: no progress bars.
-
-    Returns:
-        The record.
-
-    Raises:
-        RunError: a folder does not hold what it should, other examples were watched, or a run differs from the
-            first in more than it should.
+    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11). ``RunError`` for a
+    folder without a recorded run, other examples, or a run that differs from the first in more than it should.
     """
     learned = Recorded.read(run)
     if learned.task.recipe.training.early_stopping is not None:
@@ -234,7 +204,7 @@ def _pair(
 ) -> PairAgreement:
     u, v = (ratings[name] for name in pair)
     agreement, tau = rated.agreement(u, v), _tau(rated, u, v)
-    found = (
+    contextualized = (
         {}
         if runs is None
         else {
@@ -243,7 +213,7 @@ def _pair(
             for by, performance in (("", "accuracy"), ("_bleu", "bleu"))
         }
     )
-    return PairAgreement(first=pair[0], second=pair[1], agreement=agreement, tau=tau, **found)
+    return PairAgreement(first=pair[0], second=pair[1], agreement=agreement, tau=tau, **contextualized)
 
 
 def _uniform(learned: Recorded, folder: Path) -> Recorded:
@@ -272,9 +242,9 @@ def _second(learned: Recorded, folder: Path) -> Recorded:
 
 def watched(task: AnyProgramTask) -> Watched:
     """The examples that were looked at in the training of a run."""
-    found = task.data.watched
-    assert found is not None
-    return cast(Watched, found)
+    examples = task.data.watched
+    assert examples is not None
+    return cast(Watched, examples)
 
 
 def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, quiet: bool) -> ProxyProgram:
@@ -298,7 +268,7 @@ def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, quiet: bool) -> Proxy
     return program
 
 
-def agreement_table(found: Agreement) -> Sheet:
+def agreement_table(record: Agreement) -> Sheet:
     """The record as a table for the terminal, without columns that hold nothing, and what its letters mean."""
     heads = (
         "A(u, v)",
@@ -314,27 +284,27 @@ def agreement_table(found: Agreement) -> Sheet:
         (
             f"A({SYMBOLS[item.first]}, {SYMBOLS[item.second]})",
             f"{100 * item.agreement:.1f}%",
-            f"{100 * found.chance:.1f}%",
+            f"{100 * record.chance:.1f}%",
             "" if item.tau is None else f"{100 * item.tau:.1f}",
             _starred(item.xi, 100),
             _starred(item.xi_bleu, 1),
             _starred(item.xi_tau, 100),
             _starred(item.xi_tau_bleu, 1),
         )
-        for item in found.pairs
+        for item in record.pairs
     ]
     shown = [index for index in range(len(heads)) if any(row[index] for row in rows)]
-    kept = tuple(tuple(row[place] for place in shown) for row in rows)
-    return Sheet(tuple(heads[place] for place in shown), (Group("", kept),), notes=(_legend(found),))
+    cells = tuple(tuple(row[column] for column in shown) for row in rows)
+    return Sheet(tuple(heads[column] for column in shown), (Group("", cells),), notes=(_legend(record),))
 
 
-def _legend(found: Agreement) -> str:
+def _legend(record: Agreement) -> str:
     """Words for the letters in use."""
-    used = {rating for item in found.pairs for rating in (item.first, item.second)}
+    used = {rating for item in record.pairs for rating in (item.first, item.second)}
     return ", ".join(f"{symbol} {WORDS[rating]}" for rating, symbol in SYMBOLS.items() if rating in used)
 
 
-def _starred(found: Contextualized | None, scale: float) -> str:
-    if found is None:
+def _starred(value: Contextualized | None, scale: float) -> str:
+    if value is None:
         return ""
-    return f"{scale * found.performance:.1f}{'' if found.reached else '*'}"
+    return f"{scale * value.performance:.1f}{'' if value.reached else '*'}"

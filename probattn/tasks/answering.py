@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
+from probattn.files.durable import write_atomically
+from probattn.files.spreadsheets import escaped
 from probattn.options import DrawingOptions, Uncertainty
 from probattn.tasks.errors import RunError
 
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
     from probattn.report import Sheet
     from probattn.tasks.held_out import HeldOut
 
+PREDICTIONS = "predictions.csv"
+"""The predictions of an evaluation, in the folder of its run."""
 DIGITS = 6
 """Digits behind the point of figures in answers."""
 
@@ -223,6 +230,35 @@ def required(capability: Capability | str, run: Path) -> Capability:
     if isinstance(capability, str):
         raise RunError(f"{run}: {capability}")
     return capability
+
+
+def write_predictions(run: Path, rows: Iterable[Mapping[str, Any]], inputs: Sequence[str]) -> None:
+    """Writes the predictions of a run's network for all examples that were measured, one a row.
+
+    Args:
+        run: its folder.
+        rows: values by column; lists and objects are written as JSON.
+        inputs: columns of the inputs, which are written as they are; of other columns values that a spreadsheet would
+            take for a formula are escaped.
+    """
+    written = [
+        {
+            name: value if name in inputs and isinstance(value, str) else _cell(value)
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in written for name in row)))
+    writer.writeheader()
+    writer.writerows(written)
+    write_atomically(run / PREDICTIONS, file.getvalue().encode(errors="replace"))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, (list, dict, tuple)):
+        return json.dumps(value, ensure_ascii=False)
+    return escaped(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,7 @@ class _TimeLeft(TimeRemainingColumn):
 
 
 class Bars:
-    """A bar for each piece of work.
-
-    Args:
-        console: where they are drawn; None for the error stream.
-    """
+    """A bar for each piece of work, on a console; None for the error stream."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console or Console(file=sys.stderr)

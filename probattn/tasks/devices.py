@@ -18,46 +18,30 @@ _CHOSEN: ContextVar[torch.device | None] = ContextVar("probattn_device", default
 
 def current_device() -> torch.device:
     """The device of networks: the one that :func:`on` names, or else an accelerator, or else the CPU."""
-    chosen = _CHOSEN.get()
-    if chosen is not None:
-        return chosen
+    device = _CHOSEN.get()
+    if device is not None:
+        return device
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return accelerator or torch.device("cpu")
 
 
 @contextmanager
 def on(name: str | None) -> Iterator[None]:
-    """Puts networks on a device in this block.
-
-    Args:
-        name: "cpu", or an accelerator that is there, such as "cuda", "cuda:1" or "mps"; "auto" or None for an
-            accelerator where there is one.
-
-    Raises:
-        RunError: no such device.
-    """
+    """Puts networks on a device in this block, by its name; "auto" or None for an accelerator where there is one."""
     token = _CHOSEN.set(checked(name))
-    chosen = _CHOSEN.get()
+    device = _CHOSEN.get()
     try:
-        if chosen is None or chosen.index is None:
+        if device is None or device.index is None:
             yield
         else:
-            with torch.accelerator.device_index(chosen.index):  # accelerate takes the current one
+            with torch.accelerator.device_index(device.index):  # accelerate takes the current one
                 yield
     finally:
         _CHOSEN.reset(token)
 
 
 def checked(name: str | None) -> torch.device | None:
-    """The device of a name; None for "auto".
-
-    Raises:
-        RunError: no such device.
-
-    Example:
-        >>> checked("cpu"), checked("auto")
-        (device(type='cpu'), None)
-    """
+    """The device of a name; None for "auto", ``RunError`` where the machine has no such device."""
     if name is None or name == AUTO:
         return None
     there = devices()

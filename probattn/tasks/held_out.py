@@ -44,17 +44,10 @@ _ANSWER, _HEAD = TypeAdapter(_Answer), TypeAdapter(dict[str, JsonValue])
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Inputs that a run was not trained on.
+    """Inputs that a run was not trained on, as texts, second texts and names of classes, where these are known.
 
-    Attributes:
-        title: of the data set, for people.
-        role: validation, in_domain, shifted or out_of_domain.
-        source: where they are from.
-        texts: as :meth:`Answering.predict` takes them.
-        pairs: second texts; None where the task has none.
-        labels: names of their classes; None where these are unknown.
-        examples: as the task itself reads them, where a text does not say all; None where it does.
-        known: places of the inputs that are in the training or validation data too.
+    ``examples`` are as the task itself reads them, where a text does not say all; ``seen`` are numbers of the inputs
+    that are in the training or validation data too.
     """
 
     title: str
@@ -64,21 +57,21 @@ class HeldOut:
     pairs: Sequence[str] | None
     labels: Sequence[str] | None
     examples: Sequence[Mapping[str, Any]] | None = None
-    known: Sequence[int] = ()
+    seen: Sequence[int] = ()
 
-    def rows(self, places: Sequence[int]) -> HeldOut:
+    def rows(self, indices: Sequence[int]) -> HeldOut:
         """The inputs at some places, in the order given."""
-        chosen: dict[str, Any] = {
-            name: [values[place] for place in places]
+        fields: dict[str, Any] = {
+            name: [values[index] for index in indices]
             for name in ("texts", "pairs", "labels", "examples")
             if (values := getattr(self, name)) is not None
         }
-        return replace(self, **chosen)
+        return replace(self, **fields)
 
     @property
-    def unknown(self) -> list[int]:
+    def unseen(self) -> list[int]:
         """Places of the other inputs."""
-        return sorted(set(range(len(self.texts))) - set(self.known))
+        return sorted(set(range(len(self.texts))) - set(self.seen))
 
     def shortest_first(self) -> list[int]:
         """Places of the inputs by their length in characters."""
@@ -89,16 +82,10 @@ class HeldOut:
         pairs = None if self.pairs is None else tuple(self.pairs)
         return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs)
 
-    def kept(self, run: Path, key: str, drawing: Drawing) -> list[dict[str, Any]] | None:
-        """Predictions that the run's folder holds; None where there are none of these data, made in this way.
+    def stored(self, run: Path, key: str, drawing: Drawing) -> list[dict[str, Any]] | None:
+        """Predictions of these data, made in this way, that the run's folder holds; None where there are none.
 
-        They hold for the network and the recipe that the folder had when they were made. A damaged file is named, with
-        the line.
-
-        Args:
-            run: the run's folder.
-            key: of the data among those of the task.
-            drawing: how to predict.
+        They hold for the network and the recipe that the folder had when they were made. A damaged file is named.
         """
         file = run / FOLDER / f"{key}.jsonl"
         try:
@@ -120,10 +107,10 @@ class HeldOut:
             return None
         return answers
 
-    def keep(
+    def store(
         self, run: Path, key: str, drawing: Drawing, answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`kept`."""
+        """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`stored`."""
         rows = [{name: answer[name] for name in KEPT} for answer in answers]
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         head = json.dumps({**self._head(run, drawing), ANSWERS: digest(lines)}, ensure_ascii=False)
@@ -136,25 +123,25 @@ class HeldOut:
     def digest(self) -> str:
         """A fingerprint of the inputs and their classes."""
         values = (self.source, *self.texts, *(self.pairs or ()), *(self.labels or ()))
-        parts = [
+        content = [
             *values,
-            *(str(part) for example in self.examples or () for part in map(_named, example.values())),
+            *(str(value) for example in self.examples or () for value in map(_named, example.values())),
         ]
-        return digest(f"{part}\0" for part in parts)
+        return digest(f"{value}\0" for value in content)
 
     def _head(self, run: Path, drawing: Drawing) -> dict[str, Any]:
         """What predictions depend on: the data, the recipe and the network of the run, and the draws."""
         recipe = run / "recipe.yaml"
-        parts = [recipe.read_bytes() if recipe.exists() else b"", _network(run)]
+        contents = [recipe.read_bytes() if recipe.exists() else b"", _network(run)]
         draws = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
-        return {"data": self.digest, "run": digest(parts), **draws}
+        return {"data": self.digest, "run": digest(contents), **draws}
 
     def doubts(self) -> Iterator[str]:
         """What is to be known of the inputs where a promise is tested on them, in sentences."""
-        size, rest = len(self.texts), self.rows(self.unknown)
-        if self.known:
+        size, rest = len(self.texts), self.rows(self.unseen)
+        if self.seen:
             yield (
-                f"{self.source}: {len(self.known):,} of its {size:,} inputs are in the training or validation data too "
+                f"{self.source}: {len(self.seen):,} of its {size:,} inputs are in the training or validation data too "
                 "and are left out."
             )
         copies = rest.as_texts().copies()
@@ -166,10 +153,7 @@ class HeldOut:
 
 
 def network_digest(run: Path, recipe: Any = None) -> str:
-    """A fingerprint of the network in a run's folder: of the sums of its files.
-
-    With a recipe it is also one of how long inputs may be, which changes what the network makes of them.
-    """
+    """A fingerprint of the network in a run's folder and, with a recipe, of how long its inputs may be."""
     sections = {} if recipe is None else {name: getattr(recipe, name) for name in type(recipe).model_fields}
     lengths = [
         f"{name} {value.max_length}" for name, value in sections.items() if hasattr(value, "max_length")

@@ -43,12 +43,7 @@ _SHOWN: ContextVar[_Progress | None] = ContextVar("probattn_progress", default=N
 
 @contextmanager
 def shown(*, quiet: bool = False, console: Console | None = None) -> Iterator[None]:
-    """Shows in this block what :func:`tracked` and :func:`counting` go through; without it they show nothing.
-
-    Args:
-        quiet: show nothing in this block.
-        console: where to; None for the error stream.
-    """
+    """Shows on a console, by default the error stream, what :func:`tracked` and :func:`counting` go through."""
     progress: _Progress | None = None if quiet else _Lines()
     if not quiet and find_spec("rich"):
         from probattn.tasks.bars import Bars
@@ -72,28 +67,13 @@ def note(line: str) -> None:
 
 @contextmanager
 def counting(title: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Yields what is called after each step of some work.
-
-    Args:
-        title: what is being done, for which network and data.
-        total: number of steps; None where it is not known.
-    """
+    """Yields what is called after each of ``total`` steps of some work; None where their number is not known."""
     progress = _SHOWN.get()
     yield (lambda: None) if progress is None else progress.begin(printable(title), total)
 
 
 def tracked(items: Iterable[Item], title: str, total: int | None = None) -> Iterator[Item]:
-    """The items, whose progress is shown where :func:`shown` asks for it.
-
-    Args:
-        items: what is gone through.
-        title: what is done with them, for which network and data.
-        total: their number; None for that of ``items`` where it is known.
-
-    Example:
-        >>> list(tracked([1, 2], "an example"))
-        [1, 2]
-    """
+    """The items, whose progress is shown where :func:`shown` asks for it; ``total`` is by default their number."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with counting(title, total) as done:

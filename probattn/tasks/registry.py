@@ -41,11 +41,7 @@ TASKS: list[type[Task[Any, Any]]] = [
 
 
 def task_class(sections: Mapping[str, Any]) -> type[Task[Any, Any]]:
-    """The task of a recipe, by the keys that stand in it.
-
-    Raises:
-        TypeError: the section of a registered task does not tell its recipes from others.
-    """
+    """The task of a recipe by its keys; ``TypeError`` where a task's section does not tell its recipes from others."""
     for task in TASKS:
         if task.section is None:
             continue
@@ -187,12 +183,7 @@ def load_task(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Task[A
 
 
 def run_task(run: Path | str) -> Task[Any, Any]:
-    """The task of a run folder.
-
-    Raises:
-        RecipeError: its recipe is damaged.
-        RunError: it has none.
-    """
+    """The task of a run folder; ``RecipeError`` where its recipe is damaged, ``RunError`` where it has none."""
     file = Path(run) / RECIPE
     if not file.exists():
         raise RunError(

@@ -50,16 +50,9 @@ class Translated(Record):
 
 @dataclass(frozen=True)
 class Watched:
-    """The examples that are looked at in a training.
+    """The examples that are looked at in a training: tokenized rows, and by row their text and words for people.
 
-    Attributes:
-        options: of the recipe.
-        rows: tokenized examples.
-        collate: rows to batch.
-        text: an example's input, for people, by its row.
-        keys: words of its input.
-        queries: words of its output, or its class alone.
-        bleu: BLEU of the model's translations of all examples; None where there is nothing to translate.
+    ``bleu`` measures the model's translations of all examples; None where there is nothing to translate.
     """
 
     options: ProbeRecipe
@@ -75,11 +68,7 @@ class Watched:
         return DataLoader(self.rows, batch_size=self.options.batch_size, collate_fn=self.collate)
 
     def check(self, model: nn.Module) -> None:
-        """Makes sure, before anything is written, that the network has a probe.
-
-        Raises:
-            RunError: it has none.
-        """
+        """Raises ``RunError``, before anything is written, where the network has no probe."""
         one = DataLoader(Subset(self.rows, [0]), batch_size=1, collate_fn=self.collate)
         try:
             self.rate(model, one)
@@ -96,11 +85,7 @@ class Watched:
         )
 
     def observer(self, folder: Path) -> StepObserver:
-        """Writes the ratings into a run's folder, one file a step.
-
-        Args:
-            folder: the run's.
-        """
+        """Writes the ratings into a run's folder, one file a step."""
         path = folder / FOLDER
 
         def observe(step: int, model: nn.Module) -> None:
@@ -118,46 +103,28 @@ class Watched:
         """Those whose maps are shown: of middling length, whatever they say."""
         lengths = [len(self.rows[row]["input_ids"]) for row in range(len(self.rows))]
         middle = median_low(lengths)
-        chosen = sorted(range(len(lengths)), key=lambda row: abs(lengths[row] - middle))[: self.options.shown]
+        rows = sorted(range(len(lengths)), key=lambda row: abs(lengths[row] - middle))[: self.options.shown]
         return [
             {"row": row, "text": self.text(row), "keys": self.keys(row), "queries": self.queries(row)}
-            for row in chosen
+            for row in rows
         ]
 
 
 def recorded_steps(folder: Path) -> dict[int, Path]:
-    """Files of ratings in a run's folder by step, in order.
-
-    Args:
-        folder: the run's.
-    """
+    """Files of ratings in a run's folder by step, in order."""
     path = folder / FOLDER
     files = [(STEP.fullmatch(file.name), file) for file in path.iterdir()] if path.is_dir() else []
     return dict(sorted((int(match[1]), file) for match, file in files if match is not None))
 
 
 def recorded_bleu(folder: Path) -> dict[int, float]:
-    """BLEU of the watched sentences by step, where it was recorded.
-
-    Args:
-        folder: the run's.
-
-    Raises:
-        RunError: a file is damaged.
-    """
+    """BLEU of the watched sentences by step, where it was recorded; ``RunError`` for a damaged file."""
     files = {step: file.with_suffix(".json") for step, file in recorded_steps(folder).items()}
     return {step: _read(file, TypeAdapter(Translated)).bleu for step, file in files.items() if file.exists()}
 
 
 def read_ratings(folder: Path) -> dict[int, RatedWords]:
-    """Ratings by step, in order, all of the same examples; none where nothing was recorded.
-
-    Args:
-        folder: the run's.
-
-    Raises:
-        RunError: a file is damaged, or the files are of different examples.
-    """
+    """Ratings by step, in order; ``RunError`` for a damaged file, or files of different examples."""
     files = recorded_steps(folder)
     try:
         rated = {step: RatedWords.load(file) for step, file in files.items()}
@@ -172,16 +139,7 @@ def read_ratings(folder: Path) -> dict[int, RatedWords]:
 
 
 def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | None:
-    """Course of attention and probe in a run's training; None where that was not recorded.
-
-    Args:
-        folder: the run's.
-        model: whose training it was.
-        maps: whether to take maps of single examples along.
-
-    Raises:
-        RunError: a file is damaged, or the files are of different examples.
-    """
+    """Course of attention and probe in a run's training; None where that was not recorded."""
     rated = read_ratings(folder)
     if not rated:
         return None
@@ -211,18 +169,14 @@ def read_dynamics(folder: Path, model: ModelKey, *, maps: bool) -> Dynamics | No
     )
 
 
-def same_examples(found: Sequence[Dynamics | None]) -> tuple[Dynamics, ...]:
-    """Records of a run's networks, without a baseline that was trained elsewhere and watched on other examples.
-
-    Args:
-        found: of each network, the run's own last; None where nothing was recorded.
-    """
-    kept = [item for item in found if item is not None]
+def same_examples(records: Sequence[Dynamics | None]) -> tuple[Dynamics, ...]:
+    """Records of a run's networks, its own last, without a baseline that was watched on other examples."""
+    recorded = [item for item in records if item is not None]
     return tuple(
         item
-        for item in kept
+        for item in recorded
         if (item.examples, item.outputs, item.chance)
-        == (kept[-1].examples, kept[-1].outputs, kept[-1].chance)
+        == (recorded[-1].examples, recorded[-1].outputs, recorded[-1].chance)
     )
 
 
@@ -242,18 +196,13 @@ def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
     records = []
     for step, value in rated.items():
         rows = value.example == words.row
-        attention, mask = (part[rows] for part in value.padded(value.attention))
+        attention, mask = (values[rows] for values in value.padded(value.attention))
         probe = value.padded(value.probe.exp())[0][rows]
         length = int(mask[0].sum())
         records.append(
             WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
         )
-    return WatchedExample(
-        text=words.text,
-        keys=words.keys,
-        queries=words.queries,
-        maps=tuple(records),
-    )
+    return WatchedExample(text=words.text, keys=words.keys, queries=words.queries, maps=tuple(records))
 
 
 def _matrix(values: Tensor) -> tuple[tuple[float, ...], ...]:

@@ -21,10 +21,9 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, extend_manifest, verify_folder
 from probattn.inference.checkpoint import CorruptCheckpointError
 from probattn.models.hosts.card import CARD, evaluations_in, note_evaluations
-from probattn.models.hosts.description import FILE, read_description
+from probattn.models.hosts.description import FILE, WEIGHTS, fill_sites, is_site, read_description
+from probattn.models.hosts.hosting import host_of
 from probattn.models.hosts.pretrained import open_pretrained
-from probattn.models.hosts.record import host_of
-from probattn.models.hosts.weights import WEIGHTS, fill_sites, is_site
 
 LOGGER = logging.getLogger(__name__)
 DRAFT = "_probattn_draft"

@@ -143,10 +143,10 @@ class ProbabilisticTrainer(Checkpoints):
                 check_number(owner, f"{kind}_learning_rate", rate, positive=True)
         for name, number in (("num_samples", num_samples), ("num_data", num_data)):
             if number is not None:
-                check_integer(owner, name, number, least=1)
+                check_integer(owner, name, number, minimum=1)
         check_choice(owner, "prediction", prediction, Prediction)
         if prediction == "moments":
-            check_integer(owner, "num_samples", num_samples, least=2)
+            check_integer(owner, "num_samples", num_samples, minimum=2)
         refuse_model(args[0] if args else kwargs.get("model"))
         refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
         refuse_other_loss(super().compute_loss)

@@ -113,7 +113,7 @@ def triage_run(
     file = output or run / POLICY
     _check_replaced(file)
     tested = held_out["test"]
-    if not tested.unknown:
+    if not tested.unseen:
         raise RunError(
             f"{tested.source}: expected inputs that the run was not trained on, got none but those of its training and "
             "validation data"
@@ -128,7 +128,7 @@ def triage_run(
         for role, value in held_out.items()
     }
     pilot, calibration = judged.pop("validation"), judged.pop("test")
-    calibration = calibration.rows(tested.unknown)
+    calibration = calibration.rows(tested.unseen)
     drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
     policy = calibrate(calibration, pilot, replace(options, **drawn))
     fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
@@ -169,7 +169,7 @@ def _distances_of(
     """How far from the training data held-out inputs are, and the content of a file of what measures that."""
     if novelty is None:
         return {}, None
-    check_size(len(held_out["test"].unknown), novelty)
+    check_size(len(held_out["test"].unseen), novelty)
     read = deciding.features(run)
     distance = FeatureDistance.fit(read(None))
     return {role: distance(read(value).inputs) for role, value in held_out.items()}, distance.dumped()
@@ -225,7 +225,7 @@ def judge(
 
     Like an evaluation, it predicts from the shortest input to the longest, which wastes little on padding.
     """
-    answers = None if again else inputs.kept(run, role, drawing)
+    answers = None if again else inputs.stored(run, role, drawing)
     if answers is None:
         order = inputs.shortest_first()
         predictions = tracked(
@@ -240,7 +240,7 @@ def judge(
             lacking = next((name for name in KEPT if name not in item), None)
             if lacking is not None:
                 raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = inputs.keep(run, role, drawing, [named(objects[index]) for index in range(len(order))])
+        answers = inputs.store(run, role, drawing, [named(objects[index]) for index in range(len(order))])
     return Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
 
 

@@ -41,7 +41,7 @@ from probattn.inference import (
 )
 from probattn.models import Classifier, convert
 from probattn.sites import AttentionSite
-from probattn.sites.tiled_posterior import Attending
+from probattn.sites.answers import Attending
 
 Step = Callable[[], Any]
 DRAWS = 20

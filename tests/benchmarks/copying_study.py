@@ -23,7 +23,8 @@ import typer
 from probattn.files.durable import write_atomically
 from probattn.recipes import ExperimentRecipe, load_any_recipe
 from probattn.tasks import Experiments, evaluate, train
-from probattn.tasks.experiments import ConditionRuns, ExperimentResults, leaders
+from probattn.tasks.experiments import ConditionRuns, ExperimentResults
+from probattn.tasks.experiments.results import leaders
 from probattn.tasks.task import RECIPE
 
 RECIPES = (

@@ -33,9 +33,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide
 from probattn.models import convert, revert
-from probattn.models.hosts.bridges import BRIDGES
 from probattn.models.hosts.discovery import find_calls
 from probattn.models.hosts.dry_run import dry_inputs
+from probattn.models.hosts.eager import BRIDGES
 from probattn.sites import AttentionSite
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,7 +30,7 @@ import typer
 from probattn.data import TextDataset
 from probattn.metrics.functional import calibration_error, entropy, ood_auroc, overconfidence_error
 from probattn.models import head_redundancy, inspect
-from probattn.models.hosts.projections import head_lengths
+from probattn.models.hosts.methods import head_lengths
 from probattn.report import site_heads
 from probattn.tasks import Classification, Network, load_network
 

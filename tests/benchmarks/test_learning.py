@@ -1,38 +1,23 @@
 """The benchmark of learning runs and its file says what was measured; its figures are not judged here."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).with_name("learning.py")
+import learning
+import pytest
+import typer
+from typer.testing import CliRunner
 
 
-def test_a_small_run_without_data_writes_what_it_can(tmp_path: Path) -> None:
-    options = [
-        "--rounds",
-        "2",
-        "--runs",
-        "2",
-        "--width",
-        "4",
-        "--words",
-        "6",
-        "--output",
-        "made/figures.json",
-    ]
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parents[2]), "COLUMNS": "120"}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), *options],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "IBM Model 1 is left out" in done.stdout and "PROBATTN_DATA" in done.stdout
-    content = json.loads((tmp_path / "made" / "figures.json").read_text(encoding="utf-8"))
+def test_a_small_run_without_data_writes_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    file, app = tmp_path / "made" / "figures.json", typer.Typer()
+    app.command()(learning.main)
+    words = f"--rounds 2 --runs 2 --width 4 --words 6 --output {file}"
+    done = CliRunner().invoke(app, words.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "IBM Model 1 is left out" in done.output and "PROBATTN_DATA" in done.output
+    content = json.loads(file.read_text(encoding="utf-8"))
     assert content["ibm_model1"] is None and content["rounds"] == 2
     assert content["padded_texts"]["words"] == 6
     for part, (variant, reference) in {

@@ -11,7 +11,7 @@ from study import interval
 
 from probattn.inference.records import read_records
 from probattn.tasks import load_task, train
-from probattn.tasks.translation import step_seconds
+from probattn.tasks.translation.results import step_seconds
 
 UPDATES = 40
 """Of a network in its turn; their time is the median over records of ten."""

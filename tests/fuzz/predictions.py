@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import shutil
+from functools import cache
 from pathlib import Path
 
 from areas import Area, LostError, check_result
@@ -19,6 +20,7 @@ STARTS = ("=", "+", "-", "@", "\t", "'", "'=", '"', "\r", "", " ")
 """What a cell may begin with that a spreadsheet, or a reader, takes for something else."""
 
 
+@cache
 def _texts_run(scratch: Path) -> Path:
     """A finished run of texts."""
     file, run = scratch / "texts.yaml", scratch / "run"

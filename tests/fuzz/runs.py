@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import pickle
 import random
 import shutil
 import traceback
 from collections import defaultdict
+from functools import cache
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +70,26 @@ def refused(*arguments: object) -> str:
     (line,) = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
     assert line.startswith("error: ")
     return line
+
+
+def started(*arguments: object) -> BaseProcess:
+    """A command in a process of its own, forked from one that has imported the package and done nothing else."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(
+        ["probattn.cli", "probattn.tasks", "probattn.inference", "transformers.trainer"]
+    )
+    process = server.Process(target=_command, args=(list(map(str, arguments)), dict(os.environ)))
+    process.start()
+    return process
+
+
+def _command(arguments: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    null = os.open(os.devnull, os.O_RDWR)
+    torch.set_num_threads(1)  # the pool of a process that was forked may have no threads
+    for stream in (1, 2):
+        os.dup2(null, stream)
+    app(arguments)
 
 
 def overrides(*keys: str) -> list[str]:
@@ -296,6 +319,7 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
     }
 
 
+@cache
 def make_runs(folder: Path) -> dict[str, Path]:
     """Finished runs with their reports, and one of each that was interrupted, by name.
 

@@ -9,6 +9,12 @@ from fuzz import AREAS, fuzz, table
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    """A folder in which the runs are made once."""
+    return tmp_path_factory.mktemp("areas")
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -20,9 +26,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
         pytest.param("results", 20, marks=pytest.mark.slow),
     ],
 )
-def test_no_input_is_lost(name, count, tmp_path, monkeypatch):
+def test_no_input_is_lost(name, count, scratch, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    tally = fuzz(AREAS[name](tmp_path), count, seed=20_000, limit=60.0)
+    tally = fuzz(AREAS[name](scratch), count, seed=20_000, limit=60.0)
     assert not tally.lost, table({name: tally})
     assert tally.tried == count == tally.accepted + tally.refused
     assert tally.accepted and tally.refused

@@ -158,11 +158,11 @@ def test_decoding_with_a_cache_gives_what_decoding_without_gives(name, options):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
-def test_fifty_prompts(name):
+def test_prompts_of_many_lengths(name):
     """Every prompt: with a cache as without, and outside the block as before conversion."""
     net = generator(name)
     plain = probattn.models.revert(generator(name))
-    for start in range(10):
+    for start in (0, 1, 4, 9):
         batch = prompts(rows=5, length=4 + start, seed=100 + start)
         options = {"max_new_tokens": 6}
         torch.manual_seed(start)

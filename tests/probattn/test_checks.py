@@ -15,7 +15,7 @@ WEIGHT = partial(check_number, "Options", "rate", positive=False)
 OPEN = partial(check_share, "Options", "rate", zero=False, one=False)
 HALF_OPEN = partial(check_share, "Options", "rate", one=False)
 SHARE = partial(check_share, "Options", "rate")
-COUNT = partial(check_integer, "Options", "rate", least=2)
+COUNT = partial(check_integer, "Options", "rate", minimum=2)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from probattn.divergences import Critic, Navigator, conditional_transport, sinkh
 from probattn.inference import AttentionELBO, AttentionGuide
 from probattn.models import convert, program_for
 from probattn.sites import AttentionSite, SeededNoise, SiteSpec
-from probattn.sites.tiled_posterior import Attending
+from probattn.sites.answers import Attending
 
 REFUSED = "expected one derivative, got a derivative of a gradient; "
 

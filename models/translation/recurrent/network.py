@@ -6,26 +6,22 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import GenerationMixin
+from transformers import AutoModel, AutoModelForSeq2SeqLM, GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils.generic import ModelOutput
 
 from probattn.models.heads.sequences import Translator
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnEncoderDecoder
+from probattn.models.lstm import OwnEncoderDecoder, check_mask
 from probattn.models.program import Program
-from probattn.models.translation.recurrent.attention import DotAttention
-from probattn.models.translation.recurrent.configuration import RecurrentTranslationConfig
-from probattn.models.translation.recurrent.decoder import (
+from probattn.models.translation.recurrent.attention import DotAttention, RecurrentTranslationConfig
+from probattn.models.translation.recurrent.lstms import (
     DecoderState,
     OutputNetwork,
     RecurrentDecoder,
-    mixture_log_probabilities,
-)
-from probattn.models.translation.recurrent.encoder import (
     RecurrentEncoder,
     RecurrentEncoderOutput,
-    check_mask,
+    mixture_log_probabilities,
 )
 
 
@@ -71,13 +67,7 @@ class RecurrentTranslationOutput(ModelOutput):
     contexts: Tensor | None = None
 
 
-class RecurrentPreTrainedModel(OwnEncoderDecoder):
-    """Base of the networks."""
-
-    config_class = RecurrentTranslationConfig
-
-
-class RecurrentModel(RecurrentPreTrainedModel):
+class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
     """LSTM encoder, LSTM decoder, and the attention between them.
 
     Args:
@@ -90,6 +80,8 @@ class RecurrentModel(RecurrentPreTrainedModel):
         >>> output.contexts.shape, output.last_hidden_state.shape
         (torch.Size([2, 3, 8]), torch.Size([2, 3, 6]))
     """
+
+    config_class = RecurrentTranslationConfig
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__(config)
@@ -183,7 +175,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
         return hidden, states, past
 
 
-class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
+class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
     r"""An LSTM encoder-decoder with dot attention (Luong et al. 2015; Snell et al. 2021, section 2.1 and Eq. 20, 21).
 
     .. math::
@@ -217,6 +209,7 @@ class RecurrentForTranslation(RecurrentPreTrainedModel, GenerationMixin):
         torch.Size([1, 2, 4])
     """
 
+    config_class = RecurrentTranslationConfig
     program_class: ClassVar[type[Program]] = Translator
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:

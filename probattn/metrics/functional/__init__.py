@@ -24,6 +24,9 @@ from probattn.metrics.functional.conformal import (
     conformal_quantile,
     conformal_scores,
     conformal_threshold,
+    interval_coverage,
+    interval_score,
+    interval_stretch,
     prediction_sets,
 )
 from probattn.metrics.functional.domain import (
@@ -35,25 +38,20 @@ from probattn.metrics.functional.domain import (
     ood_auroc,
     ood_fpr,
 )
-from probattn.metrics.functional.entropies import (
+from probattn.metrics.functional.examples import (
     UncertaintyKind,
+    brier_score,
     entropy,
     expected_entropy,
     least_confidence,
+    matthews_correlation,
     mutual_information,
+    negative_log_likelihood,
     predictive_entropy,
     uncertainty,
 )
-from probattn.metrics.functional.heads import (
-    HeadDistance,
-    attention_overlap,
-    head_distance,
-    head_similarity,
-)
+from probattn.metrics.functional.heads import HeadDistance, attention_overlap, head_distance, head_similarity
 from probattn.metrics.functional.inputs import InputKind, draw_probabilities, mean_probabilities
-from probattn.metrics.functional.intervals import interval_coverage, interval_score, interval_stretch
-from probattn.metrics.functional.meteor import find_wordnet, meteor
-from probattn.metrics.functional.repetition import name_coverage, repeated_clauses, repeated_ngrams
 from probattn.metrics.functional.risk_control import (
     ControlledThreshold,
     cheapest_threshold,
@@ -61,8 +59,6 @@ from probattn.metrics.functional.risk_control import (
     error_bound,
     sequence_start,
 )
-from probattn.metrics.functional.rouge import rouge
-from probattn.metrics.functional.scores import brier_score, matthews_correlation, negative_log_likelihood
 from probattn.metrics.functional.selective import (
     CertaintyCriterion,
     RiskCoverage,
@@ -80,7 +76,16 @@ from probattn.metrics.functional.significance import (
     top_two_p_value,
     welch_p_value,
 )
-from probattn.metrics.functional.visual_questions import annotator_accuracy, normal_answer
+from probattn.metrics.functional.texts import (
+    annotator_accuracy,
+    find_wordnet,
+    meteor,
+    name_coverage,
+    normal_answer,
+    repeated_clauses,
+    repeated_ngrams,
+    rouge,
+)
 from probattn.options import ConformalScore
 
 __all__ = [

@@ -8,8 +8,8 @@ from torch import Tensor
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
-    check_known,
-    kept_examples,
+    check_option,
+    label_mask,
     mean_probabilities,
     widened,
 )
@@ -107,11 +107,11 @@ def bin_sums(
     """
     check_n_bins(n_bins)
     mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
-    kept = kept_examples(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
+    mask = label_mask(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
     confidence, predicted = mean.max(dim=-1)
     index = bin_index(confidence, n_bins)  # [N]
     # A sum over members instead of scatter_add: the same on every run on a GPU.
-    members = (index.unsqueeze(-1) == torch.arange(n_bins, device=mean.device)) & kept.unsqueeze(-1)  # [N, M]
+    members = (index.unsqueeze(-1) == torch.arange(n_bins, device=mean.device)) & mask.unsqueeze(-1)  # [N, M]
     correct = members & (predicted == target).unsqueeze(-1)
     confidences = confidence.detach().to(accumulation_dtype(mean.device)).unsqueeze(-1) * members
     return BinSums(members.sum(dim=0), correct.sum(dim=0), confidences.sum(dim=0))
@@ -191,7 +191,7 @@ def calibration_error(
         >>> calibration_error(preds, torch.tensor([1, 0, 1, 1]))
         tensor(0.3750)
     """
-    check_known("norm", norm, CalibrationNorm)
+    check_option("norm", norm, CalibrationNorm)
     sums = bin_sums(
         preds, target, inputs=inputs, n_bins=n_bins, ignore_index=ignore_index, validate_args=validate_args
     )

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.inputs import accumulation_dtype, check_known, check_scores
+from probattn.metrics.functional.inputs import accumulation_dtype, check_option, check_scores
 
 
 def ood_auroc(in_domain: Tensor, out_of_domain: Tensor) -> Tensor:
@@ -50,11 +50,7 @@ PositiveDomain = Literal["out_of_domain", "in_domain"]
 
 
 def ood_fpr(
-    in_domain: Tensor,
-    out_of_domain: Tensor,
-    *,
-    tpr: float = 0.95,
-    positive: PositiveDomain = "out_of_domain",
+    in_domain: Tensor, out_of_domain: Tensor, *, tpr: float = 0.95, positive: PositiveDomain = "out_of_domain"
 ) -> Tensor:
     """False positive rate at the score threshold that detects at least ``tpr`` of the positives (FPR95).
 
@@ -100,7 +96,7 @@ def check_fpr_options(tpr: float, positive: str) -> None:
     """Raises unless ``tpr`` is in (0, 1] and ``positive`` names a domain."""
     if not 0 < tpr <= 1:
         raise ValueError(f"tpr: expected a rate in (0, 1], got {tpr!r}")
-    check_known("positive", positive, PositiveDomain)
+    check_option("positive", positive, PositiveDomain)
 
 
 class EntropyCDFCurves(NamedTuple):

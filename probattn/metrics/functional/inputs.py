@@ -35,7 +35,7 @@ def draw_probabilities(
                  [0.5000, 0.5000]]])
     """
     draws = _as_draws(preds)
-    check_known("inputs", inputs, InputKind)
+    check_option("inputs", inputs, InputKind)
     if inputs == "logits":
         probabilities = draws.softmax(dim=-1)
         if validate_args and bool(probabilities.isnan().any()):
@@ -83,7 +83,7 @@ def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind)
     return draws.gather(-1, index).squeeze(-1).mean(dim=0).log()
 
 
-def kept_examples(
+def label_mask(
     target: Tensor,
     num_examples: int,
     num_classes: int,
@@ -98,18 +98,18 @@ def kept_examples(
         raise ValueError(
             f"target: expected shape [{num_examples}] (one label an example), got {list(target.shape)}"
         )
-    kept = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
+    mask = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
     if validate_args:
-        wrong = kept & ((target < 0) | (target >= num_classes))
+        wrong = mask & ((target < 0) | (target >= num_classes))
         if bool(wrong.any()):
             raise ValueError(
                 f"target: expected labels in 0 .. {num_classes - 1}, got {target[wrong][0].item()}: "
                 "give labels that do not count as ignore_index"
             )
-    return kept
+    return mask
 
 
-def kept_by_mask(
+def example_mask(
     mask: Tensor | None, num_examples: int, device: torch.device, *, name: str = "mask"
 ) -> Tensor:
     """Checks a bool mask [N], named ``name`` in messages; ``None`` keeps all."""
@@ -150,7 +150,7 @@ def check_scores(scores: Tensor, name: str) -> Tensor:
     return at_least_float32(scores).contiguous()  # searchsorted warns otherwise
 
 
-def check_known(name: str, value: object, choices: Any) -> None:
+def check_option(name: str, value: object, choices: Any) -> None:
     """Raises unless ``value`` is one of the ``Literal`` ``choices``."""
     if value not in get_args(choices):
         raise ValueError(f"{name}: expected one of {get_args(choices)}, got {value!r}")

@@ -68,12 +68,7 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
 
 
 def controlled_threshold(
-    uncertainty: Tensor,
-    wrong: Tensor,
-    *,
-    error: float,
-    confidence: float = 0.95,
-    start: float | None = None,
+    uncertainty: Tensor, wrong: Tensor, *, error: float, confidence: float = 0.95, start: float | None = None
 ) -> ControlledThreshold:
     r"""The largest threshold of uncertainty at which the error among answered inputs keeps a promise.
 
@@ -113,21 +108,21 @@ def controlled_threshold(
     _check_share(error, "error")
     _check_share(confidence, "confidence")
     values, answered, errors = _counts(uncertainty, wrong)
-    least = math.log1p(-confidence) / math.log1p(-error)  # so many without an error suffice
+    minimum = math.log1p(-confidence) / math.log1p(-error)  # so many without an error suffice
     first = (
-        int(np.searchsorted(answered, least - 1e-9))
+        int(np.searchsorted(answered, minimum - 1e-9))
         if start is None
         else int(np.searchsorted(values, start, side="right")) - 1
     )
     if first < 0 or first >= len(values):
         return _nothing_answered()
-    kept = scipy.stats.binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12
-    stop = len(kept) if kept.all() else int(kept.argmin())
+    rejected = scipy.stats.binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12
+    stop = len(rejected) if rejected.all() else int(rejected.argmin())
     if stop == 0:
         return _nothing_answered()
-    found = _at(first + stop - 1, values, answered, errors, confidence)
+    result = _at(first + stop - 1, values, answered, errors, confidence)
     # between the start and the next larger uncertainty where nothing beyond the start was taken
-    return found if start is None else found._replace(threshold=max(found.threshold, start))
+    return result if start is None else result._replace(threshold=max(result.threshold, start))
 
 
 def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float:
@@ -216,10 +211,10 @@ def _counts(uncertainty: Tensor, wrong: Tensor) -> tuple[np.ndarray, np.ndarray,
 
 
 def _at(
-    place: int, values: np.ndarray, answered: np.ndarray, errors: np.ndarray, confidence: float
+    index: int, values: np.ndarray, answered: np.ndarray, errors: np.ndarray, confidence: float
 ) -> ControlledThreshold:
-    number, mistakes = int(answered[place]), int(errors[place])
-    threshold = math.inf if place + 1 == len(values) else float(values[place] + values[place + 1]) / 2
+    number, mistakes = int(answered[index]), int(errors[index])
+    threshold = math.inf if index + 1 == len(values) else float(values[index] + values[index + 1]) / 2
     return ControlledThreshold(threshold, number, mistakes, error_bound(mistakes, number, confidence))
 
 

@@ -6,13 +6,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.entropies import mutual_information, predictive_entropy
+from probattn.metrics.functional.examples import mutual_information, predictive_entropy
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
-    check_known,
+    check_option,
     check_scores,
-    kept_examples,
+    label_mask,
     mean_probabilities,
     require_draws,
 )
@@ -212,7 +212,7 @@ def certainty_counts(
     """
     require_draws(preds, "pavpu")
     mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
-    kept = kept_examples(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
+    mask = label_mask(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
     measures = {
         "p_value": top_two_p_value,
         "predictive_entropy": predictive_entropy,
@@ -223,7 +223,7 @@ def certainty_counts(
     certain = measure < limits.unsqueeze(-1)  # [K, N]
     accurate = (mean.argmax(dim=-1) == target).expand_as(certain)
     by_certainty = torch.stack([~certain, certain], dim=-1)  # [K, N, 2]
-    rows = [(by_certainty & (chosen & kept).unsqueeze(-1)).sum(dim=1) for chosen in (~accurate, accurate)]
+    rows = [(by_certainty & (subset & mask).unsqueeze(-1)).sum(dim=1) for subset in (~accurate, accurate)]
     return torch.stack(rows, dim=1)
 
 
@@ -248,7 +248,7 @@ def check_thresholds(
     threshold: float | Sequence[float] | None, criterion: CertaintyCriterion
 ) -> tuple[float, ...]:
     """The thresholds as a tuple of at least one; 0.05 for p-values where none is given."""
-    check_known("criterion", criterion, CertaintyCriterion)
+    check_option("criterion", criterion, CertaintyCriterion)
     if threshold is None:
         if criterion != "p_value":
             raise ValueError(

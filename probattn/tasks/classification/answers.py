@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from probattn.data import TextDataset
-from probattn.files.durable import write_atomically
-from probattn.files.spreadsheets import escaped
 from probattn.metrics.functional import mutual_information
 from probattn.report import Example, ModelKey, PredictedData, describe
 from probattn.tasks.answering import DIGITS
-
-PREDICTIONS = "predictions.csv"
-"""The predictions of an evaluation, in the folder of its run."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +77,17 @@ def columns_of(answer: Answer) -> dict[str, Any]:
     }
 
 
-def write_predictions(
-    folder: Path, sets: Iterable[tuple[str, Sequence[Answer], TextDataset]], classes: Sequence[str]
-) -> None:
-    """Writes the predictions of a run's own network for all texts that were measured.
+def prediction_rows(
+    sets: Iterable[tuple[str, Sequence[Answer], TextDataset]], classes: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Rows of :func:`probattn.tasks.answering.write_predictions`.
 
     ``sets`` are the key of a data set, its answers and its texts. A row has that key, the text (and the second one),
-    the true class where it is known, and the columns of :func:`columns_of`; names of classes that a spreadsheet would
-    take for a formula are escaped.
+    the true class where it is known, and the columns of :func:`columns_of`.
     """
-    rows: list[dict[str, Any]] = []
     for key, answers, data in sets:
         labels = None if data.labels is None else [classes[label] for label in data.labels]
         for index, answer in enumerate(answers):
             pair = {} if data.pairs is None else {"pair": data.pairs[index]}
-            truth = {"true": "" if labels is None else escaped(labels[index])}
-            columns = columns_of(answer)
-            columns["label"] = escaped(columns["label"])
-            rows.append({"data": key, "text": data.texts[index]} | pair | truth | columns)
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(folder / PREDICTIONS, file.getvalue().encode(errors="replace"))
+            truth = {"true": "" if labels is None else labels[index]}
+            yield {"data": key, "text": data.texts[index]} | pair | truth | columns_of(answer)

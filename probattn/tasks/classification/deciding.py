@@ -45,7 +45,7 @@ class TextDeciding(Deciding):
                 texts.texts,
                 texts.pairs,
                 None if texts.labels is None else [names[label] for label in texts.labels],
-                known=texts.places_in(trained) if key == "test" else (),
+                seen=texts.places_in(trained) if key == "test" else (),
             )
             for key, texts in data.items()
         }

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from probattn.data import TextDataset
 from probattn.inference.predictive import posterior_predict
 from probattn.models import AttentionCalls, CapturedCall, Classifier, capture, inspect
+from probattn.models.hosts.calls import Layers, select
 from probattn.models.hosts.convert import conversion
-from probattn.models.hosts.selection import Layers, select
 from probattn.report import (
     AttentionExample,
     Example,

@@ -30,8 +30,7 @@ from probattn.models import (
     SelfAttentiveConfig,
     SelfAttentiveForSequenceClassification,
 )
-from probattn.models.hosts.classes import network_class
-from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
+from probattn.models.hosts.pretrained import StoredNetworkError, network_class, open_pretrained
 from probattn.models.hosts.store import verify_network
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe

@@ -19,7 +19,7 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
 from probattn.tasks.sections.training import ProbeRecipe, TrainingRecipe
 
@@ -415,9 +415,9 @@ class Recipe(MethodRecipe):
     network: NetworkRecipe = Field(default=NetworkRecipe(), description="The network to start from.")
     data: DataRecipe = Field(description="What to train on and to measure on.")
     attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: ClassTrainingRecipe = Field(default=ClassTrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     probe: ProbeRecipe | None = Field(

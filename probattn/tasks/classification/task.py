@@ -39,9 +39,9 @@ from probattn.report import (
     mistakes_by_bin,
     most_uncertain,
 )
-from probattn.tasks.answering import Drawing
+from probattn.tasks.answering import Drawing, write_predictions
 from probattn.tasks.classification.answering import TextAnswering, answers_of
-from probattn.tasks.classification.answers import Answer, answers_from, object_of, write_predictions
+from probattn.tasks.classification.answers import Answer, answers_from, object_of, prediction_rows
 from probattn.tasks.classification.attribution import attribution_of
 from probattn.tasks.classification.deciding import REPORT_ROLES, TextDeciding, title_of
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
@@ -286,9 +286,8 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             key: list(answers_from(item, last.key, texts, class_names(last)))
             for item, (key, texts) in zip(predicted, data.items(), strict=True)
         }
-        write_predictions(
-            last.folder, ((key, answers[key], texts) for key, texts in data.items()), class_names(last)
-        )
+        sets = ((key, answers[key], texts) for key, texts in data.items())
+        write_predictions(last.folder, prediction_rows(sets, class_names(last)), ("text", "pair"))
         if last.key == "bayesian_mean" and "--limit" not in self.restricted:
             self._keep(last.folder, answers)
         measured = evaluate(
@@ -314,7 +313,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         """Keeps the answers for held-out data where :mod:`probattn.triage` finds them."""
         drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
         for key, answers_of_role in answers.items():
-            held_out[key].keep(run, key, drawing, list(map(object_of, answers_of_role)))
+            held_out[key].store(run, key, drawing, list(map(object_of, answers_of_role)))
 
     def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""

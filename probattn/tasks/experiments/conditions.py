@@ -38,13 +38,7 @@ PROBES = "probes"
 
 @dataclass(frozen=True)
 class Seeds:
-    """Initial values of the runs of a condition.
-
-    Attributes:
-        models: of the initial values of everything but heads, one a run.
-        data: of the sentences, one a run.
-        heads: of the heads, ``[R][K]``; None for those that follow ``models``.
-    """
+    """Seeds of the runs of a condition: of what is no head, of the sentences, and of the heads ``[R][K]``, if any."""
 
     models: tuple[int, ...]
     data: tuple[int, ...]
@@ -60,16 +54,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Stage:
-    """A condition to be trained.
-
-    Attributes:
-        name: its key.
-        condition: of the recipe.
-        seeds: where its runs start.
-        folder: where it is kept.
-        steps: updates.
-        uniform: probes under uniform attention that its attention is compared with; a folder, or None.
-    """
+    """A condition to be trained for some steps, and the folder of probes under uniform attention beside it."""
 
     name: str
     condition: ConditionRecipe
@@ -131,8 +116,8 @@ def _attention_measures(model: CopyingRuns, panel: CopyBatch, stage: Stage, step
     measures["agreement"] = _by_run(agreement(weights, probe))
     if stage.uniform is not None:
         files = sorted(stage.uniform.glob("step-*.safetensors"))
-        kept = [load_file(file)["probe"].to(weights.device) for file in files]
-        agreements = torch.stack([_by_run(agreement(weights, item)) for item in kept])
+        probes = [load_file(file)["probe"].to(weights.device) for file in files]
+        agreements = torch.stack([_by_run(agreement(weights, item)) for item in probes])
         measures["agreement_uniform"] = agreements.amax(dim=0)
     return measures
 
@@ -202,11 +187,7 @@ def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
 
 
 def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
-    """Results of the search.
-
-    Args:
-        seeds: of the search.
-        good: whether each candidate's run learned in time.
+    """Seeds of the heads by model, those that learned in time and the others.
 
     Example:
         >>> pools(Seeds((5, 5, 6), (0, 1, 2), ((7,), (8,), (9,))), [True, False, False])
@@ -219,40 +200,32 @@ def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
     return pools_by_model
 
 
-def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, found: Pools) -> Seeds:
-    """Heads for the runs of a condition, each run in one of the models that were searched.
+def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, candidates: Pools) -> Seeds:
+    """Heads for the runs of a condition out of those of the search; ``RunError`` where no model has enough of them.
 
     Every condition takes the same model for its n-th run, and the sentences of that model's candidates.
-
-    Args:
-        recipe: of the experiment.
-        condition: what heads it wants.
-        found: what the search gave.
-
-    Raises:
-        RunError: no model has enough good and bad heads.
     """
     heads, runs, first = condition.heads, recipe.training.runs, recipe.training.seed
-    least = max(item.heads for item in recipe.experiment.conditions.values() if item.starts != "random")
-    usable = [model for model, (good, bad) in found.items() if good and len(bad) >= least]
+    minimum = max(item.heads for item in recipe.experiment.conditions.values() if item.starts != "random")
+    usable = [model for model, (good, bad) in candidates.items() if good and len(bad) >= minimum]
     if not usable:
-        counts = ", ".join(f"{len(good)} good and {len(bad)} bad" for good, bad in found.values())
+        counts = ", ".join(f"{len(good)} good and {len(bad)} bad" for good, bad in candidates.values())
         raise RunError(
-            f"search: expected a model with a good head and {least} bad ones, got {counts}; try more candidates, or "
+            f"search: expected a model with a good head and {minimum} bad ones, got {counts}; try more candidates, or "
             "other experiment.search.steps"
         )
-    tried = sum(len(good) + len(bad) for good, bad in found.values())
+    tried = sum(len(good) + len(bad) for good, bad in candidates.values())
     models = tuple(usable[run % len(usable)] for run in range(runs))
-    chosen = []
+    heads_by_run = []
     for run, model in enumerate(models):
         draw = np.random.default_rng((first, run))
-        good, bad = found[model]
+        good, bad = candidates[model]
         if condition.starts == "random":
             fresh = first + tried + run * heads
-            chosen.append(tuple(range(fresh, fresh + heads)))
+            heads_by_run.append(tuple(range(fresh, fresh + heads)))
             continue
         picked = [int(head) for head in draw.choice(list(bad), heads, replace=False)]
         if condition.starts == "one_good":
             picked[int(draw.integers(heads))] = int(draw.choice(list(good)))
-        chosen.append(tuple(picked))
-    return Seeds(models, models, tuple(chosen))
+        heads_by_run.append(tuple(picked))
+    return Seeds(models, models, tuple(heads_by_run))

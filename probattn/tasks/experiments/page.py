@@ -12,8 +12,8 @@ from probattn.report.lines import Group, runs_chart
 from probattn.report.markup import Figure, Section, exact, formatted, plain
 from probattn.report.page import render_page, run_section
 from probattn.report.svg import isolated
-from probattn.tasks.experiments.measures import leaders
-from probattn.tasks.experiments.results import ConditionRuns, ExperimentResults
+from probattn.tasks.experiments.results import ConditionRuns, ExperimentResults, leaders
+from probattn.tasks.view import View
 
 STYLES = ("bay", "out", "shift", "better", "det", "in")
 """Colours of the conditions, in their order."""
@@ -32,26 +32,6 @@ PLACES = (
 )
 ROWS = 9
 """Steps, at most, that a table of log-odds shows."""
-
-
-def render(results: ExperimentResults) -> str:
-    """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
-    run = results.run
-    note = Markup("Every number of this page, for every run, is in <code>metrics.json</code>, beside it.")
-    return render_page(
-        [
-            _learned_section(results),
-            _search_section(results),
-            _positions_section(results),
-            _odds_section(results),
-            run_section(run, (), note),
-        ],
-        kind="experiment",
-        run=run,
-        headline=headline(results),
-        facts=(("Model", plain(run.network)), ("Training", plain(run.method))),
-        package="probattn.tasks.experiments",
-    )
 
 
 def _learned_section(results: ExperimentResults) -> Section:
@@ -95,20 +75,6 @@ def _odds_section(results: ExperimentResults) -> Section | None:
 
 def _legend(results: ExperimentResults) -> list[tuple[str, str]]:
     return [(_style(index), item.title) for index, item in enumerate(results.conditions)]
-
-
-def headline(results: ExperimentResults) -> str:
-    """The main finding in one line."""
-    if results.task == "keyword":
-        first = results.conditions[0]
-        where = _leaders(first, len(first.steps) - 1)
-        count, name = max((count, words) for words, count in where.items())
-        sentence = f"largest at the {name} in {count} of {_runs(first)} runs"
-        return f"After {first.steps[-1]:,} steps the log-odds are {sentence}"
-    first, *others = results.conditions
-    runs = f"{first.reached} of {_runs(first)} runs"
-    sentence = f"By step {results.by_step:,}, {runs} have learned with {isolated(first.title)}"
-    return "; ".join((sentence, *(f"{item.reached} with {isolated(item.title)}" for item in others)))
 
 
 def _runs(item: ConditionRuns) -> int:
@@ -155,34 +121,72 @@ def _odds_figure(item: ConditionRuns) -> Figure:
 
 def _odds_rows(item: ConditionRuns) -> list[list[Markup]]:
     count = len(item.steps)
-    chosen = sorted({round(index * (count - 1) / (ROWS - 1)) for index in range(ROWS)})
+    indices = sorted({round(index * (count - 1) / (ROWS - 1)) for index in range(ROWS)})
     rows = []
-    for place in chosen:
-        cells = [exact(item.steps[place], f"{item.steps[place]:,}")]
+    for row in indices:
+        cells = [exact(item.steps[row], f"{item.steps[row]:,}")]
         for name in ("accuracy", *(name for name, _, _ in PLACES)):
-            values = [value for value in item.measures[name][place] if value is not None]
+            values = [value for value in item.measures[name][row] if value is not None]
             middle = float(median(values)) if values else None
             cells.append(exact(middle, f"{middle or 0:.2f}"))
-        cells += [exact(number, str(number)) for number in _leaders(item, place).values()]
+        cells += [exact(number, str(number)) for number in _leaders(item, row).values()]
         rows.append(cells)
     return rows
 
 
-def _leaders(item: ConditionRuns, place: int) -> dict[str, int]:
+def _leaders(item: ConditionRuns, index: int) -> dict[str, int]:
     """In how many runs each position has the largest log-odds, at one step; by the words for it."""
     words = {name: text for name, text, _ in PLACES if name != "mean"}
-    return {words[name]: count for name, count in leaders(item.measures, tuple(words), place).items()}
+    return {words[name]: count for name, count in leaders(item.measures, tuple(words), index).items()}
 
 
-def experiment_table(results: ExperimentResults) -> Sheet:
-    """Conditions with the runs that learned, for a terminal."""
-    reached = f"{results.threshold:g} by step {results.by_step}"
-    tests = {test.condition: test for test in results.tests}
-    rows = []
-    for item in results.conditions:
-        test = tests.get(item.key)
-        values = (item.median_step, test and test.fisher, test and test.log_rank)
-        cells = ["" if value is None else f"{value:.3g}" for value in values]
-        rows.append((item.title, f"{item.reached} of {len(item.first_steps)}", *cells))
-    headings = ("condition", reached, "median step", "Fisher p", "log-rank p")
-    return Sheet(headings, (Rows("", tuple(rows)),))
+class ExperimentView(View[ExperimentResults]):
+    """How the results of conditions read."""
+
+    results_class = ExperimentResults
+    no_seeds = "an experiment holds all its seeds itself (training.runs); give it alone"
+
+    def headline(self, results: ExperimentResults) -> str:
+        """The main finding in one line."""
+        if results.task == "keyword":
+            first = results.conditions[0]
+            where = _leaders(first, len(first.steps) - 1)
+            count, name = max((count, words) for words, count in where.items())
+            sentence = f"largest at the {name} in {count} of {_runs(first)} runs"
+            return f"After {first.steps[-1]:,} steps the log-odds are {sentence}"
+        first, *others = results.conditions
+        runs = f"{first.reached} of {_runs(first)} runs"
+        sentence = f"By step {results.by_step:,}, {runs} have learned with {isolated(first.title)}"
+        return "; ".join((sentence, *(f"{item.reached} with {isolated(item.title)}" for item in others)))
+
+    def table(self, results: ExperimentResults) -> Sheet:
+        """Conditions with the runs that learned, for a terminal."""
+        reached = f"{results.threshold:g} by step {results.by_step}"
+        tests = {test.condition: test for test in results.tests}
+        rows = []
+        for item in results.conditions:
+            test = tests.get(item.key)
+            values = (item.median_step, test and test.fisher, test and test.log_rank)
+            cells = ["" if value is None else f"{value:.3g}" for value in values]
+            rows.append((item.title, f"{item.reached} of {len(item.first_steps)}", *cells))
+        headings = ("condition", reached, "median step", "Fisher p", "log-rank p")
+        return Sheet(headings, (Rows("", tuple(rows)),))
+
+    def page(self, results: ExperimentResults) -> str:
+        """The page as text: HTML with its styles and drawings inside; equal records give an equal page."""
+        run = results.run
+        note = Markup("Every number of this page, for every run, is in <code>metrics.json</code>, beside it.")
+        return render_page(
+            [
+                _learned_section(results),
+                _search_section(results),
+                _positions_section(results),
+                _odds_section(results),
+                run_section(run, (), note),
+            ],
+            kind="experiment",
+            run=run,
+            headline=self.headline(results),
+            facts=(("Model", plain(run.network)), ("Training", plain(run.method))),
+            package="probattn.tasks.experiments",
+        )

@@ -8,21 +8,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from probattn.tasks.sections.base import RunRecipe, Section
+from probattn.options import Count
+from probattn.tasks.sections.base import RunRecipe, Section, Seed
 
 SEARCH = "search"
 """Name of the stage that tries heads, which no condition may have."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-
-
-INTRODUCTION = """# Recipes of experiments
-
-A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
-[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys
-(`--set experiment.conditions.NAME.types=50`).
-"""
 
 
 class ConditionRecipe(Section):
@@ -37,11 +29,9 @@ class ConditionRecipe(Section):
         default=None, min_length=1, max_length=60, description="Its name for people; null for its key."
     )
     types: int = Field(default=40, ge=2, description="Words of a vocabulary.")
-    length: int = Field(default=40, ge=1, description="Words of a sentence.")
-    sets: int = Field(
-        default=1,
-        ge=1,
-        description="Disjoint vocabularies, of which each sentence is drawn from one (`copy`).",
+    length: Count = Field(default=40, description="Words of a sentence.")
+    sets: Count = Field(
+        default=1, description="Disjoint vocabularies, of which each sentence is drawn from one (`copy`)."
     )
     order: Literal["copy", "permuted"] = Field(
         default="copy",
@@ -52,7 +42,7 @@ class ConditionRecipe(Section):
         description="`uniform` attends to all positions alike; with `frozen_probe` nothing but attention learns "
         "(`copy`).",
     )
-    heads: int = Field(default=1, ge=1, description="Heads, whose contexts are summed (`copy`).")
+    heads: Count = Field(default=1, description="Heads, whose contexts are summed (`copy`).")
     starts: Literal["random", "bad", "one_good"] = Field(
         default="random",
         description="Initial values of the heads: drawn independently, all of them bad, or one good and the others "
@@ -84,10 +74,10 @@ class HeadSearchRecipe(Section):
     of these models, its sentences, and heads that were tried in it.
     """
 
-    models: int = Field(default=4, ge=1, description="Initial values of everything but heads.")
+    models: Count = Field(default=4, description="Initial values of everything but heads.")
     candidates: int = Field(default=20, ge=2, description="Heads that are tried in each.")
-    steps: int = Field(
-        default=300, ge=1, description="Updates by which a model with a good head has reached the threshold."
+    steps: Count = Field(
+        default=300, description="Updates by which a model with a good head has reached the threshold."
     )
 
 
@@ -105,8 +95,8 @@ class ExperimentSection(Section):
     threshold: float = Field(
         default=0.99, gt=0, le=1, description="Accuracy at which a run counts as having learned."
     )
-    by_step: int | None = Field(
-        default=None, ge=1, description="Update by which those runs are counted; null for the last."
+    by_step: Count | None = Field(
+        default=None, description="Update by which those runs are counted; null for the last."
     )
     search: HeadSearchRecipe | None = Field(
         default=None, description="Search for good and bad heads before everything else; null for none."
@@ -148,9 +138,8 @@ class ExperimentSection(Section):
 class ExperimentNetworkRecipe(Section):
     """The LSTM models of Snell et al. 2021, in one layer."""
 
-    width: int = Field(
+    width: Count = Field(
         default=256,
-        ge=1,
         description="Of embeddings, states of a direction, and the hidden layer before the output.",
     )
 
@@ -159,28 +148,21 @@ class ExperimentTrainingRecipe(Section):
     """Training of every run, by Adam. All runs of a condition are one batched program."""
 
     runs: int = Field(default=20, ge=2, description="Runs of a condition, each from its own seed.")
-    seed: int = Field(
-        default=0, ge=0, le=2**31 - 1, description="Seed of the first; the others count on from it."
-    )
-    steps: int = Field(default=300, ge=1, description="Updates.")
-    batch_size: int = Field(default=128, ge=1, description="Sentences of an update and run.")
+    seed: Seed = Field(default=0, description="Seed of the first; the others count on from it.")
+    steps: Count = Field(default=300, description="Updates.")
+    batch_size: Count = Field(default=128, description="Sentences of an update and run.")
     learning_rate: float = Field(default=1e-3, gt=0, lt=10, description="Of Adam.")
-    evaluate_every: int = Field(
+    evaluate_every: Count = Field(
         default=10,
-        ge=1,
         description="Updates between evaluations; the initial values and the end are evaluated too.",
     )
-    test_sentences: int = Field(
-        default=64,
-        ge=1,
-        description="New sentences that accuracy is measured on, for each run and evaluation.",
+    test_sentences: Count = Field(
+        default=64, description="New sentences that accuracy is measured on, for each run and evaluation."
     )
-    probe_sentences: int = Field(
-        default=8,
-        ge=1,
-        description="Sentences, the same at every step, that attention and probe are measured on.",
+    probe_sentences: Count = Field(
+        default=8, description="Sentences, the same at every step, that attention and probe are measured on."
     )
-    checkpoint_every: int = Field(default=50, ge=1, description="Updates between checkpoints.")
+    checkpoint_every: Count = Field(default=50, description="Updates between checkpoints.")
     device: Literal["auto", "cpu"] = Field(
         default="auto", description="`auto` takes an accelerator where there is one."
     )
@@ -205,7 +187,13 @@ class ExperimentRecipe(RunRecipe):
         (300, {'all': 'all', 'more': 'more'})
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of experiments
+
+A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
+[Copying](../concepts/copying.md). Only `experiment.conditions` must be given. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys
+(`--set experiment.conditions.NAME.types=50`).
+"""
 
     experiment: ExperimentSection = Field(description="What is compared.")
     network: ExperimentNetworkRecipe = Field(default=ExperimentNetworkRecipe(), description="The network.")

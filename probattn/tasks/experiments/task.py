@@ -11,7 +11,7 @@ import torch
 
 from probattn.inference.records import Record, read_records
 from probattn.inference.run import FitResult
-from probattn.report import RunDescription, Sheet
+from probattn.report import RunDescription
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.experiments.conditions import (
     PROBES,
@@ -24,15 +24,7 @@ from probattn.tasks.experiments.conditions import (
     search_seeds,
     stage_driver,
 )
-from probattn.tasks.experiments.measures import (
-    first_steps,
-    fisher_p,
-    log_rank_p,
-    median_step,
-    reached,
-    runs_of,
-)
-from probattn.tasks.experiments.page import experiment_table, headline, render
+from probattn.tasks.experiments.page import ExperimentView
 from probattn.tasks.experiments.recipe import SEARCH, ConditionRecipe, ExperimentRecipe
 from probattn.tasks.experiments.results import (
     LOG_ODDS,
@@ -40,31 +32,17 @@ from probattn.tasks.experiments.results import (
     ConditionTest,
     ExperimentResults,
     HeadCounts,
+    first_steps,
+    fisher_p,
+    log_rank_p,
+    median_step,
+    reached,
+    runs_of,
 )
 from probattn.tasks.run import describe, launched
 from probattn.tasks.task import RECIPE, RECORDS, Part, Task
-from probattn.tasks.view import View
 
 NOT_MEASURES = {"kind", "step", "seconds"}
-
-
-class ExperimentView(View[ExperimentResults]):
-    """How the results of conditions read."""
-
-    results_class = ExperimentResults
-    no_seeds = "an experiment holds all its seeds itself (training.runs); give it alone"
-
-    def headline(self, results: ExperimentResults) -> str:
-        """The main result, in one line."""
-        return headline(results)
-
-    def table(self, results: ExperimentResults) -> Sheet:
-        """Conditions with the runs that learned."""
-        return experiment_table(results)
-
-    def page(self, results: ExperimentResults) -> str:
-        """The report."""
-        return render(results)
 
 
 class Experiments(Task[ExperimentRecipe, ExperimentResults]):
@@ -97,7 +75,7 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
         if baseline is not None:
             raise RunError(f"{run}: expected no --baseline, the conditions of an experiment are compared")
         records = {name: _records(run, recipe, name) for name in recipe.experiment.conditions}
-        conditions = tuple(_condition(recipe, name, found) for name, found in records.items())
+        conditions = tuple(_condition(recipe, name, validations) for name, validations in records.items())
         first, *others = conditions
         search = recipe.experiment.search
         heads = {} if search is None else found_heads(recipe, run)
@@ -128,12 +106,7 @@ def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:
 
 
 def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
-    """Heads that the search of a run found.
-
-    Raises:
-        RunError: its records are missing.
-        RecordsError: they are damaged.
-    """
+    """Heads that the search of a run found; ``RunError`` where its records are missing."""
     stage = search_stage(recipe, folder)
     steps, accuracy = runs_of(read_records(stage.folder / RECORDS), "accuracy", len(stage.seeds.models))
     if not steps:
@@ -144,14 +117,10 @@ def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
     return pools(stage.seeds, [step is not None for step in first])
 
 
-def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, found: Pools | None) -> Stage:
-    """A condition of the recipe, with the heads it asks for.
-
-    Raises:
-        RunError: there are no such heads.
-    """
+def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, candidates: Pools | None) -> Stage:
+    """A condition of the recipe, with the heads it asks for; ``RunError`` where there are none such."""
     condition = recipe.experiment.conditions[name]
-    seeds = Seeds.of(recipe) if found is None else chosen_heads(recipe, condition, found)
+    seeds = Seeds.of(recipe) if candidates is None else chosen_heads(recipe, condition, candidates)
     uniform = _uniform(recipe, condition)
     path = None if uniform is None or uniform == name else folder / uniform / PROBES
     return Stage(name, condition, seeds, folder / name, recipe.training.steps, path)

@@ -82,14 +82,14 @@ HELLASWAG = Corpus(
 
 def swag(split: Split) -> Rows:
     """SWAG (Zellers et al. 2018): a sentence and the beginning of the next with four endings each."""
-    for where, fields in SWAG.parts(raw=True)[split]:
+    for where, fields in SWAG.by_split(raw=True)[split]:
         endings = [f"{fields['sent2']} {fields[f'ending{number}']}" for number in range(4)]
         yield where, {"text": fields["sent1"], "endings": endings, "label": fields["label"]}
 
 
 def hellaswag(split: Split) -> Rows:
     """HellaSWAG (Zellers et al. 2019): the beginning of a passage with four endings each."""
-    for where, fields in HELLASWAG.parts(raw=True)[split]:
+    for where, fields in HELLASWAG.by_split(raw=True)[split]:
         begin = fields.get("ctx_b") or ""
         endings = [f"{begin} {ending}".strip() for ending in fields["endings"]]
         yield where, {"text": fields["ctx_a"], "endings": endings, "label": fields["label"]}

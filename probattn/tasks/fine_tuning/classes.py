@@ -79,7 +79,7 @@ class ClassesDeciding(Deciding):
         shared = [
             row for row, example in enumerate(test.examples or ()) if section.identity(example) in trained
         ]
-        return {**data, "test": replace(test, known=shared)}
+        return {**data, "test": replace(test, seen=shared)}
 
     def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
         """Answers for held-out examples; see the base class."""

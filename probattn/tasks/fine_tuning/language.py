@@ -21,7 +21,7 @@ from probattn.data.identity import Split
 from probattn.data.readers import cola, sst2
 from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
-from probattn.models.heads import CausalLanguageModel
+from probattn.models import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
 from probattn.report import Group, Sheet
 from probattn.report.bootstrap import Columns

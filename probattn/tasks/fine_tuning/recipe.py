@@ -11,9 +11,8 @@ from pydantic import Field, field_validator
 
 from probattn.checks import shown
 from probattn.data import DataError
-from probattn.data.hub import PREFIX, load_hub
 from probattn.data.identity import SPLITS, Split, order, split_of
-from probattn.data.tables import Table, is_table, long_fields, open_table, other_format
+from probattn.data.tables import PREFIX, Table, is_table, load_hub, long_fields, open_table, other_format
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
@@ -23,7 +22,7 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
 from probattn.tasks.sections.training import TrainingRecipe
 
@@ -308,9 +307,9 @@ class HeadRecipe(MethodRecipe):
 
     network: HeadNetworkRecipe = Field(default=HeadNetworkRecipe(), description="The network to start from.")
     attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     report: HeadReportRecipe = Field(default=HeadReportRecipe(), description="What to report.")

@@ -37,7 +37,7 @@ STATED = (0.8, 0.95)
 
 def corpus(source: Corpus, split: Split) -> Rows:
     """Pairs of a data set of rows with their numbers."""
-    yield from source.parts()[split]
+    yield from source.by_split()[split]
 
 
 RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}

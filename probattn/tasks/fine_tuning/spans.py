@@ -19,8 +19,8 @@ from transformers import AutoModelForQuestionAnswering
 from probattn.checks import shortened, shown
 from probattn.data import DataError
 from probattn.data.files import DATA_VARIABLE, read_text
-from probattn.data.hub import load_hub
 from probattn.data.identity import Split, split_of
+from probattn.data.tables import load_hub
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import area_under_risk_coverage
 from probattn.report import MODEL_TITLES, AttributionExample, Example, Listing, ModelKey, Sheet

@@ -32,6 +32,7 @@ from probattn.report import (
 from probattn.report.bootstrap import Columns
 from probattn.report.columns import entropy_record
 from probattn.report.measures import within
+from probattn.tasks.answering import write_predictions
 from probattn.tasks.classification.networks import load_head, load_tokenizer
 from probattn.tasks.fine_tuning.answering import HeadAnswering
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData, padded
@@ -271,7 +272,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> Results:
         """Predicts the test examples with every network and measures the predictions."""
         table: dict[tuple[str, ModelKey], Columns] = {}
-        answers: list[Answer] = []
+        answers: dict[str, list[Answer]] = {}
         for network in networks:
             predictor = Predictor(self, network)
             validation = (
@@ -279,8 +280,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             )
             for key in self.measured_splits:
                 labelled = key != "out_of_domain"
-                by_model, predicted = predictor.columns(self.examples[key], key, labelled=labelled)
-                answers = predicted if key == "test" else answers
+                by_model, answers[key] = predictor.columns(self.examples[key], key, labelled=labelled)
                 for model, columns in by_model.items():
                     if not validation or not labelled:
                         table[key, model] = columns
@@ -288,15 +288,24 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
                         table[key, model] = self.calibrated(columns, validation[model])
         test = {model: columns for (key, model), columns in table.items() if key == "test"}
         data = tuple(self.described(key) for key in self.measured_splits)
+        write_predictions(networks[-1].folder, self._prediction_rows(answers), self.inputs)
         return self.results(
             run,
             networks,
             self.evaluation(table, data),
             data=data,
-            listings=(*self.listings(test), *self._shown(answers, test[networks[-1].key])),
-            attribution=tuple(self._attributed(networks[-1], answers)),
+            listings=(*self.listings(test), *self._shown(answers["test"], test[networks[-1].key])),
+            attribution=tuple(self._attributed(networks[-1], answers["test"])),
             classes=tuple(self.label_names() or ()),
         )
+
+    def _prediction_rows(self, answers: Mapping[str, Sequence[Answer]]) -> Iterator[Mapping[str, Any]]:
+        """Split, input, true label and answer of every measured example."""
+        for key, rows in answers.items():
+            for example, answer in zip(self.examples[key], rows, strict=True):
+                inputs = {name: answer[name] for name in self.inputs if name in answer}
+                truth = None if key == "out_of_domain" else self.truth(example)
+                yield {"data": key, **inputs, "true": truth or "", **self.answering.columns(answer)}
 
     @property
     def measured_splits(self) -> list[str]:

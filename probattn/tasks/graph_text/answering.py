@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from probattn.data import GraphTexts
 from probattn.report import Sheet
 from probattn.tasks.answering import Answering, Drawing
-from probattn.tasks.graph_text.texts import given_row
+from probattn.tasks.graph_text.results import given_row
 from probattn.tasks.networks import check_finished, in_batches
 
 if TYPE_CHECKING:

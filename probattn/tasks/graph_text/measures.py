@@ -18,7 +18,7 @@ from probattn.metrics.functional import (
     repeated_ngrams,
     rouge,
 )
-from probattn.metrics.functional.rouge import ROUGE
+from probattn.metrics.functional.texts import ROUGE
 from probattn.report.measures import MeasureText
 from probattn.tasks.measures import number, share
 
@@ -58,11 +58,7 @@ MEASURES: Mapping[str, MeasureText] = {
 
 
 def text_columns(written: Sequence[str], texts: GraphTexts, wordnet: Any) -> dict[str, Tensor]:
-    """What the measures of written texts are computed from, a row a text.
-
-    Raises:
-        ImportError: sacrebleu, nltk or rouge-score is not installed.
-    """
+    """What the measures of written texts are computed from, a row a text; ``ImportError`` without a package."""
     references = [row.surface for row in texts.rows]
     return {
         "counts": bleu_counts(written, references),
@@ -77,26 +73,23 @@ def text_columns(written: Sequence[str], texts: GraphTexts, wordnet: Any) -> dic
 def figures(columns: Mapping[str, Tensor]) -> dict[str, float | None]:
     """The measures of some texts: of :func:`text_columns`, with what :func:`token_columns` gives beside them."""
     counts = columns["counts"]
-    found: dict[str, float | None] = {
+    values: dict[str, float | None] = {
         f"bleu{order}": bleu_from_counts(counts, order).score / 100 for order in (4, 3, 2, 1)
     }
     means = ("meteor", "entities", "repeated_runs", "repeated_clauses")
-    found |= {name: columns[name].mean().item() for name in means}
-    found |= {name: columns["rouge"][:, index, 2].mean().item() for index, name in enumerate(ROUGE)}
+    values |= {name: columns[name].mean().item() for name in means}
+    values |= {name: columns["rouge"][:, index, 2].mean().item() for index, name in enumerate(ROUGE)}
     nll, tokens = columns["nll"].sum().item(), columns["tokens"].sum().item()
-    found["perplexity"] = math.exp(nll / tokens) if nll / tokens < 700 else None
-    found["token_accuracy"] = columns["correct"].sum().item() / tokens
-    found["words"] = counts[:, -2].double().mean().item()
-    return {name: found[name] for name in (*MEASURES, "token_accuracy", "words")}
+    values["perplexity"] = math.exp(nll / tokens) if nll / tokens < 700 else None
+    values["token_accuracy"] = columns["correct"].sum().item() / tokens
+    values["words"] = counts[:, -2].double().mean().item()
+    return {name: values[name] for name in (*MEASURES, "token_accuracy", "words")}
 
 
 def token_columns(log_probabilities: Tensor, correct: Tensor, real: Tensor) -> dict[str, Tensor]:
-    r"""What perplexity and token accuracy are computed from, a row a text.
+    r"""What perplexity and token accuracy are computed from, a row a text; ``real`` is False at padding, ``[B, T]``.
 
-    Args:
-        log_probabilities: of the true tokens by draw, ``[P, B, T]``; a token's likelihood is their mean.
-        correct: bool ``[B, T]``, whether a token is the first choice.
-        real: bool ``[B, T]``, False at padding.
+    A token's likelihood is the mean over draws of ``log_probabilities`` ``[P, B, T]``.
     """
     mean = log_probabilities.double().logsumexp(dim=0) - math.log(len(log_probabilities))
     return {

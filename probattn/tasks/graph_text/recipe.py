@@ -12,8 +12,9 @@ from probattn.data import DataError, GraphTexts, read_graph_texts, read_relation
 from probattn.data.files import DATA_VARIABLE, data_folder
 from probattn.data.graph_texts import roles
 from probattn.models import WritingOptions
+from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -21,20 +22,13 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
-from probattn.tasks.sections.training import TrainingRecipe, training_keys
+from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 ORIGIN = "https://github.com/rikdz/GraphWriter (data)"
 STEPS = 20_000
 """Updates where neither steps nor epochs are given."""
-
-INTRODUCTION = """# Recipes of texts about graphs
-
-A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see
-[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, takes AGENDA. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
 
 
 class GraphTextDataRecipe(Section):
@@ -47,28 +41,25 @@ class GraphTextDataRecipe(Section):
         '/other/test.tsv'
     """
 
-    folder: str | None = Field(
+    folder: Filled | None = Field(
         default=None,
-        min_length=1,
         description=f"Where the files lie; null for the folder `agenda` in the one that `{DATA_VARIABLE}` names.",
     )
-    train: str = Field(default="preprocessed.train.tsv", min_length=1, description="File to train on.")
-    validation: str | None = Field(
+    train: Filled = Field(default="preprocessed.train.tsv", description="File to train on.")
+    validation: Filled | None = Field(
         default="preprocessed.val.tsv",
-        min_length=1,
         description="File to choose by; null for some texts of `train`, which are then not trained on.",
     )
-    test: str = Field(default="preprocessed.test.tsv", min_length=1, description="File to measure on.")
-    relations: str = Field(
-        default="relations.vocab", min_length=1, description="File with the names of relations, one a line."
+    test: Filled = Field(default="preprocessed.test.tsv", description="File to measure on.")
+    relations: Filled = Field(
+        default="relations.vocab", description="File with the names of relations, one a line."
     )
     limits: LimitsSection = Field(
         default=LimitsSection(),
         description="Most texts to use; without a file to choose by, `validation` is a tenth of `train` by default.",
     )
-    min_frequency: int = Field(
+    min_frequency: Count = Field(
         default=5,
-        ge=1,
         description="How often a word must stand in the training titles, entities and texts to have a vector.",
     )
     max_length: int = Field(
@@ -100,19 +91,21 @@ class GraphTextDataRecipe(Section):
         test = self._read("test", relations)
         return roles(train.take(self.limits.train), validation, test.take(self.limits.test))
 
-    def _read(self, part: str, relations: tuple[str, ...]) -> GraphTexts:
+    def _read(self, role: str, relations: tuple[str, ...]) -> GraphTexts:
         try:
-            return read_graph_texts(self.file(part), relations)
+            return read_graph_texts(self.file(role), relations)
         except DataError as error:
-            raise DataError(f"graph_text.{part}: {error}") from None
+            raise DataError(f"graph_text.{role}: {error}") from None
 
     def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
         names = ("train", "validation", "test", "relations")
-        given = {name: getattr(self, name) for name in names}
-        found = {"folder": self.folder} if self.folder is not None else {}
-        found |= {name: path for name, path in given.items() if path is not None and Path(path).name != path}
-        paths = {name: absolute(path) for name, path in found.items()}
+        values = {name: getattr(self, name) for name in names}
+        paths_of_files = {"folder": self.folder} if self.folder is not None else {}
+        paths_of_files |= {
+            name: path for name, path in values.items() if path is not None and Path(path).name != path
+        }
+        paths = {name: absolute(path) for name, path in paths_of_files.items()}
         return self.model_copy(update=paths)
 
 
@@ -120,19 +113,17 @@ class GraphTextNetworkRecipe(Section):
     """GraphWriter; the defaults are those of Koncel-Kedziorski et al. 2019 and of their released settings."""
 
     width: int = Field(default=500, ge=2, description="Of words, vertices and states.")
-    layers: int = Field(default=6, ge=1, description="Blocks of the graph transformer.")
-    heads: int = Field(default=4, ge=1, description="Of every attention call; they divide the width.")
-    feed_forward: int | None = Field(
-        default=None, ge=1, description="Hidden width of a block; null for four times the width."
+    layers: Count = Field(default=6, description="Blocks of the graph transformer.")
+    heads: Count = Field(default=4, description="Of every attention call; they divide the width.")
+    feed_forward: Count | None = Field(
+        default=None, description="Hidden width of a block; null for four times the width."
     )
-    lstm_layers: int = Field(
-        default=2, ge=1, description="Of the bidirectional LSTMs over titles and entities."
+    lstm_layers: Count = Field(default=2, description="Of the bidirectional LSTMs over titles and entities.")
+    dropout: Rate = Field(
+        default=0.1, description="Of embeddings, of what the output reads and in the blocks."
     )
-    dropout: float = Field(
-        default=0.1, ge=0, lt=1, description="Of embeddings, of what the output reads and in the blocks."
-    )
-    attention_dropout: float = Field(
-        default=0.1, ge=0, lt=1, description="Of attention weights between vertices; latent ones have none."
+    attention_dropout: Rate = Field(
+        default=0.1, description="Of attention weights between vertices; latent ones have none."
     )
     coverage: float = Field(
         default=0.0,
@@ -149,14 +140,8 @@ class GraphTextNetworkRecipe(Section):
 
 _Training: Any = drawn_section(
     {
-        "epochs": (
-            int | None,
-            Field(
-                default=None,
-                ge=1,
-                description=f"Passes over the training texts, instead of `steps`, of which {STEPS:,} are made where "
-                "neither is given.",
-            ),
+        "epochs": length_key(
+            f"Passes over the training texts, instead of `steps`, of which {STEPS:,} are made where neither is given."
         ),
         **training_keys(
             batch_size={"default": 32},
@@ -193,7 +178,7 @@ class GraphTextReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     samples: int = Field(default=4, ge=0, le=100, description="Test texts that are shown with their graphs.")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
+    seed: Seed = Field(default=0, description="Of the resamples.")
 
 
 class GraphTextRecipe(MethodRecipe):
@@ -205,7 +190,12 @@ class GraphTextRecipe(MethodRecipe):
         ((), 4, 4)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of texts about graphs
+
+A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see
+[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, takes AGENDA. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     graph_text: GraphTextDataRecipe = Field(
         default=GraphTextDataRecipe(), description="What to train on and to measure on."
@@ -215,9 +205,9 @@ class GraphTextRecipe(MethodRecipe):
         default=AttentionRecipe(),
         description="The attention method; its `kind` is `self` for the graph transformer, `cross` for the decoder.",
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: GraphTextTrainingRecipe = Field(default=GraphTextTrainingRecipe(), description="How to train.")
     search: WritingRecipe = Field(default=WritingRecipe(), description="How to write.")
     prediction: PredictionRecipe = Field(

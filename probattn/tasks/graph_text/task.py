@@ -13,17 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from probattn.data import (
-    DataError,
-    GraphTextCollate,
-    GraphTexts,
-    GraphVocabulary,
-    TokenizedGraphTexts,
-)
+from probattn.data import DataError, GraphTextCollate, GraphTexts, GraphVocabulary, TokenizedGraphTexts
 from probattn.files.durable import digest
-from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.metrics.functional import bleu, find_wordnet, meteor, rouge
-from probattn.metrics.functional.meteor import meteor_words
+from probattn.metrics.functional.texts import meteor_words
 from probattn.models import (
     GraphTextProgram,
     GraphWriterConfig,
@@ -37,23 +30,18 @@ from probattn.models.translation import token_measures
 from probattn.report import ModelKey, RunDescription
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graph_text.answering import GraphTextAnswering
-from probattn.tasks.graph_text.measures import (
-    MEASURES,
-    figures,
-    text_columns,
-    token_columns,
-)
+from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import sections
 from probattn.tasks.graph_text.recipe import GraphTextRecipe
-from probattn.tasks.graph_text.results import GraphTextResults
-from probattn.tasks.graph_text.texts import (
+from probattn.tasks.graph_text.results import (
+    GraphTextResults,
     Written,
     digested,
     samples_of,
     surfaces,
     write_lines,
 )
-from probattn.tasks.measured import joined
+from probattn.tasks.measured import joined, posteriors_of
 from probattn.tasks.networks import (
     Network,
     check_finished,
@@ -86,8 +74,7 @@ class GraphTextData(Data):
 class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
     """Texts about knowledge graphs by GraphWriter (Koncel-Kedziorski et al. 2019), trained from random weights.
 
-    Texts are written at the posterior expectation of latent attention; ``bayesian_mean`` and ``bayesian_expectation``
-    differ in the perplexity of the true texts.
+    Texts are written at the posterior expectation; the two Bayesian models differ in the perplexity of the true texts.
     """
 
     section = "graph_text"
@@ -124,12 +111,12 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         except ImportError as error:
             raise RunError(one_line(error)) from error
         vocabulary = GraphVocabulary.of(self.texts["train"], self.recipe.graph_text.min_frequency)
-        parts = {
+        datasets = {
             "train": self.texts["train"],
             "validation": self.texts["validation"].at(self.texts["validation"].shortest_first()),
             "test": self.texts["test"],
         }
-        tokenized = {role: self.tokenized(texts, vocabulary) for role, texts in parts.items()}
+        tokenized = {role: self.tokenized(texts, vocabulary) for role, texts in datasets.items()}
         fingerprint = {"data": digest(digested(self.texts))}
         return GraphTextData(
             tokenized["train"], tokenized["validation"], GraphTextCollate(), fingerprint, None, vocabulary
@@ -185,10 +172,10 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         program = GraphTextProgram(net, coverage=self.recipe.network.coverage)
         return Network(on_device(program), folder, model_key(net), self.vocabulary(path))
 
-    def vocabulary(self, place: Path) -> GraphVocabulary:
+    def vocabulary(self, folder: Path) -> GraphVocabulary:
         """The vocabulary of a trained network in its folder."""
         try:
-            return GraphVocabulary.load(place / VOCABULARY)
+            return GraphVocabulary.load(folder / VOCABULARY)
         except DataError as error:
             raise RunError(one_line(error)) from error
 
@@ -218,9 +205,11 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         batches = self.batches(network, texts.at(order), options.batch_size)
         total = -(-len(texts) // options.batch_size)
         shut = network.codec.type_tokens
-        found = write_texts(network.program, network.tracked(batches, doing, total), options, suppress=shut)
-        rows = [network.codec.tokens(labels) for batch in found for labels in batch]
-        return [rows[place] for place in torch.tensor(order).argsort().tolist()]
+        batches_of_labels = write_texts(
+            network.program, network.tracked(batches, doing, total), options, suppress=shut
+        )
+        rows = [network.codec.tokens(labels) for batch in batches_of_labels for labels in batch]
+        return [rows[row] for row in torch.tensor(order).argsort().tolist()]
 
     def token_columns(self, network: Trained, texts: GraphTexts) -> dict[ModelKey, dict[str, Tensor]]:
         """What the perplexity of the true texts is computed from, by model: of draws and at the expectation."""
@@ -228,42 +217,36 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         prediction = self.recipe.prediction
         batches = self.batches(network, texts.at(order), prediction.batch_size)
         total = -(-len(texts) // prediction.batch_size)
-        parts: dict[ModelKey, list[dict[str, Tensor]]] = {}
+        chunks: dict[ModelKey, list[dict[str, Tensor]]] = {}
         for number, batch in enumerate(network.tracked(batches, "probabilities of the true texts", total)):
             for key, columns in self._token_columns(network, batch, number).items():
-                parts.setdefault(key, []).append(columns)
-        return {key: joined(found, order) for key, found in parts.items()}
+                chunks.setdefault(key, []).append(columns)
+        return {key: joined(tensors, order) for key, tensors in chunks.items()}
 
     def _token_columns(
         self, network: Trained, batch: Mapping[str, Tensor], number: int
     ) -> dict[ModelKey, dict[str, Tensor]]:
-        labels, prediction = batch["labels"], self.recipe.prediction
-        real, known = labels != IGNORED, labels.clamp_min(0)
+        labels = batch["labels"]
+        real, targets = labels != IGNORED, labels.clamp_min(0)
         inputs = {name: value for name, value in batch.items() if name != "labels"}
 
-        def read(given: Mapping[str, Tensor]) -> Tensor:
+        def read(rows: Mapping[str, Tensor]) -> Tensor:
             """Log-probability of each true token, and whether it is the first choice, ``[B, T, 2]``."""
-            found: Tensor = network.program(given)
-            true = known.repeat(len(found) // len(known), 1)
-            chosen = found.gather(2, true[..., None])[..., 0]
-            return torch.stack([chosen, (found.argmax(dim=-1) == true).to(chosen)], dim=-1)
+            log_probabilities: Tensor = network.program(rows)
+            true = targets.repeat(len(log_probabilities) // len(targets), 1)
+            likelihood = log_probabilities.gather(2, true[..., None])[..., 0]
+            return torch.stack(
+                [likelihood, (log_probabilities.argmax(dim=-1) == true).to(likelihood)], dim=-1
+            )
 
-        def columns(drawn: Tensor) -> dict[str, Tensor]:
-            return token_columns(drawn[..., 0].cpu(), drawn[0, ..., 1].bool().cpu(), real.cpu())
-
-        if network.key != "bayesian_mean":
-            with torch.no_grad():
-                return {network.key: columns(read(inputs)[None])}
-        drawn = posterior_predict(
-            read,
-            inputs,
-            prediction.num_samples,
-            seed=(prediction.seed, number),
-            chunk_size=prediction.chunk_size,
-        )
-        expected = posterior_expectation(read, inputs)[None]
-        right = {"correct": columns(expected)["correct"]}
-        return {"bayesian_mean": columns(drawn.logits) | right, "bayesian_expectation": columns(expected)}
+        posteriors = posteriors_of(network, read, inputs, self.recipe.prediction, number)
+        columns = {
+            key: token_columns(drawn.logits[..., 0], drawn.logits[0, ..., 1].bool(), real.cpu())
+            for key, drawn in posteriors.items()
+        }
+        if network.key == "bayesian_mean":  # texts are written at the expectation
+            columns["bayesian_mean"]["correct"] = columns["bayesian_expectation"]["correct"]
+        return columns
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> GraphTextResults:
         """Writes the test texts, keeps them beside the records, and measures them."""
@@ -274,7 +257,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             surface = surfaces(test, texts[network.key])
             columns = text_columns(surface, test, self.wordnet)
             table |= {
-                ("test", key): columns | found for key, found in self.token_columns(network, test).items()
+                ("test", key): columns | tokens for key, tokens in self.token_columns(network, test).items()
             }
         write_lines(last.folder / TEXTS, test, texts)
         return self.results_of(
@@ -305,8 +288,8 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         right = tokens = 0.0
         for batch in self.batches(network, texts, self.recipe.prediction.batch_size):
             with torch.no_grad():
-                found = token_measures(network.program(batch), batch["labels"])
-            right, tokens = right + found["correct"].sum().item(), tokens + found["tokens"].sum().item()
+                sums = token_measures(network.program(batch), batch["labels"])
+            right, tokens = right + sums["correct"].sum().item(), tokens + sums["tokens"].sum().item()
         return right / tokens
 
     @property

@@ -8,19 +8,11 @@ from pydantic import Field, model_validator
 
 from probattn.data import NodeGraph, load_planetoid
 from probattn.models.gat_options import GATOptions
-from probattn.options import Count, Natural
-from probattn.tasks.sections.base import ReportSection, Section, absolute
+from probattn.options import Count, Filled, Natural
+from probattn.tasks.sections.base import ReportSection, Section, Seed, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
 from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe, training_keys
-
-INTRODUCTION = """# Recipes of graphs
-
-A recipe with a section `graph` trains a graph attention network on a citation graph; see
-[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
-
 
 _Training: Any = drawn_section(
     {
@@ -78,9 +70,8 @@ class GraphDataRecipe(Section):
         pattern=r"^[\w-]+$",
         description="Which graph: `cora`, `citeseer`, `pubmed`, or any other whose files have this form.",
     )
-    folder: str | None = Field(
+    folder: Filled | None = Field(
         default=None,
-        min_length=1,
         description="Where its files `ind.<name>.*` lie; null for a folder of its name in the one that `PROBATTN_DATA` "
         "names.",
     )
@@ -114,8 +105,8 @@ class GraphNetworkRecipe(_Network):
 class GraphPredictionRecipe(Section):
     """Posterior draws of predictions."""
 
-    num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
+    num_samples: Count = Field(default=20, description="Posterior draws.")
+    seed: Seed = Field(default=0, description="Of the draws.")
 
 
 class GraphReportRecipe(ReportSection):
@@ -133,7 +124,12 @@ class GraphRecipe(MethodRecipe):
         ((), 0.005)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of graphs
+
+A recipe with a section `graph` trains a graph attention network on a citation graph; see
+[Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     takes_registered: ClassVar[bool] = False
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,18 +40,13 @@ from probattn.tasks.networks import (
 )
 from probattn.tasks.programs import Data, ProgramTask, is_plain_at
 from probattn.tasks.task import BASELINE, MODEL
-from probattn.tasks.topics.posterior import health
+from probattn.tasks.topics import health
 
 if TYPE_CHECKING:
     from probattn.models.graph import NodeClassifier
 
 
-@dataclass(frozen=True)
-class GraphData(Data):
-    """The labelled nodes of a graph."""
-
-
-class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
+class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
     """Classes of the nodes of a citation graph, by a graph attention network (Velickovic et al. 2018)."""
 
     section = "graph"
@@ -76,15 +70,17 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         counts = torch.bincount(self.graph.labels[self.graph.train_mask], minlength=self.graph.num_classes)
         return dict(zip(self.graph.label_names, counts.tolist(), strict=True))
 
-    def load_data(self) -> GraphData:
+    def load_data(self) -> Data:
         """Rows of labelled nodes."""
         graph = self.graph
-        return GraphData(graph.rows("train"), graph.rows("validation"), None, {"data": graph_digest(graph)})
+        return Data(graph.rows("train"), graph.rows("validation"), None, {"data": graph_digest(graph)})
 
     def program(self, *, baseline: bool = False) -> NodeClassifier:
         """The recipe's network as a Pyro program; see the base class."""
-        with needs_torch_geometric():
+        try:
             from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
+        except ImportError as error:  # torch-geometric is not installed
+            raise RunError(one_line(error)) from error
         recipe, graph = self.recipe, self.graph
         with seeded(recipe.training.seed):
             try:
@@ -127,10 +123,10 @@ class Graphs(ProgramTask[GraphRecipe, Results, GraphData, "NodeClassifier"]):
         return METHODS.key(self.methods) or "deterministic"
 
     def beside(
-        self, run: Path, given: Path | None, own: Network[NodeClassifier]
+        self, run: Path, baseline: Path | None, network: Network[NodeClassifier]
     ) -> list[Network[NodeClassifier]]:
         """The deterministic network beside the run's own."""
-        if given is not None:
+        if baseline is not None:
             raise RunError(
                 f"{run}: expected no --baseline, a run on a graph is compared with the deterministic network beside it "
                 "(report.baseline in its recipe)"
@@ -216,12 +212,3 @@ def graph_digest(graph: NodeGraph) -> str:
     return digest(
         tensor.numpy().tobytes() for tensor in (graph.features, graph.labels, graph.edge_index, *masks)
     )
-
-
-@contextmanager
-def needs_torch_geometric() -> Iterator[None]:
-    """Says in one line that torch-geometric is not installed."""
-    try:
-        yield
-    except ImportError as error:
-        raise RunError(one_line(error)) from error

@@ -36,7 +36,7 @@ class PretrainingAnswering(Answering):
     def check(self, run: Path) -> Callable[[str], object]:
         """Whether the network can read a line."""
         length = self.task.recipe.pretraining.max_length
-        return partial(given, self.task.network(run).codec, length=length)
+        return partial(encoded_text, self.task.network(run).codec, length=length)
 
     def answered(
         self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
@@ -46,7 +46,7 @@ class PretrainingAnswering(Answering):
         options = {"num_samples": drawing.num_samples, "seed": drawing.seed}
         prediction = self.task.recipe.prediction.model_copy(update=options)
         for number, texts in enumerate(in_batches((text for text, _ in rows), prediction.batch_size)):
-            encoded = [given(network.codec, text, length) for text in texts]
+            encoded = [encoded_text(network.codec, text, length) for text in texts]
             inputs = network.moved(stacked(network.codec.pad_token_id, encoded))
             draws = posterior_of(network, network.program, inputs, prediction, number).probabilities
             for index, (text, row) in enumerate(zip(texts, encoded, strict=True)):
@@ -67,16 +67,16 @@ class PretrainingAnswering(Answering):
         }
 
 
-def given(codec: Any, text: str, length: int) -> Row:
+def encoded_text(codec: Any, text: str, length: int) -> Row:
     """A text as the network reads it; ``RunError`` for no token, or with [CLS] and [SEP] more than ``length``."""
-    found = codec(text, split_special_tokens=True, verbose=False)
-    number, most = len(found["input_ids"]) - 2, length - 2
-    if not 0 < number <= most:
+    encoded = codec(text, split_special_tokens=True, verbose=False)
+    number, limit = len(encoded["input_ids"]) - 2, length - 2
+    if not 0 < number <= limit:
         raise RunError(
-            f"expected a text of 1 to {most} tokens, as many as the network was trained to read "
+            f"expected a text of 1 to {limit} tokens, as many as the network was trained to read "
             f"(pretraining.max_length less [CLS] and [SEP]), got {number}: {shown(text)}"
         )
-    return {name: found[name] for name in ("input_ids", "attention_mask")}
+    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
 def _tokens(codec: Any, ids: list[int], draws: Tensor) -> list[dict[str, Any]]:
@@ -93,11 +93,11 @@ def _tokens(codec: Any, ids: list[int], draws: Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def sheet_of(found: Sequence[Answer]) -> Sheet:
+def sheet_of(answers: Sequence[Answer]) -> Sheet:
     """Tokens with the probability of having been replaced, text by text."""
     rows = (
         tuple((token["token"], f"{token['replaced']:.3f}", f"{token['std']:.3f}") for token in item["tokens"])
-        for item in found
+        for item in answers
     )
-    groups = tuple(Group(item["text"], tokens) for item, tokens in zip(found, rows, strict=True))
+    groups = tuple(Group(item["text"], tokens) for item, tokens in zip(answers, rows, strict=True))
     return Sheet(("Token", "Replaced", "Std of draws"), groups, words=1)

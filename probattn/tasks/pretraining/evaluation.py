@@ -1,39 +1,160 @@
-"""What a discriminator predicts of test passages, in which a generator replaced tokens."""
+"""What a discriminator predicts of test passages, in which a generator replaced tokens, and the measures of that."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from probattn.inference.posterior import Posterior
 from probattn.inference.session import derived_seed
 from probattn.models import ElectraProgram
 from probattn.models.electra import Corrupted
+from probattn.models.program import IGNORED
 from probattn.report import ModelKey
 from probattn.report.bootstrap import Columns
-from probattn.tasks.fine_tuning.predicted_tokens import stacked
+from probattn.report.measures import MeasureText
+from probattn.tasks.fine_tuning.predicted_tokens import stacked, token_columns, token_figures
 from probattn.tasks.measured import joined, posterior_of, posteriors_of
+from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.networks import Network, in_batches
-from probattn.tasks.pretraining.measures import detection_columns, generator_columns
 from probattn.tasks.pretraining.results import PredictedToken
 from probattn.tasks.pretraining.stream import Row
+
+BINS = 1024
+"""Bins of the scores behind an area under the curve."""
+WIDEST = 8.0
+"""Log-odds beyond which scores are in one bin."""
+
+GENERATOR = "generator_"
+"""How the names of the generator's columns and measures begin."""
+
+MEASURES: Mapping[str, MeasureText] = {
+    "accuracy": share(
+        "Accuracy of detection", "Share of tokens that are classified right, as replaced or as original"
+    ),
+    "margin": share(
+        "Above the majority rate",
+        "The same less the larger of the shares of original and of replaced tokens, which one answer for all reaches",
+        short="accuracy above the majority rate",
+    ),
+    "balanced_accuracy": share(
+        "Balanced accuracy", "Mean of the shares of replaced and of original tokens that are classified right"
+    ),
+    "auroc": share("AUROC", "Probability that a replaced token has a higher score than an original one"),
+    "nll": number("Negative log-likelihood", "Of whether a token was replaced, nats per token", short="NLL"),
+    "ece": ECE,
+    "generator_accuracy": share(
+        "Accuracy of the generator", "Share of masked tokens that are its first choice"
+    ),
+    "generator_perplexity": number("Perplexity of the generator", "Per masked token"),
+}
+
+
+def detection_columns(logits: Tensor, replaced: Tensor, counted: Tensor, bins: int) -> dict[str, Tensor]:
+    """What the measures of the discriminator are computed from, one row a text, of the tokens that are ``counted``.
+
+    ``logits`` ``[P, B, T]`` are of a token having been ``replaced`` ``[B, T]``; a probability is the mean over draws.
+    """
+    size = len(replaced)
+    owner, index = counted.nonzero(as_tuple=True)
+    draws, truth = logits[:, owner, index].double(), replaced[owner, index]
+    density = F.logsigmoid(torch.where(truth, draws, -draws)).logsumexp(dim=0) - math.log(len(draws))
+    probability = draws.sigmoid().mean(dim=0)
+    predicted = probability > 0.5
+
+    def summed(values: Tensor) -> Tensor:
+        return torch.zeros(size, dtype=torch.float64).index_add_(0, owner, values.double())
+
+    scores = torch.zeros(size * 2 * BINS)
+    scores.index_add_(0, (2 * owner + truth) * BINS + score_bins(probability), torch.ones(len(truth)))
+    return {
+        "counts": torch.stack(
+            [summed(predicted & truth), summed(truth), summed(~predicted & ~truth), summed(~truth)], dim=1
+        ),
+        "nll": summed(-density),
+        "scores": scores.view(size, 2, BINS),
+        "bins": bin_columns(
+            torch.where(predicted, probability, 1 - probability), predicted == truth, owner, size, bins
+        ),
+    }
+
+
+def score_bins(probability: Tensor) -> Tensor:
+    """The bin of each probability of having been replaced, float64, by its log-odds."""
+    edges = torch.linspace(-WIDEST, WIDEST, BINS - 1, dtype=torch.float64)
+    return torch.bucketize(probability.logit(eps=1e-12), edges)
+
+
+def generator_columns(corrupted: Corrupted, bins: int) -> dict[str, Tensor]:
+    """What the measures of the generator are computed from, one row a text, by names that begin with its own."""
+    columns = token_columns(Posterior(corrupted.logits[None].cpu()), corrupted.targets.cpu(), bins)
+    return {GENERATOR + name: column for name, column in columns.items()}
+
+
+def figures(columns: Columns) -> dict[str, float | None]:
+    """The measures, and the shares that they stand against; None where one cannot be measured."""
+    detected, replaced, rejected, originals = columns["counts"].sum(dim=0).tolist()
+    tokens = replaced + originals
+    generator = token_figures(
+        {n.removeprefix(GENERATOR): column for n, column in columns.items() if n.startswith(GENERATOR)}
+    )
+    if not tokens:
+        return dict.fromkeys((*MEASURES, "majority", "recall", "specificity"))
+    recall, specificity = (
+        count / whole if whole else None for count, whole in ((detected, replaced), (rejected, originals))
+    )
+    balanced = None if recall is None or specificity is None else (recall + specificity) / 2
+    accuracy, majority = (detected + rejected) / tokens, max(originals, replaced) / tokens
+    return {
+        "accuracy": accuracy,
+        "margin": accuracy - majority,
+        "balanced_accuracy": balanced,
+        "auroc": area(columns["scores"].sum(dim=0).double()),
+        "nll": columns["nll"].sum().item() / tokens,
+        "ece": calibration_error(columns["bins"]),
+        "generator_accuracy": generator["accuracy"],
+        "generator_perplexity": generator["perplexity"],
+        "majority": majority,
+        "recall": recall,
+        "specificity": specificity,
+    }
+
+
+def area(scores: Tensor) -> float | None:
+    """Area under the ROC curve of counts of original and of replaced tokens by score ``[2, M]``; one bin is a tie."""
+    originals, replaced = scores
+    pairs = originals.sum() * replaced.sum()
+    if not pairs:
+        return None
+    below = originals.cumsum(dim=0) - originals / 2
+    return float((replaced * below).sum() / pairs)
+
+
+def validation_figures(logits: Tensor, corrupted: Corrupted, counted: Tensor) -> dict[str, Tensor]:
+    """Accuracies in training, by text ``[B]``: of detection, of calling all original, of the generator."""
+    number = counted.sum(dim=1).clamp_min(1)
+    masked = corrupted.targets != IGNORED
+    detected = ((logits > 0) == corrupted.replaced) & counted
+    right = (corrupted.logits.argmax(dim=-1) == corrupted.targets) & masked
+    return {
+        "accuracy": detected.sum(dim=1) / number,
+        "original": (~corrupted.replaced & counted).sum(dim=1) / number,
+        "generator_accuracy": right.sum(dim=1) / masked.sum(dim=1).clamp_min(1),
+    }
+
 
 Trained = Network[ElectraProgram]
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """A batch of texts as the discriminator reads them, on its device.
-
-    Attributes:
-        inputs: of the discriminator.
-        counted: bool ``[B, T]``, the tokens that could have been replaced.
-        original_ids: tokens of the texts themselves ``[B, T]``.
-        corrupted: what the generator made of them.
-    """
+    """A batch as the discriminator reads it; ``counted`` ``[B, T]`` are the tokens that could be replaced."""
 
     inputs: Mapping[str, Tensor]
     counted: Tensor
@@ -54,13 +175,13 @@ class Evaluation:
     bins: int
 
     def replaced(
-        self, network: Trained, rows: Sequence[Row], *, own: Trained | None = None
+        self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
     ) -> Iterator[Replaced]:
-        """Batches of passages with replacements by the generator of ``own``, the network's own by default."""
-        source = own or network
-        for number, part in enumerate(in_batches(rows, self.prediction.batch_size)):
-            batch = network.moved(stacked(network.codec.pad_token_id, part))
-            draw = torch.Generator(network.device).manual_seed(derived_seed(self.prediction.seed, number))
+        """Batches of passages with replacements by the generator of ``generator``, the network's own by default."""
+        source = generator or network
+        for step, chunk in enumerate(in_batches(rows, self.prediction.batch_size)):
+            batch = network.moved(stacked(network.codec.pad_token_id, chunk))
+            draw = torch.Generator(network.device).manual_seed(derived_seed(self.prediction.seed, step))
             with torch.no_grad():
                 corrupted = source.program.corrupted(batch, draw)
             inputs = {"input_ids": corrupted.input_ids, "attention_mask": batch["attention_mask"]}
@@ -68,18 +189,18 @@ class Evaluation:
 
     def columns(self, network: Trained, rows: Sequence[Row]) -> dict[ModelKey, Columns]:
         """What the measures are computed from, by model, one row a passage, in the order of the passages."""
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]["original_ids"]))
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]["original_ids"]))
         total = -(-len(rows) // self.prediction.batch_size)
-        batches = self.replaced(network, [rows[place] for place in order])
-        parts: dict[ModelKey, list[Columns]] = {}
-        for number, batch in enumerate(network.tracked(batches, "replaced tokens", total)):
+        batches = self.replaced(network, [rows[index] for index in order])
+        chunks: dict[ModelKey, list[Columns]] = {}
+        for step, batch in enumerate(network.tracked(batches, "replaced tokens", total)):
             shared = generator_columns(batch.corrupted, self.bins)
             replaced, counted = batch.corrupted.replaced.cpu(), batch.counted.cpu()
-            found = posteriors_of(network, network.program, batch.inputs, self.prediction, number)
-            for key, posterior in found.items():
-                own = detection_columns(posterior.logits, replaced, counted, self.bins)
-                parts.setdefault(key, []).append(own | shared)
-        return {key: joined(found, order) for key, found in parts.items()}
+            posteriors = posteriors_of(network, network.program, batch.inputs, self.prediction, step)
+            for key, posterior in posteriors.items():
+                detection = detection_columns(posterior.logits, replaced, counted, self.bins)
+                chunks.setdefault(key, []).append(detection | shared)
+        return {key: joined(posteriors, order) for key, posteriors in chunks.items()}
 
     def accuracy(self, network: Trained, rows: Sequence[Row]) -> Callable[[], float]:
         """A function that measures the accuracy of detection, always with the same replacements."""
@@ -100,32 +221,32 @@ class Evaluation:
         self, networks: Sequence[Trained], rows: Sequence[Row]
     ) -> tuple[tuple[PredictedToken, ...], ...]:
         """Passages token by token as every network reads them, with the replacements of the last one's generator."""
-        found: list[tuple[PredictedToken, ...]] = []
-        for number, batch in enumerate(self.replaced(networks[-1], rows)):
+        tokens: list[tuple[PredictedToken, ...]] = []
+        for step, batch in enumerate(self.replaced(networks[-1], rows)):
             by_model = {
                 network.key: posterior_of(
-                    network, network.program, network.moved(batch.inputs), self.prediction, number
+                    network, network.program, network.moved(batch.inputs), self.prediction, step
                 ).mean_probabilities
                 for network in networks
             }
-            found += [
+            tokens += [
                 tuple(_tokens(networks[-1].codec, batch, row, by_model))
                 for row in range(len(batch.original_ids))
             ]
-        return tuple(found)
+        return tuple(tokens)
 
 
 def _tokens(
     codec: Any, batch: Replaced, row: int, by_model: Mapping[ModelKey, Tensor]
 ) -> Iterator[PredictedToken]:
-    for place in batch.counted[row].nonzero()[:, 0].tolist():
+    for index in batch.counted[row].nonzero()[:, 0].tolist():
         token, original = (
-            piece(codec, int(ids[row, place])) for ids in (batch.corrupted.input_ids, batch.original_ids)
+            piece(codec, int(ids[row, index])) for ids in (batch.corrupted.input_ids, batch.original_ids)
         )
         yield PredictedToken(
             token=token,
-            original=original if batch.corrupted.replaced[row, place] else None,
-            probabilities={key: values[row, place].item() for key, values in by_model.items()},
+            original=original if batch.corrupted.replaced[row, index] else None,
+            probabilities={key: values[row, index].item() for key, values in by_model.items()},
         )
 
 

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.pretraining.stream import MULTI30K, NAMED, TextStream
-from probattn.tasks.sections.base import Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import Rate, Section, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -18,26 +19,19 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
-from probattn.tasks.sections.training import TrainingRecipe, training_keys
+from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 STEPS = 1_000_000
 """Updates where none are given."""
-
-INTRODUCTION = """# Recipes of pre-training
-
-A recipe with a section `pretraining` trains ELECTRA's generator and discriminator on texts without labels; see
-[Pre-training](../concepts/pretraining.md). As in [recipes of texts](reference.md), unknown keys are errors, and `--set`
-replaces single keys.
-"""
 
 
 class PassageLimits(Section):
     """Most passages to use, a fixed choice; null for all."""
 
-    validation: int | None = Field(default=1000, ge=1, description="To choose by.")
-    test: int | None = Field(default=1000, ge=1, description="To measure on.")
+    validation: Count | None = Field(default=1000, description="To choose by.")
+    test: Count | None = Field(default=1000, description="To measure on.")
 
 
 class PretrainingDataRecipe(Section):
@@ -63,9 +57,8 @@ class PretrainingDataRecipe(Section):
     limits: PassageLimits = Field(
         default=PassageLimits(), description="Most passages to choose by and to measure on."
     )
-    tokenizer: str | None = Field(
+    tokenizer: Filled | None = Field(
         default=None,
-        min_length=1,
         description="Folder of a tokenizer with a mask token, or its name on the hub; null to learn a WordPiece "
         "vocabulary from the training texts.",
     )
@@ -82,10 +75,8 @@ class PretrainingDataRecipe(Section):
         default=True,
         description="Whether a passage goes on with the next text; false for passages of one text each.",
     )
-    shuffle_buffer: int = Field(
-        default=10_000,
-        ge=1,
-        description="Texts among which the next one is drawn; 1 for their own order.",
+    shuffle_buffer: Count = Field(
+        default=10_000, description="Texts among which the next one is drawn; 1 for their own order."
     )
     mask_probability: float = Field(
         default=0.15,
@@ -110,10 +101,10 @@ class PretrainingDataRecipe(Section):
 class GeneratorRecipe(Section):
     """Sizes of the generator; null for a quarter of the discriminator's, as in ELECTRA-small."""
 
-    width: int | None = Field(default=None, ge=1, description="Of its states, a multiple of its heads.")
-    layers: int | None = Field(default=None, ge=1, description="Null for as many as the discriminator has.")
-    heads: int | None = Field(default=None, ge=1, description="Of every layer.")
-    feed_forward: int | None = Field(default=None, ge=1, description="Hidden width of a layer.")
+    width: Count | None = Field(default=None, description="Of its states, a multiple of its heads.")
+    layers: Count | None = Field(default=None, description="Null for as many as the discriminator has.")
+    heads: Count | None = Field(default=None, description="Of every layer.")
+    feed_forward: Count | None = Field(default=None, description="Hidden width of a layer.")
 
 
 class PretrainingNetworkRecipe(Section):
@@ -124,16 +115,14 @@ class PretrainingNetworkRecipe(Section):
         {'hidden_size': 64, 'num_hidden_layers': 12, 'num_attention_heads': 1, 'intermediate_size': 256}
     """
 
-    width: int = Field(default=256, ge=1, description="Of the discriminator's states, a multiple of `heads`.")
-    embedding: int = Field(default=128, ge=1, description="Of the embeddings of tokens and positions.")
-    layers: int = Field(default=12, ge=1, description="Of the discriminator.")
-    heads: int = Field(default=4, ge=1, description="Of every layer.")
-    feed_forward: int = Field(default=1024, ge=1, description="Hidden width of a layer.")
+    width: Count = Field(default=256, description="Of the discriminator's states, a multiple of `heads`.")
+    embedding: Count = Field(default=128, description="Of the embeddings of tokens and positions.")
+    layers: Count = Field(default=12, description="Of the discriminator.")
+    heads: Count = Field(default=4, description="Of every layer.")
+    feed_forward: Count = Field(default=1024, description="Hidden width of a layer.")
     positions: int = Field(default=512, ge=3, description="Most tokens that the networks can read.")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="Of embeddings and in the layers.")
-    attention_dropout: float = Field(
-        default=0.1, ge=0, lt=1, description="Of attention weights; latent ones have none."
-    )
+    dropout: Rate = Field(default=0.1, description="Of embeddings and in the layers.")
+    attention_dropout: Rate = Field(default=0.1, description="Of attention weights; latent ones have none.")
     initializer: float = Field(
         default=0.02,
         gt=0,
@@ -171,33 +160,21 @@ class PretrainingNetworkRecipe(Section):
 
     def generator_sizes(self) -> dict[str, Any]:
         """Sizes of the generator by their names in transformers."""
-        given = self.generator
+        generator = self.generator
         return {
-            "hidden_size": given.width or max(1, self.width // 4),
-            "num_hidden_layers": given.layers or self.layers,
-            "num_attention_heads": given.heads or max(1, self.heads // 4),
-            "intermediate_size": given.feed_forward or max(1, self.feed_forward // 4),
+            "hidden_size": generator.width or max(1, self.width // 4),
+            "num_hidden_layers": generator.layers or self.layers,
+            "num_attention_heads": generator.heads or max(1, self.heads // 4),
+            "intermediate_size": generator.feed_forward or max(1, self.feed_forward // 4),
         }
 
 
 _Training: Any = drawn_section(
     {
-        "epochs": (
-            int | None,
-            Field(
-                default=None,
-                ge=1,
-                description="Passes over the texts, in updates by an estimate of the number of passages from a sample.",
-            ),
+        "epochs": length_key(
+            "Passes over the texts, in updates by an estimate of the number of passages from a sample."
         ),
-        "steps": (
-            int | None,
-            Field(
-                default=None,
-                ge=1,
-                description=f"Updates, instead of `epochs`; {STEPS:,} where neither is given.",
-            ),
-        ),
+        "steps": length_key(f"Updates, instead of `epochs`; {STEPS:,} where neither is given."),
         **training_keys(
             batch_size={"default": 128},
             length_pool={"description": "Null: passages come from a stream, whose order is its own."},
@@ -248,16 +225,21 @@ class PretrainingRecipe(MethodRecipe):
         ((), 1000000)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of pre-training
+
+A recipe with a section `pretraining` trains ELECTRA's generator and discriminator on texts without labels; see
+[Pre-training](../concepts/pretraining.md). As in [recipes of texts](reference.md), unknown keys are errors, and `--set`
+replaces single keys.
+"""
 
     pretraining: PretrainingDataRecipe = Field(description="The texts.")
     network: PretrainingNetworkRecipe = Field(default=PretrainingNetworkRecipe(), description="The networks.")
     attention: AttentionRecipe = Field(
         default=AttentionRecipe(), description="The attention method of the discriminator."
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: PretrainingTrainingRecipe = Field(
         default=PretrainingTrainingRecipe(), description="How to train."
     )

@@ -1,10 +1,15 @@
-"""Results of a run of pre-training: the records of ``metrics.json``."""
+"""Results of a run of pre-training: the records of ``metrics.json``, and the section of its page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from probattn.report import ModelKey, Results
+from markupsafe import Markup
+
+from probattn.report import MODEL_TITLES, ModelKey, Results
+from probattn.report.markup import Section, plain
+from probattn.report.measures import MODEL_STYLES
 from probattn.report.record import Probability, Record
 
 
@@ -30,3 +35,50 @@ class PretrainingResults(Results):
     """
 
     samples: tuple[tuple[PredictedToken, ...], ...] = ()
+
+
+def sections(results: PretrainingResults) -> Iterator[Section]:
+    """The section on samples."""
+    if not results.samples:
+        return
+    models = list(results.samples[0][0].probabilities)
+    samples = [
+        [
+            {
+                "model": MODEL_TITLES[model],
+                "style": MODEL_STYLES[model],
+                "text": Markup("").join(
+                    Markup(" " if token.token[:1].isspace() else "") + shaded(token, model)
+                    for token in sample
+                ),
+                "true": sum(
+                    token.probabilities[model] > 0.5 for token in sample if token.original is not None
+                ),
+                "false": sum(token.probabilities[model] > 0.5 for token in sample if token.original is None),
+            }
+            for model in models
+        ]
+        for sample in results.samples
+    ]
+    replaced = [sum(token.original is not None for token in sample) for sample in results.samples]
+    context: dict[str, Any] = {"samples": list(zip(samples, replaced, strict=True))}
+    yield Section("samples", "Texts", "Which tokens were replaced?", "samples.html", context)
+
+
+def shaded(token: PredictedToken, model: ModelKey) -> Markup:
+    """A token, the darker the more probably it was replaced, and after it the original one where it was.
+
+    Example:
+        >>> shaded(PredictedToken(token=" film", probabilities={"deterministic": 0.25}), "deterministic")
+        Markup('<span class="predicted" style="--p: 25%" title="replaced: 25.0%"><bdi>film</bdi></span>')
+    """
+    probability = token.probabilities[model]
+    words = Markup('<span class="predicted{}" style="--p: {}%" title="replaced: {}">{}</span>').format(
+        "" if token.original is None else " replaced",
+        round(100 * probability),
+        f"{probability:.1%}",
+        plain(token.token.strip()),
+    )
+    if token.original is None:
+        return words
+    return words + Markup(' <del class="original">{}</del>').format(plain(token.original.strip()))

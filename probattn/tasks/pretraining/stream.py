@@ -38,29 +38,19 @@ Row = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Reading:
-    """What one pass over all texts gives.
-
-    Attributes:
-        digest: of their content, and of how it is cut into parts.
-        number: of training texts.
-        sample: training texts at equal distances.
-        held: texts that are held out, by part.
-    """
+    """Digest and number of all training texts, a sample of them at equal distances, and the texts that are held out."""
 
     digest: str
     number: int
     sample: Sequence[str]
-    held: Mapping[Split, Sequence[str]]
+    held_out: Mapping[Split, Sequence[str]]
 
 
 @dataclass(frozen=True)
 class TextStream:
     """Texts of several sources, one after the other; the part of a text is a function of the text.
 
-    Args:
-        sources: names of :data:`NAMED`, files with a text a line (.txt, .txt.gz), or folders of such files.
-        validation: share of texts that is held out to choose by.
-        test: share of texts that is held out to measure on.
+    Sources are names of :data:`NAMED`, files with a text a line, or folders of such files.
     """
 
     sources: tuple[str, ...]
@@ -72,11 +62,7 @@ class TextStream:
         return shortened(", ".join(Path(source).name for source in self.sources), 100)
 
     def texts(self) -> Iterator[str]:
-        """All texts, read as they are asked for, without white space around them.
-
-        Raises:
-            DataError: a source that is not there or cannot be read; no text at all.
-        """
+        """All texts, read as they are asked for, without white space around them; ``DataError`` for none."""
         empty = True
         for source in self.sources:
             for text in self._named[source] if source in self._named else _lines_below(Path(source)):
@@ -100,38 +86,34 @@ class TextStream:
 
     @cached_property
     def read(self) -> Reading:
-        """What one pass over all texts gives.
-
-        Raises:
-            DataError: as :meth:`texts`; too few texts to hold some out.
-        """
+        """What one pass over all texts gives; ``DataError`` as :meth:`texts`, or for too few texts to hold some out."""
         hasher, number, every = hashlib.sha256(SALT.encode()), 0, 1
         sample: list[str] = []
-        held: dict[Split, list[str]] = {"validation": [], "test": []}
+        held_out: dict[Split, list[str]] = {"validation": [], "test": []}
         for text in self.texts():
             hasher.update(text.encode("utf-8", "surrogatepass") + b"\0")
             split = self.split(text)
             if split != "train":
-                held[split].append(text)
+                held_out[split].append(text)
                 continue
             if number % every == 0:
                 sample.append(text)
             if len(sample) == 2 * SAMPLE:
                 sample, every = sample[::2], 2 * every
             number += 1
-        counts = {"train": number} | {split: len(texts) for split, texts in held.items()}
+        counts = {"train": number} | {split: len(texts) for split, texts in held_out.items()}
         few = next((split for split in SPLITS if not counts[split]), None)
         if few is not None:
             raise DataError(
                 f"{self}: {sum(counts.values()):,} texts are too few, none is left for {few}; give "
                 "more texts or change pretraining.validation_fraction and test_fraction"
             )
-        return Reading(hasher.hexdigest()[:16], number, sample, held)
+        return Reading(hasher.hexdigest()[:16], number, sample, held_out)
 
     def held_out(self, split: Split) -> list[str]:
         """The different texts of a part that is held out, in a fixed order."""
-        texts = self.read.held[split]
-        return sorted((texts[place] for place in first_of_each(map(text_key, texts))), key=order)
+        texts = self.read.held_out[split]
+        return sorted((texts[index] for index in first_of_each(map(text_key, texts))), key=order)
 
 
 def _of_name(name: str) -> Sequence[str]:
@@ -160,19 +142,10 @@ def _lines_below(path: Path) -> Iterator[str]:
 
 
 def passages(texts: Iterable[str], tokenizer: Any, length: int, *, join: bool = False) -> Iterator[Row]:
-    """Cuts texts into passages of at most ``length`` tokens, each between [CLS] and [SEP].
+    """Cuts texts into rows of at most ``length`` tokens, each between [CLS] and [SEP], as they are asked for.
 
-    What a text writes like a special token is read as plain characters; texts without tokens are left out.
-
-    Args:
-        texts: read as passages are asked for.
-        tokenizer: of transformers, with ``cls_token`` and ``sep_token``.
-        length: tokens of a passage, the two special ones included.
-        join: whether texts go on in the passage of the text before, after a ``sep_token``; a passage then has
-            ``length`` tokens, but for the last.
-
-    Returns:
-        Rows with ``original_ids`` and ``attention_mask``.
+    What a text writes like a special token is read as plain characters; texts without tokens are left out. With
+    ``join`` a text goes on in the passage of the one before, after a ``sep_token``, and only the last is shorter.
     """
     begin, end, room = tokenizer.cls_token_id, tokenizer.sep_token_id, length - 2
 
@@ -202,13 +175,7 @@ def special_ids(tokenizer: Any) -> set[int]:
 
 
 def with_masks(row: Row, special: set[int], share: float) -> Row:
-    """A row with ``masked`` tokens that are a function of its tokens, so that every network is measured on the same.
-
-    Args:
-        row: as :func:`passages` makes it.
-        special: tokens that are not masked.
-        share: of the others, which are.
-    """
+    """A row with ``masked`` tokens, a share of those that are not special, which are a function of its tokens."""
     ids = torch.tensor([row["original_ids"]])
     draw = torch.Generator().manual_seed(int(digest([repr(row["original_ids"])]), 16))
     candidates = ~torch.isin(ids, torch.tensor(sorted(special)))
@@ -220,14 +187,6 @@ class PassageStream:
 
     Texts are shuffled within a buffer: each that is read replaces a random one, which is given out. The
     order is a function of the seed and the epoch, so that an interrupted run finds its place again by reading up to it.
-
-    Args:
-        texts: the texts.
-        tokenizer: as of :func:`passages`.
-        length: tokens of a passage.
-        join: as of :func:`passages`.
-        buffer: texts among which the next one is drawn; 1 for the stream's own order.
-        seed: of the order.
     """
 
     def __init__(
@@ -251,32 +210,28 @@ class PassageStream:
 
     @cached_property
     def counts(self) -> Sequence[tuple[int, int]]:
-        """Tokens of each passage of the sample: all, and those that can be masked.
-
-        Raises:
-            DataError: no passage has a token.
-        """
+        """Tokens of each passage of the sample, all and those that can be masked; ``DataError`` for none."""
         special = special_ids(self.tokenizer)
-        found = [
+        lengths = [
             (len(row["original_ids"]), sum(token not in special for token in row["original_ids"]))
             for row in self._cut(self.texts.read.sample)
         ]
-        if not found:
+        if not lengths:
             raise DataError(f"{self.texts}: expected texts with tokens, got none")
-        return found
+        return lengths
 
     def _cut(self, texts: Iterable[str]) -> Iterator[Row]:
         return passages(texts, self.tokenizer, self.length, join=self.join)
 
 
 def _shuffled(texts: Iterator[str], buffer: int, draw: random.Random) -> Iterator[str]:
-    held: list[str] = []
+    waiting: list[str] = []
     for text in texts:
-        if len(held) < buffer:
-            held.append(text)
+        if len(waiting) < buffer:
+            waiting.append(text)
             continue
-        place = draw.randrange(buffer)
-        given, held[place] = held[place], text
-        yield given
-    draw.shuffle(held)
-    yield from held
+        index = draw.randrange(buffer)
+        drawn, waiting[index] = waiting[index], text
+        yield drawn
+    draw.shuffle(waiting)
+    yield from waiting

@@ -23,11 +23,9 @@ from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
 from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
 from probattn.tasks.pretraining.answering import PretrainingAnswering
-from probattn.tasks.pretraining.evaluation import Evaluation, Trained
-from probattn.tasks.pretraining.measures import MEASURES, figures, validation_figures
-from probattn.tasks.pretraining.page import sections
+from probattn.tasks.pretraining.evaluation import MEASURES, Evaluation, Trained, figures, validation_figures
 from probattn.tasks.pretraining.recipe import PretrainingRecipe
-from probattn.tasks.pretraining.results import PretrainingResults
+from probattn.tasks.pretraining.results import PretrainingResults, sections
 from probattn.tasks.pretraining.stream import (
     PassageStream,
     Row,
@@ -48,8 +46,7 @@ GENERATOR = "generator"
 class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
     """ELECTRA's pre-training (Clark et al. 2020): replaced token detection, with tokens of a masked language model.
 
-    The discriminator is what a run keeps: its folder ``model`` is a network of transformers with its tokenizer, which
-    other recipes take as their network. The generator lies in a folder within it.
+    A run keeps the discriminator in its folder ``model``, with its tokenizer, and the generator in a folder within it.
     """
 
     section = "pretraining"
@@ -91,33 +88,33 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         )
 
     @cached_property
-    def held(self) -> Mapping[Split, list[Row]]:
+    def held_out(self) -> Mapping[Split, list[Row]]:
         """Passages to choose by and to measure on, each with masks that are a function of its tokens."""
         section = self.recipe.pretraining
-        most: dict[Split, int | None] = {
+        limits: dict[Split, int | None] = {
             "validation": section.limits.validation,
             "test": section.limits.test,
         }
-        found: dict[Split, list[Row]] = {}
-        for split, number in most.items():
+        rows_by_split: dict[Split, list[Row]] = {}
+        for split, number in limits.items():
             texts = self.texts.held_out(split)
             rows = passages(texts, self.tokenizer, section.max_length, join=section.join)
             special, share = special_ids(self.tokenizer), section.mask_probability
-            found[split] = [with_masks(row, special, share) for row in islice(rows, number)]
-            if not found[split]:
+            rows_by_split[split] = [with_masks(row, special, share) for row in islice(rows, number)]
+            if not rows_by_split[split]:
                 raise DataError(f"{self.texts}: expected {split} texts with tokens, got none")
-        return found
+        return rows_by_split
 
     @property
     def test(self) -> list[Row]:
         """Passages to measure on."""
-        return self.held["test"]
+        return self.held_out["test"]
 
     def sizes(self) -> Mapping[str, int]:
         """Number of passages of each part, of those to train on approximately."""
         return {
             "training": len(self.stream),
-            "validation": len(self.held["validation"]),
+            "validation": len(self.held_out["validation"]),
             "test": len(self.test),
         }
 
@@ -127,7 +124,7 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         words = sorted(self.tokenizer.get_vocab().items())
         fingerprint = {"data": read.digest, "vocabulary": digest([repr(words)])}
         collate = partial(stacked, self.tokenizer.pad_token_id)
-        return Data(self.stream, self.held["validation"], collate, fingerprint)
+        return Data(self.stream, self.held_out["validation"], collate, fingerprint)
 
     def driver_options(self, program: ElectraProgram) -> dict[str, Any]:
         """The stream has an order of its own."""
@@ -203,8 +200,8 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
                 generator = open_pretrained(ElectraForMaskedLM, path / GENERATOR)
             except StoredNetworkError as error:
                 raise RunError(one_line(error)) from error
-        known = vars(self).get("tokenizer", codec)
-        if known.get_vocab() != codec.get_vocab():
+        tokenizer = vars(self).get("tokenizer", codec)
+        if tokenizer.get_vocab() != codec.get_vocab():
             raise RunError(
                 f"{folder}: expected a network with the vocabulary of the other one, got another; compare runs on the "
                 "same texts"
@@ -259,7 +256,7 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         return TopicData(
             take=lambda number: self.test[:number],
             batches=lambda network, rows: (
-                batch.inputs for batch in evaluation.replaced(network, rows, own=networks[-1])
+                batch.inputs for batch in evaluation.replaced(network, rows, generator=networks[-1])
             ),
             start=lambda: self.program_of(*self.build(networks[-1].codec), networks[-1].codec),
             report=self.recipe.report,

@@ -24,27 +24,10 @@ NEEDED = ("mask_token", "pad_token", "cls_token", "sep_token")
 def learned_tokenizer(
     texts: Callable[[], Iterable[str]], size: int, *, lowercase: bool = True, positions: int = 512
 ) -> Any:
-    """A tokenizer with a WordPiece vocabulary of some texts, which reads as BERT's does.
+    """A tokenizer with a WordPiece vocabulary of at most ``size`` tokens, special ones included, as BERT's.
 
-    The vocabulary is a function of the texts. That of ``tokenizers`` alone is not: equally frequent pairs are joined in
-    the order of their numbers, and those of continuing characters come from the order of a hash table.
-
-    Args:
-        texts: gives what it is learned from, anew at every call.
-        size: most tokens, the five special ones included.
-        lowercase: whether case and accents are left out.
-        positions: most tokens of a text that its network reads.
-
-    Returns:
-        A ``PreTrainedTokenizerFast`` of transformers: it can be saved, and ``AutoTokenizer`` loads it.
-
-    Raises:
-        DataError: the texts have no token, or ``size`` leaves no room for a character.
-
-    Example:
-        >>> tokenizer = learned_tokenizer(lambda: ["the film was good", "a good film"], 60)
-        >>> tokenizer.tokenize("Good!")
-        ['good', '[UNK]']
+    The vocabulary is a function of the texts, which are read anew at every call. That of ``tokenizers`` alone is not:
+    equally frequent pairs are joined in the order of numbers that a hash table gives. ``DataError`` without tokens.
     """
     from tokenizers import processors
 
@@ -98,13 +81,13 @@ def _characters(texts: Iterable[str], lowercase: bool) -> tuple[list[str], set[s
     tokenizer = _tokenizer(None, lowercase)
     words: Counter[str] = Counter()
     for text in texts:
-        parts = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-        words.update(word for word, _ in parts)
+        pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+        words.update(word for word, _ in pieces)
     counts: Counter[str] = Counter()
     for word, number in words.items():
         counts.update({item: number * word.count(item) for item in set(word)})
-    found = sorted(counts, key=lambda each: (-counts[each], each))[:CHARACTERS]
-    return found, {item for word in words for item in word[1:]} & set(found)
+    frequent = sorted(counts, key=lambda character: (-counts[character], character))[:CHARACTERS]
+    return frequent, {item for word in words for item in word[1:]} & set(frequent)
 
 
 def _learned(
@@ -126,11 +109,7 @@ def _learned(
 
 
 def loaded_tokenizer(source: str) -> Any:
-    """The tokenizer of a folder, or of a name on the hub.
-
-    Raises:
-        RunError: it cannot be read, or has no token for masked places, padding, begin or end.
-    """
+    """The tokenizer of a folder or of the hub; ``RunError`` where it cannot be read or lacks a special token."""
     try:
         tokenizer = open_pretrained(AutoTokenizer, source)
     except StoredNetworkError as error:

@@ -10,7 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from probattn.options import Count, Filled, Natural
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+"""A share below 1, such as that of dropout."""
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 def absolute(path: str) -> str:
@@ -46,8 +51,8 @@ class Section(BaseModel):
 
     def resolved(self) -> Self:
         """The same, with the paths of files and folders that it and its sections read made absolute."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        return self.model_copy(update={name: _resolved(value) for name, value in given.items()})
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.model_copy(update={name: _resolved(value) for name, value in values.items()})
 
 
 def _resolved(value: Any) -> Any:
@@ -59,9 +64,9 @@ def _resolved(value: Any) -> Any:
 class LimitsSection(Section):
     """Most examples to use, by role: a fixed choice that looks random; null for all."""
 
-    train: int | None = Field(default=None, ge=1, description="To train on.")
-    validation: int | None = Field(default=None, ge=1, description="To validate on.")
-    test: int | None = Field(default=None, ge=1, description="To test on.")
+    train: Count | None = Field(default=None, description="To train on.")
+    validation: Count | None = Field(default=None, description="To validate on.")
+    test: Count | None = Field(default=None, description="To test on.")
 
 
 class ReportSection(Section):
@@ -81,9 +86,8 @@ class ReportSection(Section):
 class TopicsReportSection(ReportSection):
     """What the reports of networks have in common whose queries, keys and heads can be compared."""
 
-    alignment_examples: int = Field(
+    alignment_examples: Natural = Field(
         default=64,
-        ge=0,
         description="Test examples over which queries and keys are compared, where the recipe aligns them; 0 for none.",
     )
     projection: Literal["pca", "tsne"] = Field(
@@ -93,15 +97,13 @@ class TopicsReportSection(ReportSection):
     map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
         default="last", description="Layers whose attention maps, or queries and keys, are drawn."
     )
-    head_examples: int = Field(
+    head_examples: Natural = Field(
         default=64,
-        ge=0,
         description="Test examples over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
         "0 for none.",
     )
-    masked_examples: int = Field(
+    masked_examples: Natural = Field(
         default=64,
-        ge=0,
         description="Test examples over which accuracy, or the task's first share, is measured without each head, one "
         "pass a head; 0 for none.",
     )
@@ -125,10 +127,8 @@ class RunRecipe(Section):
         pattern=r"^[^\W_][\w .-]*$",
         description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
     )
-    output: str = Field(
-        default="runs/run",
-        min_length=1,
-        description="Folder of the run; `runs/` and its name where it is left out.",
+    output: Filled = Field(
+        default="runs/run", description="Folder of the run; `runs/` and its name where it is left out."
     )
 
     @model_validator(mode="before")

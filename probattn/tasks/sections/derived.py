@@ -25,12 +25,7 @@ RANGE = re.compile(r", (?:[<>]=? -?\d+(?:\.\d+)?|in [\[(][^\])]*[\])])(?=[.;,:]|
 
 
 class MethodSection(Section):
-    """A section that asks for an attention method; its keys are the method's options.
-
-    Attributes:
-        method_class: the options.
-        names: key of each option that is one.
-    """
+    """A section that asks for an attention method; ``names`` has the key of each of the method's options."""
 
     method_class: ClassVar[type[Method]]
     names: ClassVar[Mapping[str, str]]
@@ -50,17 +45,7 @@ class MethodSection(Section):
         return self
 
     def build(self, seed: int = 0) -> Any:
-        """The options of the method.
-
-        Args:
-            seed: of what it draws.
-
-        Returns:
-            The options; None where the section asks for nothing.
-
-        Raises:
-            ValueError: options that exclude each other.
-        """
+        """The options of the method; None where the section asks for nothing."""
         options = {name: getattr(self, key) for name, key in self.names.items()}
         if "seed" in hints(self.method_class):
             options["seed"] = seed
@@ -84,13 +69,7 @@ class OptionsSection(Section):
 
 
 class Key(NamedTuple):
-    """A key of a section that is one of the options of a class.
-
-    Attributes:
-        options: the class.
-        option: its name there.
-        changes: what differs from the declaration: ``annotation``, or arguments of pydantic's ``Field``.
-    """
+    """An option of a class as a key of a section; ``changes`` are its annotation or arguments of ``Field``."""
 
     options: type[Any]
     option: str
@@ -112,26 +91,23 @@ class DrawnSection(Section):
 
 
 def drawn_section(keys: Mapping[str, Key | tuple[Any, Any]], base: Any = DrawnSection) -> Any:
-    """The section of some options, and of keys of its own, given as annotation and pydantic's field.
-
-    A key that ``base`` has is declared anew in its place.
-    """
+    """The section of some options and keys of its own (annotation, field), in the place of those that ``base`` has."""
     drawn = {name: key for name, key in keys.items() if isinstance(key, Key)}
     declared = {kind: option_fields(kind) for kind in {key.options for key in drawn.values()}}
-    own: dict[str, Any] = {}
+    declarations: dict[str, Any] = {}
     for name, key in keys.items():
         if not isinstance(key, Key):
-            own[name] = key
+            declarations[name] = key
             continue
-        annotation, given = declared[key.options][key.option]
-        changes = {"description": _renamed(given.description, key.options, base.drawn | drawn), **key.changes}
+        annotation, field = declared[key.options][key.option]
+        changes = {"description": _renamed(field.description, key.options, base.drawn | drawn), **key.changes}
         annotation = changes.pop("annotation", annotation)
-        default = changes.pop("default", given.default)
-        factory = functools.partial(dict, default) if isinstance(default, dict) else given.default_factory
+        default = changes.pop("default", field.default)
+        factory = functools.partial(dict, default) if isinstance(default, dict) else field.default_factory
         standard = {"default_factory": factory} if factory else {"default": default}
-        own[name] = (annotation, Field(**standard, **changes))
+        declarations[name] = (annotation, Field(**standard, **changes))
     make: Any = create_model
-    model = make("Drawn", __base__=base, **own)
+    model = make("Drawn", __base__=base, **declarations)
     model.drawn = base.drawn | drawn
     return model
 
@@ -154,42 +130,36 @@ def options_section(options: type[Options]) -> Any:
 
 def option_fields(options: type[Options]) -> dict[str, tuple[Any, Any]]:
     """Annotations and fields of a section with the keys of a class of options."""
-    own: Any = options
-    described = descriptions(own)
+    kind: Any = options
+    described = descriptions(kind)
     section_fields: dict[str, tuple[Any, Any]] = {}
-    for option in fields(own):
+    for option in fields(kind):
         text = re.sub(
             r"\b(None|True|False)\b", lambda word: WORDS[word[0]], RANGE.sub("", described[option.name])
         )
         section_fields[option.name] = (
-            _written(hints(own)[option.name]),
+            _written(hints(kind)[option.name]),
             Field(**_default(option), description=text),
         )
     return section_fields
 
 
 def method_section(method: type[Method]) -> Any:
-    """The section of a method.
-
-    Args:
-        method: its options.
-
-    Returns:
-        A model with a key for each option, as :class:`probattn.sites.RecipeKeys` says.
+    """The section of a method, with a key for each option, as :class:`probattn.sites.RecipeKeys` says.
 
     Example:
         >>> from probattn import DisagreementAttention
         >>> method_section(DisagreementAttention)(weight=1).build()
         DisagreementAttention(method='outputs', weight=1.0, ...)
     """
-    written, own = method.recipe, option_fields(method)
+    written, declared = method.recipe, option_fields(method)
     renamed = {"attention": "kind", **written.renamed}
-    names = {name: renamed.get(name, name) for name in own if name != "seed"}
-    keys = {key: own[name] for name, key in names.items()}
+    names = {name: renamed.get(name, name) for name in declared if name != "seed"}
+    keys = {key: declared[name] for name, key in names.items()}
     for name in ("layers", "attention"):
-        if name in own:
-            annotation, given = own[name]
-            text = given.description.replace(LEFT_TO_CONVERT.replace("None", "null"), "")
+        if name in declared:
+            annotation, field = declared[name]
+            text = field.description.replace(LEFT_TO_CONVERT.replace("None", "null"), "")
             keys[names[name]] = (_without_none(annotation), Field(default="all", description=text))
     keys |= {} if written.extra is None else option_fields(written.extra)
     order = [*written.order, *(key for key in keys if key not in written.order)]
@@ -223,4 +193,6 @@ def _written(annotation: Any) -> Any:
 
 
 def _without_none(annotation: Any) -> Any:
-    return functools.reduce(operator.or_, (given for given in get_args(annotation) if given is not NoneType))
+    return functools.reduce(
+        operator.or_, (argument for argument in get_args(annotation) if argument is not NoneType)
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from probattn.checks import shown
 from probattn.data import DataError
@@ -14,8 +14,8 @@ from probattn.data.errors import suggestion
 from probattn.data.files import read_text
 from probattn.tasks.errors import RecipeError
 from probattn.tasks.sections.base import RunRecipe, run_name
+from probattn.tasks.sections.keys import problems, section
 from probattn.tasks.sections.methods import MethodRecipe, with_registered
-from probattn.tasks.sections.problems import problems, section
 from probattn.tasks.sections.yaml_nodes import Places, parse, parse_value
 
 if TYPE_CHECKING:
@@ -65,31 +65,26 @@ def load(
 
 def read(text: str, where: str, overrides: Sequence[str], kind: KindOf, *, name: str | None = None) -> Any:
     """Makes a recipe from YAML; arguments as for :func:`load`, and the run's name where the text gives none."""
-    content, places = parse(text, where)
+    content, positions = parse(text, where)
     for override in overrides:
-        _override(content, places, override, where)
+        _override(content, positions, override, where)
     if name is not None:
         content.setdefault("name", run_name(name))
     cls = kind(content)
     if issubclass(cls, MethodRecipe):
         cls = with_registered(cls)
-    try:
-        return cls.model_validate(_without_empty_sections(content, cls))
-    except ValidationError as error:
-        raise RecipeError(where, problems(error, cls, places)) from None
-
-
-def _without_empty_sections(content: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
-    """Leaves out sections of which only the name stands there."""
-    fields = kind.model_fields
-    return {
-        key: value
-        for key, value in content.items()
-        if not (value is None and key in fields and section(fields[key].annotation) is not None)
+    empty = {
+        key
+        for key, field in cls.model_fields.items()
+        if content.get(key) is None and section(field.annotation)
     }
+    try:
+        return cls.model_validate({key: value for key, value in content.items() if key not in empty})
+    except ValidationError as error:
+        raise RecipeError(where, problems(error, cls, positions)) from None
 
 
-def _override(content: dict[str, Any], places: Places, override: str, where: str) -> None:
+def _override(content: dict[str, Any], positions: Places, override: str, where: str) -> None:
     dotted, equals, text = override.partition("=")
     names = tuple(name.strip() for name in dotted.split("."))
     if not equals or not all(names):
@@ -104,15 +99,15 @@ def _override(content: dict[str, Any], places: Places, override: str, where: str
         if isinstance(inner, str) and names[0] == "data" and depth == 1:
             inner = {"source": inner}
         if inner is not None and not isinstance(inner, Mapping):
-            held = ".".join(names[: depth + 1])
+            parent = ".".join(names[: depth + 1])
             raise RecipeError(
-                where, [f"override {override!r}: expected a section in {held}, got {shown(inner)}"]
+                where, [f"override {override!r}: expected a section in {parent}, got {shown(inner)}"]
             )
         here[name] = inner = dict(inner or {})
         here = inner
     here[names[-1]] = value
     if value is not None:
         here.pop(ALTERNATIVES.get(names, ""), None)
-    for path in [path for path in places if path[: len(names)] == names]:
-        del places[path]
-    places[names] = f"override {override}"
+    for path in [path for path in positions if path[: len(names)] == names]:
+        del positions[path]
+    positions[names] = f"override {override}"

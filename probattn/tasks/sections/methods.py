@@ -7,13 +7,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, create_model, model_validator
 
-from probattn.sites import (
-    METHODS,
-    AlignmentAttention,
-    BayesianAttention,
-    DisagreementAttention,
-    Method,
-)
+from probattn.sites import METHODS, AlignmentAttention, BayesianAttention, DisagreementAttention, Method
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.derived import MethodSection, method_section
@@ -33,13 +27,13 @@ class MethodRecipe(RunRecipe):
 
     def sections(self) -> dict[str, MethodSection]:
         """The sections that ask for methods, by name, in the order of the recipe."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: value for name, value in given.items() if isinstance(value, MethodSection)}
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in values.items() if isinstance(value, MethodSection)}
 
     def methods(self) -> tuple[Method, ...]:
         """The methods that the network is converted with; empty where its attention stays as it is."""
-        given: Any = self
-        built = [section.build(given.training.seed) for section in self.sections().values()]
+        recipe: Any = self
+        built = [section.build(recipe.training.seed) for section in self.sections().values()]
         return tuple(method for method in built if method is not None)
 
     def of(self, kind: type[Asked]) -> Asked | None:
@@ -54,11 +48,11 @@ class MethodRecipe(RunRecipe):
             >>> read_recipe("data: {train: imdb}\nalignment: {method: gan, weight: 0.1}").method_words()
             'BABN, default options; GAN alignment, weight 0.1'
         """
-        given: Any = self
+        recipe: Any = self
         words = [method.words() for method in self.methods()]
         if self.of(BayesianAttention) is None:
             words.insert(0, self.attention_words())
-        if getattr(given.training, "frozen_probe", False):
+        if getattr(recipe.training, "frozen_probe", False):
             words.append("nothing but attention learns")
         return "; ".join(words)
 
@@ -67,7 +61,7 @@ class MethodRecipe(RunRecipe):
         return "deterministic attention"
 
 
-def beside(section: Any) -> Any:
+def optional_method(section: Any) -> Any:
     """The field of a method that is asked for beside latent attention, or not at all."""
     return Field(default=None, description=section.method_class.recipe.about)
 
@@ -83,7 +77,7 @@ def _extended(kind: Any, methods: tuple[type[Method], ...]) -> Any:
     sections: dict[str, Any] = {}
     for method in methods:
         section = method_section(method)
-        sections[method.section] = (section | None, beside(section))
+        sections[method.section] = (section | None, optional_method(section))
     return create_model(kind.__name__, __base__=kind, __doc__=kind.__doc__, **sections)
 
 

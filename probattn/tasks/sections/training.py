@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from probattn.data.errors import suggestion
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import FINE_TUNING_WEIGHT, EarlyStopping, KLSchedule, RunOptions
+from probattn.options import Count
 from probattn.tasks.sections.base import Section
 from probattn.tasks.sections.derived import DrawnSection, Key, drawn_section, options_section
 
@@ -31,16 +32,15 @@ class EarlyStoppingRecipe(_EarlyStopping):
 STEP_SIZE = {"lt": 10}
 """Learning rates beyond it are slips."""
 
+
+def length_key(description: str) -> tuple[Any, Any]:
+    """The key of a number of epochs or steps."""
+    return int | None, Field(default=None, ge=1, description=description)
+
+
 TRAINING: dict[str, Any] = {
-    "epochs": (
-        int | None,
-        Field(
-            default=None,
-            ge=1,
-            description=f"Passes over the training data; {EPOCHS} where neither this nor `steps` is given.",
-        ),
-    ),
-    "steps": (int | None, Field(default=None, ge=1, description="Updates, instead of `epochs`.")),
+    "epochs": length_key(f"Passes over the training data; {EPOCHS} where neither this nor `steps` is given."),
+    "steps": length_key("Updates, instead of `epochs`."),
     "batch_size": Key(RunOptions, "batch_size"),
     "accumulation": Key(RunOptions, "accumulation"),
     "length_pool": Key(
@@ -48,13 +48,10 @@ TRAINING: dict[str, Any] = {
         "length_pool",
         {
             "description": "Batches hold examples of similar length, sorted within this many updates' examples; null "
-            "for examples at random. Short texts train faster for it: less of a batch is padding.",
+            "for examples at random. Short texts train faster for it: less of a batch is padding."
         },
     ),
-    "optimizer": (
-        Literal["adamw", "adam", "sgd"],
-        Field(default="adamw", description="Optimiser of torch."),
-    ),
+    "optimizer": (Literal["adamw", "adam", "sgd"], Field(default="adamw", description="Optimiser of torch.")),
     "optimizer_arguments": Key(
         OptimizerOptions, "arguments", {"annotation": dict[str, bool | int | float | list[float]]}
     ),
@@ -80,10 +77,7 @@ TRAINING: dict[str, Any] = {
     "seed": Key(
         RunOptions,
         "seed",
-        {
-            "le": LARGEST_SEED,
-            "description": "Of new parameters, the order of the data, noise and dropout.",
-        },
+        {"le": LARGEST_SEED, "description": "Of new parameters, the order of the data, noise and dropout."},
     ),
     "kl_weight": Key(
         KLSchedule,
@@ -128,11 +122,7 @@ class DriverSection(DrawnSection):
     """A training that one of the drivers does."""
 
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
-        """Options of the driver.
-
-        Args:
-            **optimizer: further options of the optimiser.
-        """
+        """Options of the driver; arguments are further options of the optimiser."""
         section: Any = self
         rule = section.early_stopping
         return self.options_of(RunOptions) | {
@@ -190,11 +180,11 @@ class TrainingRecipe(_Training):
     @model_validator(mode="after")
     def _known_arguments(self) -> TrainingRecipe:
         optimizer = self.optimizer_class
-        known = list(inspect.signature(getattr(torch.optim, optimizer)).parameters)
+        names = list(inspect.signature(getattr(torch.optim, optimizer)).parameters)
         for name in self.optimizer_arguments:
-            if name not in known:
+            if name not in names:
                 raise ValueError(
-                    f"optimizer_arguments: torch.optim.{optimizer} takes no {name!r}{suggestion(name, known)}"
+                    f"optimizer_arguments: torch.optim.{optimizer} takes no {name!r}{suggestion(name, names)}"
                 )
         return self
 
@@ -221,12 +211,12 @@ class ProbeRecipe(Section):
         description="Updates after which they are recorded, and 0 for before the first; null for 0, 10, 20, 50, 100, "
         "200, 500 and so on. The last one always is.",
     )
-    examples: int = Field(default=200, ge=1, description="Examples that are looked at, a fixed choice.")
+    examples: Count = Field(default=200, description="Examples that are looked at, a fixed choice.")
     part: Literal["validation", "train"] = Field(
         default="validation",
         description="Which examples: those of `validation`, or of `train` (tables 7 and 8 of Snell et al. 2021).",
     )
-    batch_size: int = Field(default=32, ge=1, description="Examples of a batch.")
+    batch_size: Count = Field(default=32, description="Examples of a batch.")
     shown: int = Field(default=2, ge=0, le=20, description="Examples whose maps the report shows.")
 
     @field_validator("steps")

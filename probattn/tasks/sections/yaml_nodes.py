@@ -72,22 +72,7 @@ RecipeLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def parse(text: str, where: str) -> tuple[dict[str, Any], Places]:
-    r"""Reads a mapping and the lines of its keys.
-
-    Args:
-        text: YAML.
-        where: what it is, for messages.
-
-    Returns:
-        The mapping, its keys as text; and the place of every key below it.
-
-    Raises:
-        RecipeError: text that is no YAML or no mapping, or has a key twice.
-
-    Example:
-        >>> parse("a:\n  b: 2e-5\n", "example")
-        ({'a': {'b': 2e-05}}, {('a',): 'line 1', ('a', 'b'): 'line 2'})
-    """
+    r"""Reads a mapping and the lines of its keys; ``RecipeError`` for text that is no YAML or has a key twice."""
     try:
         loader = RecipeLoader(text)
         node = loader.get_single_node()
@@ -95,36 +80,32 @@ def parse(text: str, where: str) -> tuple[dict[str, Any], Places]:
             raise RecipeError(where, ["expected keys and values, got none"])
         if not isinstance(node, MappingNode):
             raise RecipeError(where, [f"expected keys and values (line {_line(node)}), got no mapping"])
-        places: Places = {}
-        value = _value(loader, node, (), places, where)
+        positions: Places = {}
+        value = _value(loader, node, (), positions, where)
     except yaml.YAMLError as error:
         raise RecipeError(where, [_syntax(error, text)]) from None
     except RecursionError:
         raise RecipeError(where, ["expected a recipe, got hundreds of levels"]) from None
-    return value, places
+    return value, positions
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML has it: ``2e-5``, ``null``, ``[0, 1]``, ``{a: 1}``, or text.
-
-    Raises:
-        RecipeError: text that is no YAML.
-    """
+    """One value as YAML has it: ``2e-5``, ``null``, ``[0, 1]``, or text; ``RecipeError`` for text that is no YAML."""
     content, _ = parse(f"value: {text}", "value")
     if len(content) != 1:
         raise RecipeError("value", ["expected one value, got several lines"])
     return content["value"]
 
 
-def _value(loader: RecipeLoader, node: Node, path: KeyPath, places: Places, where: str) -> Any:
+def _value(loader: RecipeLoader, node: Node, path: KeyPath, positions: Places, where: str) -> Any:
     if node.tag not in _TAGS:
         message = f"tags ({node.tag}) are not used in recipes"
         raise yaml.MarkedYAMLError(problem=message, problem_mark=node.start_mark)
     if isinstance(node, MappingNode):
-        return _mapping(loader, node, path, places, where)
+        return _mapping(loader, node, path, positions, where)
     if isinstance(node, SequenceNode):
         return [
-            _value(loader, item, (*path, number), places, where) for number, item in enumerate(node.value)
+            _value(loader, item, (*path, number), positions, where) for number, item in enumerate(node.value)
         ]
     _check_scalar(node)
     return loader.construct_object(node)
@@ -151,7 +132,7 @@ def _check_characters(node: Node) -> None:
 
 
 def _mapping(
-    loader: RecipeLoader, node: MappingNode, path: KeyPath, places: Places, where: str
+    loader: RecipeLoader, node: MappingNode, path: KeyPath, positions: Places, where: str
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in node.value:
@@ -160,10 +141,10 @@ def _mapping(
         _check_characters(key)
         name = str(key.value)
         if name in values:
-            first = places[(*path, name)]
+            first = positions[(*path, name)]
             raise RecipeError(where, [f"key {shown(name)} stands twice: {first} and line {_line(key)}"])
-        places[(*path, name)] = f"line {_line(key)}"
-        values[name] = _value(loader, value, (*path, name), places, where)
+        positions[(*path, name)] = f"line {_line(key)}"
+        values[name] = _value(loader, value, (*path, name), positions, where)
     return values
 
 
@@ -178,7 +159,7 @@ def _syntax(error: yaml.YAMLError, text: str) -> str:
             f"not valid YAML (line {line}): a character U+{ord(text[error.position]):04X} that is not allowed"
         )
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        message = ", ".join(part for part in (error.context, error.problem) if part)
+        message = ", ".join(sentence for sentence in (error.context, error.problem) if sentence)
         mark = error.problem_mark
         return f"not valid YAML (line {mark.line + 1}, column {mark.column + 1}): {message}"
     return f"not valid YAML: {error}"

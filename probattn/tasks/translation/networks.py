@@ -18,15 +18,7 @@ TITLES = {"transformer": "Transformer", "lstm": "LSTM"}
 
 
 def build_network(recipe: TranslationRecipe, vocabulary: int) -> PreTrainedModel:
-    """The recipe's network with random weights, a function of the seed, its attention deterministic.
-
-    Args:
-        recipe: of translation.
-        vocabulary: V.
-
-    Returns:
-        The network, in training mode.
-    """
+    """The recipe's network with random weights, a function of the seed, deterministic attention, in training mode."""
     network, seed = recipe.network, recipe.training.seed
     if network.name == "lstm":
         with seeded(seed):
@@ -45,16 +37,7 @@ def build_network(recipe: TranslationRecipe, vocabulary: int) -> PreTrainedModel
 
 
 def recurrent_config(network: TranslationNetworkRecipe, vocabulary: int) -> RecurrentTranslationConfig:
-    """The configuration of a recipe's LSTM.
-
-    Args:
-        network: of the recipe.
-        vocabulary: V.
-
-    Example:
-        >>> recurrent_config(TranslationNetworkRecipe(name="lstm", width=64), 100).output_size
-        64
-    """
+    """The configuration of a recipe's LSTM."""
     return RecurrentTranslationConfig(
         vocab_size=vocabulary,
         embedding_size=network.width,
@@ -72,9 +55,6 @@ def recurrent_config(network: TranslationNetworkRecipe, vocabulary: int) -> Recu
 
 def network_words(recipe: TranslationRecipe) -> str:
     """The network in words, for its report.
-
-    Args:
-        recipe: of translation.
 
     Example:
         >>> network_words(TranslationRecipe(network={"name": "lstm"}))

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
-from probattn.models.translation.search import SearchOptions
-from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
+from probattn.models.translation.network import SearchOptions
+from probattn.options import Count, Filled, Natural
+from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -18,9 +19,9 @@ from probattn.tasks.sections.methods import (
     MethodRecipe,
     RepulsionRecipe,
     TranslationAttentionRecipe,
-    beside,
+    optional_method,
 )
-from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe, training_keys
+from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe, length_key, training_keys
 
 OF_ONE: dict[str, tuple[str, ...]] = {
     "transformer": ("feed_forward", "attention_dropout", "activation_dropout"),
@@ -30,14 +31,6 @@ OF_ONE: dict[str, tuple[str, ...]] = {
 
 LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0.0}
 """What an LSTM has of the keys that both have, where they are left out."""
-
-
-INTRODUCTION = """# Recipes of translation
-
-A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
-[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
 
 
 class TranslationNetworkRecipe(Section):
@@ -56,43 +49,37 @@ class TranslationNetworkRecipe(Section):
         description="`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention "
         "between them (Luong et al. 2015, Snell et al. 2021).",
     )
-    width: int = Field(
-        default=512,
-        ge=1,
-        description="Of embeddings and hidden states; of an `lstm` encoder's in each direction.",
+    width: Count = Field(
+        default=512, description="Of embeddings and hidden states; of an `lstm` encoder's in each direction."
     )
-    layers: int = Field(default=6, ge=1, description="Of the encoder, and of the decoder.")
-    heads: int = Field(
+    layers: Count = Field(default=6, description="Of the encoder, and of the decoder.")
+    heads: Count = Field(
         default=4,
-        ge=1,
         description="Of every attention call. They divide the width of a `transformer`; those of an `lstm` have the "
         "size of the encoder's states each, and their contexts are summed.",
     )
-    dropout: float = Field(
+    dropout: Rate = Field(
         default=0.3,
-        ge=0,
-        lt=1,
         description="Of embeddings and of every sublayer's output; of an `lstm`, of embeddings and in the network that "
         "makes tokens of contexts and states.",
     )
-    feed_forward: int = Field(
-        default=1024, ge=1, description="Hidden width of the feed-forward layers of a `transformer`."
+    feed_forward: Count = Field(
+        default=1024, description="Hidden width of the feed-forward layers of a `transformer`."
     )
-    attention_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Of a `transformer`'s attention weights; latent ones have none."
+    attention_dropout: Rate = Field(
+        default=0.0, description="Of a `transformer`'s attention weights; latent ones have none."
     )
-    activation_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Inside the feed-forward layers of a `transformer`."
+    activation_dropout: Rate = Field(
+        default=0.0, description="Inside the feed-forward layers of a `transformer`."
     )
     bidirectional: bool = Field(
         default=True, description="Whether the encoder of an `lstm` reads from both ends."
     )
-    recurrent_dropout: float = Field(
-        default=0.5, ge=0, lt=1, description="Of what passes from layer to layer of an `lstm`."
+    recurrent_dropout: Rate = Field(
+        default=0.5, description="Of what passes from layer to layer of an `lstm`."
     )
-    output_width: int | None = Field(
+    output_width: Natural | None = Field(
         default=None,
-        ge=0,
         description="Hidden units of the network that makes tokens of an `lstm`'s contexts and states; 0 for a single "
         "linear map, null for the width.",
     )
@@ -125,14 +112,8 @@ STEPS = 20_000
 
 _Training: Any = drawn_section(
     {
-        "epochs": (
-            int | None,
-            Field(
-                default=None,
-                ge=1,
-                description=f"Passes over the training pairs, instead of `steps`, of which {STEPS:,} are made where "
-                "neither is given.",
-            ),
+        "epochs": length_key(
+            f"Passes over the training pairs, instead of `steps`, of which {STEPS:,} are made where neither is given."
         ),
         **training_keys(
             batch_size={"default": 256},
@@ -161,11 +142,8 @@ class TranslationTrainingRecipe(_Training):
     """
 
     optimizer: Literal["adamw", "adam", "sgd"] = Field(default="adam", description="Optimiser of torch.")
-    label_smoothing: float = Field(
-        default=0.1,
-        ge=0,
-        lt=1,
-        description="Share of a token's probability that the likelihood spreads over all.",
+    label_smoothing: Rate = Field(
+        default=0.1, description="Share of a token's probability that the likelihood spreads over all."
     )
     per: Literal["token", "pair"] = Field(
         default="token",
@@ -192,24 +170,21 @@ class TranslationDataRecipe(Section):
         description="`multi30k` (29,000 captions of photographs, English and German), or null for your own files; "
         "null where `train` is given.",
     )
-    folder: str | None = Field(
+    folder: Filled | None = Field(
         default=None,
-        min_length=1,
         description="Where the files of `multi30k` lie; null for the folder of that name in the one that "
         "`PROBATTN_DATA` names.",
     )
     source: str = Field(default="en", pattern=r"^\w[\w-]*$", description="Language to translate from.")
     target: str = Field(default="de", pattern=r"^\w[\w-]*$", description="Language to translate to.")
-    train: str | None = Field(
+    train: Filled | None = Field(
         default=None,
-        min_length=1,
         description="Your own files to train on, without their ending: `my/train` for `my/train.en` and "
         "`my/train.de`, a sentence a line, packed as `.en.gz` or not.",
     )
-    validation: str | None = Field(default=None, min_length=1, description="Likewise, to choose by.")
-    test: str | None = Field(
+    validation: Filled | None = Field(default=None, description="Likewise, to choose by.")
+    test: Filled | None = Field(
         default=None,
-        min_length=1,
         description="Likewise, to measure on; of `multi30k` the name of another of its test sets, such as "
         "`test_2017_flickr`.",
     )
@@ -242,12 +217,12 @@ class TranslationDataRecipe(Section):
     def _one_corpus(self) -> TranslationDataRecipe:
         if self.source == self.target:
             raise ValueError(f"target: expected another language than source, got {self.target!r} twice")
-        own = PARTS if self.corpus is None else PARTS[:2]
-        given = [part for part in own if getattr(self, part) is not None]
-        if self.corpus is not None and given:
-            raise ValueError(f"{given[0]}: expected null beside corpus {self.corpus!r}; set corpus to null")
-        if self.corpus is None and len(given) < len(PARTS):
-            missing = next(part for part in PARTS if part not in given)
+        checked = PARTS if self.corpus is None else PARTS[:2]
+        defined = [role for role in checked if getattr(self, role) is not None]
+        if self.corpus is not None and defined:
+            raise ValueError(f"{defined[0]}: expected null beside corpus {self.corpus!r}; set corpus to null")
+        if self.corpus is None and len(defined) < len(PARTS):
+            missing = next(role for role in PARTS if role not in defined)
             raise ValueError(f"{missing}: expected a path without ending, since corpus is null, got null")
         if self.corpus is None and self.folder is not None:
             raise ValueError(
@@ -274,29 +249,29 @@ class TranslationDataRecipe(Section):
         if self.corpus is not None:
             reverse = self.source == "de"
             tests = {} if self.test is None else {"test": self.test}
-            found = load_multi30k(
+            corpus = load_multi30k(
                 self.folder, source="de" if reverse else "en", target="en" if reverse else "de", **tests
             )
-            splits = found.roles()
+            splits = corpus.roles()
         else:
-            splits = {part: self._read(part) for part in PARTS}
+            splits = {role: self._read(role) for role in PARTS}
         return ParallelSplits(
-            **{part: pairs.take(getattr(self.limits, part)) for part, pairs in splits.items()}
+            **{role: pairs.take(getattr(self.limits, role)) for role, pairs in splits.items()}
         )
 
-    def _read(self, part: str) -> Any:
+    def _read(self, role: str) -> Any:
         languages = (self.source, self.target)
-        files = [self.file(part, language) for language in languages]
+        files = [self.file(role, language) for language in languages]
         try:
             return read_pairs(files[0], files[1], languages)
         except DataError as error:
-            raise DataError(f"translation.{part}: {error}") from None
+            raise DataError(f"translation.{role}: {error}") from None
 
     def resolved(self) -> Self:
         """The same, with the paths of files and folders made absolute."""
         names = ("folder", *(PARTS if self.corpus is None else ()))
-        given = {name: getattr(self, name) for name in names}
-        paths = {name: absolute(path) for name, path in given.items() if path is not None}
+        values = {name: getattr(self, name) for name in names}
+        paths = {name: absolute(path) for name, path in values.items() if path is not None}
         return self.model_copy(update=paths)
 
 
@@ -311,7 +286,7 @@ class TranslationReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     samples: int = Field(default=12, ge=0, le=200, description="Test sentences whose translations are shown.")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
+    seed: Seed = Field(default=0, description="Of the resamples.")
 
 
 class TranslationRecipe(MethodRecipe):
@@ -323,7 +298,12 @@ class TranslationRecipe(MethodRecipe):
         ((), 4, 0.1)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of translation
+
+A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     translation: TranslationDataRecipe = Field(
         default=TranslationDataRecipe(), description="What to train on and to measure on."
@@ -334,9 +314,9 @@ class TranslationRecipe(MethodRecipe):
         description="The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a "
         "decoder is causal), and those of `variational`.",
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: TranslationTrainingRecipe = Field(
         default=TranslationTrainingRecipe(), description="How to train."
     )

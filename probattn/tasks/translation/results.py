@@ -1,20 +1,22 @@
-"""Results of a run of translation: the records of ``metrics.json``, and the measures in them."""
+"""Results of a run of translation: the records of ``metrics.json``, the measures in them, and its page."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from probattn.inference.records import Record as StepRecord
 from probattn.metrics.functional import bleu_from_counts
 from probattn.report import Curve, Listing, ModelKey, Results, Scores, training_curves
 from probattn.report.bootstrap import Columns
+from probattn.report.markup import Section
 from probattn.report.measures import MODEL_TITLES, MeasureText
 from probattn.report.record import Record
+from probattn.report.sections import QUANTITIES
 from probattn.tasks.measures import number, share
 
-QUANTITIES = ("loss", "cross_entropy", "token_accuracy", "kl_nats", "factors")
+CURVES = ("loss", "cross_entropy", "token_accuracy", "kl_nats", "factors")
 """What a report of translation shows of the records of training, where it is there."""
 MEASURES: Mapping[str, MeasureText] = {
     "bleu": share("BLEU", "Of all translations with one reference each, by sacrebleu"),
@@ -51,12 +53,7 @@ class TranslationResults(Results):
 
 
 def figures(columns: Columns) -> dict[str, float | None]:
-    """Measures of some translations, and the parts of BLEU.
-
-    Args:
-        columns: ``counts`` ``[N, 10]`` of :func:`probattn.metrics.functional.bleu_counts`, and ``nll``, ``tokens`` and
-            ``correct`` ``[N]`` of :func:`probattn.models.translation.token_measures`.
-    """
+    """Measures of some translations and the parts of BLEU, of counts of n-grams ``[N, 10]`` and token measures."""
     score = bleu_from_counts(columns["counts"])
     nll, tokens, correct = (columns[name].double().sum().item() for name in ("nll", "tokens", "correct"))
     return {
@@ -116,8 +113,20 @@ def translation_curves(records: Sequence[StepRecord], model: ModelKey) -> list[C
         means = {}
         if record.get("tokens"):
             means = {
-                name: None if record.get(part) is None else record[part] / record["tokens"]
-                for name, part in (("cross_entropy", "nll"), ("token_accuracy", "correct"))
+                name: None if record.get(column) is None else record[column] / record["tokens"]
+                for name, column in (("cross_entropy", "nll"), ("token_accuracy", "correct"))
             }
         derived.append({**record, **means})
-    return training_curves(derived, model, quantities=QUANTITIES)
+    return training_curves(derived, model, quantities=CURVES)
+
+
+def sections(results: TranslationResults) -> Iterator[Section]:
+    """The section on samples."""
+    if results.samples:
+        yield Section("samples", "Translations", "Sample translations", "samples.html", {"results": results})
+
+
+def quantities(results: TranslationResults) -> Mapping[str, tuple[str, str]]:
+    """Units of training curves."""
+    unit = "per token" if "\n  per: token" in results.run.recipe else "per pair"
+    return {**QUANTITIES, "loss": ("Loss", f"nats {unit}")}

@@ -43,7 +43,6 @@ from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.topics import TopicData
 from probattn.tasks.translation.answering import UNDRAWN, TranslationAnswering
 from probattn.tasks.translation.networks import TITLES, build_network, network_words
-from probattn.tasks.translation.page import quantities, sections
 from probattn.tasks.translation.recipe import TranslationRecipe
 from probattn.tasks.translation.results import (
     MEASURES,
@@ -51,6 +50,8 @@ from probattn.tasks.translation.results import (
     TranslationSample,
     figures,
     parts_of_bleu,
+    quantities,
+    sections,
     step_seconds,
     translation_curves,
 )
@@ -110,11 +111,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def sizes(self) -> Mapping[str, int]:
         """Number of pairs of each part."""
         splits = self.splits
-        return {
-            "training": len(splits.train),
-            "validation": len(splits.validation),
-            "test": len(splits.test),
-        }
+        return {"training": len(splits.train), "validation": len(splits.validation), "test": len(splits.test)}
 
     def load_data(self) -> PairData:
         """Learns the subwords and tokenizes everything, so that no sentence is refused after training."""
@@ -128,7 +125,9 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             tokenized["train"],
             tokenized["validation"],
             PairCollate(),
-            {"data": pairs_digest(splits)},  # and with it the subwords, which the recipe learns from them
+            {
+                "data": digest(_digested(splits))
+            },  # and with it the subwords, which the recipe learns from them
             None if self.recipe.probe is None else self._watched(subwords),
             subwords,
         )
@@ -141,8 +140,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     def _watched(self, subwords: Subwords) -> Watched:
         options = self.recipe.probe
         assert options is not None
-        chosen: SentencePairs = getattr(self.splits, options.part).take(options.examples)
-        rows = self.tokenized(chosen, subwords)
+        watched: SentencePairs = getattr(self.splits, options.part).take(options.examples)
+        rows = self.tokenized(watched, subwords)
 
         def measure(model: nn.Module) -> float:
             assert isinstance(model, Translator)
@@ -220,12 +219,12 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
 
     def token_columns(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, Tensor]:
         """What perplexity and token accuracy are computed from, a row a pair."""
-        parts = []
+        chunks = []
         for inputs in self.batches(network, pairs):
             with torch.no_grad():
                 measures = token_measures(network.program(inputs), inputs["labels"])
-            parts.append({name: values.cpu() for name, values in measures.items()})
-        return joined(parts, pairs.shortest_first())
+            chunks.append({name: values.cpu() for name, values in measures.items()})
+        return joined(chunks, pairs.shortest_first())
 
     def curves(self, network: TrainedTranslator) -> Sequence[Curve]:
         """Training curves, with figures per token of the validation pairs."""
@@ -242,11 +241,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         }
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
-        """Translates the test sentences and measures the translations; writes all translations beside the records.
-
-        Raises:
-            RunError: sacrebleu is not installed.
-        """
+        """Translates the test sentences, measures the translations, and writes them beside the records."""
         last, test = networks[-1], self.splits.test
         options = self.recipe.search.build()
         translations: dict[ModelKey, list[str]] = {
@@ -310,12 +305,8 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         return TranslationAnswering(self)
 
 
-def pairs_digest(splits: ParallelSplits) -> str:
-    """A fingerprint of the data, so that a run is not resumed on others."""
-    return digest(_digested(splits))
-
-
 def _digested(splits: ParallelSplits) -> Iterator[str]:
+    """What a fingerprint of the data is made of, so that a run is not resumed on others."""
     for role, pairs in splits.roles().items():
         yield role
         yield from (
@@ -324,30 +315,26 @@ def _digested(splits: ParallelSplits) -> Iterator[str]:
 
 
 def _samples(
-    test: SentencePairs, found: dict[ModelKey, list[str]], number: int
+    test: SentencePairs, translations: dict[ModelKey, list[str]], number: int
 ) -> tuple[TranslationSample, ...]:
     """A fixed choice of test sentences, whatever their translations."""
-    if not number:
-        return ()
-    places = {pair: row for row, pair in enumerate(zip(test.sources, test.targets, strict=True))}
-    chosen = test.take(number)
-    rows = [places[pair] for pair in zip(chosen.sources, chosen.targets, strict=True)]
     return tuple(
         TranslationSample(
             source=test.sources[row],
             reference=test.targets[row],
-            translations={key: texts[row] for key, texts in found.items()},
+            translations={key: texts[row] for key, texts in translations.items()},
         )
-        for row in rows
+        for row in (test.choice(number) if number else ())
     )
 
 
-def _write_translations(path: Path, test: SentencePairs, found: dict[ModelKey, list[str]]) -> None:
+def _write_translations(path: Path, test: SentencePairs, translations: dict[ModelKey, list[str]]) -> None:
     rows = enumerate(zip(test.sources, test.targets, strict=True))
     write_json_lines(
         path,
         (
-            {"source": source, "reference": reference} | {key: texts[row] for key, texts in found.items()}
+            {"source": source, "reference": reference}
+            | {key: texts[row] for key, texts in translations.items()}
             for row, (source, reference) in rows
         ),
     )

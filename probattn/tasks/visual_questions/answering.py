@@ -11,8 +11,7 @@ from probattn.inference.posterior import Posterior
 from probattn.report import Sheet
 from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.networks import in_batches
-from probattn.tasks.visual_questions.predicting import answers_of
-from probattn.tasks.visual_questions.questions import answer_sheet, given_questions, object_of
+from probattn.tasks.visual_questions.questions import answer_sheet, answers_of, given_questions, object_of
 
 if TYPE_CHECKING:
     from pathlib import Path

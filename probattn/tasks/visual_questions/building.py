@@ -21,7 +21,7 @@ from probattn.data import (
 from probattn.data.files import read_text
 from probattn.data.visual_questions import frequent_answers, unanswerable
 from probattn.files.durable import digest
-from probattn.metrics.functional.visual_questions import normal_answer
+from probattn.metrics.functional.texts import normal_answer
 from probattn.models import McanConfig, McanForQuestionAnswering
 from probattn.models.program import seeded
 from probattn.tasks.programs import Data
@@ -30,14 +30,7 @@ from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe, Vis
 
 @dataclass(frozen=True)
 class VisualQuestionData(Data):
-    """Tokenized questions.
-
-    Attributes:
-        tokenizer: of the training questions' words.
-        answers: that the network chooses between.
-        vectors: of the words ``[V, E]``, from which training starts; None for random ones.
-        unknown: number of questions of each role whose answers are all out of the vocabulary.
-    """
+    """Tokenized questions; ``unknown`` is the number of those of each role without an answer of the vocabulary."""
 
     tokenizer: Any = None
     answers: tuple[str, ...] = ()
@@ -68,22 +61,18 @@ def prepared(recipe: VisualQuestionRecipe, questions: Mapping[str, VisualQuestio
         tokenizer,
         answers,
         vectors,
-        {role: unanswerable(part, answers) for role, part in questions.items()},
+        {role: unanswerable(rows, answers) for role, rows in questions.items()},
     )
 
 
 def check_parts(data: VisualQuestionData, questions: Mapping[str, VisualQuestions]) -> None:
-    """Makes sure that each part can be used before anything is trained.
-
-    Raises:
-        DataError: no question of a part has an answer of the vocabulary, or its first image cannot be read.
-    """
-    for role, part in questions.items():
-        part.images.read(part.images.path(part.rows[0].image))
-        if data.unknown[role] == len(part):
+    """Raises ``DataError`` for a part without known answers, or whose first image cannot be read."""
+    for role, subset in questions.items():
+        subset.images.read(subset.images.path(subset.rows[0].image))
+        if data.unknown[role] == len(subset):
             raise DataError(
-                f"{part.source}: expected answers of the vocabulary ({', '.join(data.answers[:3])}, ...), got others "
-                f"alone, such as {part.rows[0].answer!r}"
+                f"{subset.source}: expected answers of the vocabulary ({', '.join(data.answers[:3])}, ...), got others "
+                f"alone, such as {subset.rows[0].answer!r}"
             )
 
 
@@ -92,10 +81,10 @@ def _answers(section: VisualQuestionDataRecipe) -> tuple[str, ...]:
     if section.answers is None:
         return ()
     lines = (line.strip() for line in read_text(section.file(section.answers)).splitlines())
-    found = tuple(dict.fromkeys(normal_answer(line) for line in lines if line))
-    if len(found) < 2:
-        raise DataError(f"visual_questions.answers: expected two answers or more, got {len(found)}")
-    return found
+    answers = tuple(dict.fromkeys(normal_answer(line) for line in lines if line))
+    if len(answers) < 2:
+        raise DataError(f"visual_questions.answers: expected two answers or more, got {len(answers)}")
+    return answers
 
 
 def _digested(
@@ -103,11 +92,11 @@ def _digested(
 ) -> Iterator[str | bytes]:
     """What a fingerprint of the data is made of; of an image its file's size and time stand for its content."""
     yield f"{tuple(answers)}\1"
-    for role, part in questions.items():
-        yield f"{role}\0{replace(part.images, folder=Path())}\1"
-        yield from (f"{row}\1" for row in part.rows)
-        for image in dict.fromkeys(row.image for row in part.rows):
-            file = part.images.path(image).stat()
+    for role, dataset in questions.items():
+        yield f"{role}\0{replace(dataset.images, folder=Path())}\1"
+        yield from (f"{row}\1" for row in dataset.rows)
+        for image in dict.fromkeys(row.image for row in dataset.rows):
+            file = dataset.images.path(image).stat()
             yield f"{file.st_size} {file.st_mtime_ns}\1"
     if vectors is not None:
         yield vectors.numpy().tobytes()
@@ -116,14 +105,7 @@ def _digested(
 def new_network(
     recipe: VisualQuestionRecipe, words: int, answers: Sequence[str], vectors: Tensor | None = None
 ) -> McanForQuestionAnswering:
-    """The recipe's network with random weights, a function of the seed, in training mode.
-
-    Args:
-        recipe: its sections for the data, the network and training.
-        words: V, number of them.
-        answers: that it chooses between.
-        vectors: of the words ``[V, E]``; None for random ones.
-    """
+    """The recipe's network with random weights, a function of the seed, and word vectors ``[V, E]``."""
     network, data = recipe.network, recipe.visual_questions
     names = dict(enumerate(answers))
     config = McanConfig(

@@ -1,8 +1,9 @@
-"""The page of a run of visual questions."""
+"""The page of a run of visual questions, with attention drawn over images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from markupsafe import Markup
 from probattn.report import MODEL_TITLES
 from probattn.report.markup import Section, heatmap
 from probattn.report.measures import MODEL_STYLES
-from probattn.tasks.visual_questions.drawing import overlay
+from probattn.report.svg import add, drawing, hint, text_of
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
 
 SMALL = 60.0
@@ -45,8 +46,8 @@ def shown(sample: VisualQuestionSample) -> dict[str, Any]:
         "image": sample.image,
         "truth": ", ".join(sample.truth),
         "answers": [
-            {"style": MODEL_STYLES[model], "model": MODEL_TITLES[model], "given": given}
-            for model, given in sample.answers.items()
+            {"style": MODEL_STYLES[model], "model": MODEL_TITLES[model], "given": answers}
+            for model, answers in sample.answers.items()
         ],
         "whole": _whole(sample),
         "words": _words(sample),
@@ -57,7 +58,7 @@ def shown(sample: VisualQuestionSample) -> dict[str, Any]:
 def _whole(sample: VisualQuestionSample) -> list[Drawn]:
     """The image, and its regions' weights in the answer."""
     weights = sample.region_weights
-    found = [
+    drawings = [
         Drawn("the image", overlay(sample, None, f"Image {sample.image}")),
         Drawn(
             "weight in the answer", overlay(sample, weights.mean[0], "Weight of each region in the answer")
@@ -65,27 +66,27 @@ def _whole(sample: VisualQuestionSample) -> list[Drawn]:
     ]
     if weights.spread:
         words = "its standard deviation"
-        found.append(Drawn(words, overlay(sample, weights.spread[0], "Standard deviation of the weight")))
+        drawings.append(Drawn(words, overlay(sample, weights.spread[0], "Standard deviation of the weight")))
     if sample.region_shares:
         words = f"share of the variance, {sum(sample.region_shares):.0%} in regions"
-        found.append(
+        drawings.append(
             Drawn(words, overlay(sample, sample.region_shares, "Share of the variance of the answer"))
         )
-    return found
+    return drawings
 
 
 def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
     """For each word the attention of regions to it, and its own weight."""
-    parts = {"weight": sample.region_map.mean, "standard deviation": sample.region_map.spread}
-    tops = {name: max(chain.from_iterable(part), default=0.0) for name, part in parts.items()}
+    maps = {"weight": sample.region_map.mean, "standard deviation": sample.region_map.spread}
+    tops = {name: max(chain.from_iterable(rows), default=0.0) for name, rows in maps.items()}
     weights = sample.word_weights
     return [
         {
             "word": word,
             "overlays": [
-                overlay(sample, [row[index] for row in part], f"{name}, {word}", top=tops[name], size=SMALL)
-                for name, part in parts.items()
-                if part
+                overlay(sample, [row[index] for row in rows], f"{name}, {word}", top=tops[name], size=SMALL)
+                for name, rows in maps.items()
+                if rows
             ],
             "weight": weights.mean[0][index],
             "spread": weights.spread[0][index] if weights.spread else None,
@@ -97,12 +98,12 @@ def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
 
 def _maps(sample: VisualQuestionSample) -> list[Drawn]:
     """Words to words: weights, and their standard deviation over the mean."""
-    found = sample.word_map
-    drawings = [("weights of words to words", found.mean, "mean")]
-    if found.spread:
+    word_map = sample.word_map
+    drawings = [("weights of words to words", word_map.mean, "mean")]
+    if word_map.spread:
         ratio = tuple(
             tuple(spread / mean if mean else 0.0 for mean, spread in zip(*both, strict=True))
-            for both in zip(found.mean, found.spread, strict=True)
+            for both in zip(word_map.mean, word_map.spread, strict=True)
         )
         drawings.append(("standard deviation / mean", ratio, "ratio"))
     return [
@@ -111,3 +112,53 @@ def _maps(sample: VisualQuestionSample) -> list[Drawn]:
         )
         for words, values, ramp in drawings
     ]
+
+
+SHADE = 0.88
+"""Opacity of the overlay over a region of weight 0."""
+
+
+def boxes_of(sample: VisualQuestionSample) -> Sequence[tuple[float, float, float, float]]:
+    """The boxes of the regions; cells of a square, in order, where they are not known."""
+    if sample.boxes:
+        return sample.boxes
+    count = len(sample.region_map.mean)
+    side = math.ceil(math.sqrt(count))
+    cells = [divmod(index, side) for index in range(count)]
+    return [(column / side, row / side, (column + 1) / side, (row + 1) / side) for row, column in cells]
+
+
+def overlay(
+    sample: VisualQuestionSample,
+    values: Sequence[float] | None,
+    title: str,
+    *,
+    top: float | None = None,
+    size: float = 144,
+) -> Markup:
+    """An image under an overlay that is the darker over a region the smaller its value; None for no overlay.
+
+    ``top`` is the value without shade, by default the largest.
+    """
+    root = drawing(size, size, title, css="chart overlaid")
+    if sample.image_url:
+        image = add(root, "image", "image", x=0, y=0, width=size, height=size)
+        image.set("href", sample.image_url)
+        image.set("preserveAspectRatio", "none")
+    else:
+        add(root, "rect", "blank", x=0, y=0, width=size, height=size)
+    if values is None:
+        return text_of(root)
+    maximum = max(values, default=0.0) if top is None else top
+    for number, ((left, up, right, down), value) in enumerate(zip(boxes_of(sample), values, strict=True)):
+        share = min(1.0, value / maximum) if maximum else 0.0
+        box = {
+            "x": size * left,
+            "y": size * up,
+            "width": max(0.0, size * (right - left)),
+            "height": max(0.0, size * (down - up)),
+        }
+        shade = add(root, "rect", "shade", **box)
+        shade.set("fill-opacity", f"{SHADE * (1 - share):.3f}")
+        hint(shade, f"region {number}: {value:.4f}")
+    return text_of(root)

@@ -1,4 +1,4 @@
-"""What a run of visual questions keeps and shows of its questions, and the lines that it is given."""
+"""Answers of a network to questions, its attention maps, and the lines that a run is given."""
 
 from __future__ import annotations
 
@@ -8,24 +8,83 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from probattn.checks import shown
 from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
+from probattn.inference.expansion import posterior_moments
+from probattn.inference.predictive import posterior_predict
+from probattn.models import McanForQuestionAnswering, VisualQuestionProgram, inspect
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
 from probattn.tasks.answering import Drawing
 from probattn.tasks.errors import RunError
-from probattn.tasks.networks import predictions
-from probattn.tasks.visual_questions.predicting import (
-    Trained,
-    answers_of,
-    attention_maps,
-    variance_shares,
-)
-from probattn.tasks.visual_questions.results import GivenAnswer, VisualQuestionSample
+from probattn.tasks.networks import Network, predictions
+from probattn.tasks.visual_questions.results import AnswerMap, GivenAnswer, Values, VisualQuestionSample
+
+Trained = Network[VisualQuestionProgram]
+WEIGHT_DIGITS = 5
+"""Digits of the weights in records."""
+
+
+def answers_of(network: Trained) -> tuple[str, ...]:
+    """The answers that a network chooses between, in the order of its outputs."""
+    names = cast("dict[int, str]", network.net.config.id2label)
+    return tuple(names[number] for number in range(len(names)))
+
+
+def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any) -> dict[str, AnswerMap]:
+    """Attention of a single question without padding, by the names that a sample has for it."""
+    config, words = network.net.config, inputs["input_ids"].shape[1]
+    regions = inputs["region_features"].shape[1] if config.grid_size is None else config.grid_size**2
+    shapes = {
+        "word_map": (words, words),
+        "region_map": (regions, words),
+        "word_weights": (1, words),
+        "region_weights": (1, regions),
+    }
+
+    def read(rows: Mapping[str, Tensor]) -> Tensor:
+        """All maps of each row, one after the other, means over heads."""
+        output = network.net(**rows, output_attentions=True)
+        last = (output.encoder_attentions[-1], output.cross_attentions[-1])
+        maps = (*last, output.word_weights, output.region_weights)
+        return torch.cat([item.mean(dim=1).flatten(1) for item in maps], dim=1)
+
+    latent = network.key == "bayesian_mean"
+    drawn = posterior_predict(
+        read, inputs, options.num_samples if latent else 1, seed=(options.seed, 0)
+    ).logits[:, 0]
+    draws_of_maps = drawn.split([height * width for height, width in shapes.values()], dim=1)
+    return {
+        name: AnswerMap(
+            mean=_rows(draws.mean(dim=0).view(shape)),
+            spread=_rows(draws.std(dim=0).view(shape)) if len(draws) > 1 else (),
+        )
+        for (name, shape), draws in zip(shapes.items(), draws_of_maps, strict=True)
+    }
+
+
+def variance_shares(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict[str, Values]:
+    """Parts of words and of regions, as keys, in the variance of an answer to a single question; 1 together."""
+    if network.key != "bayesian_mean":
+        return {}
+    words = cast("McanForQuestionAnswering", network.net).dry_inputs()["input_ids"].shape[1]
+    of_words = {call.name for call in inspect(network.net) if call.shape[2] == words}
+    number = answers_of(network).index(answer)
+    moments = posterior_moments(network.program, inputs, attribution=number, method="expansion")
+    sums: dict[str, Tensor] = {}
+    for site, share in (moments.share or {}).items():
+        name = "word_shares" if site in of_words else "region_shares"
+        sums[name] = sums.get(name, 0) + share[0].sum(dim=(0, 1))
+    return {name: _rows(total[None])[0] for name, total in sums.items()}
+
+
+def _rows(values: Tensor) -> tuple[Values, ...]:
+    return tuple(tuple(round(max(0.0, value), WEIGHT_DIGITS) for value in row) for row in values.tolist())
+
 
 FORM = "the path or the number of an image, a tab and a question"
 LIKELIEST = 3
@@ -35,12 +94,7 @@ DIGITS = 6
 
 
 def given_questions(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
-    """Lines as questions; ``RunError`` where one is none.
-
-    Args:
-        lines: path of an image, or its number or name among ``files``, a tab and a question.
-        files: of the images that have numbers.
-    """
+    """Lines of an image (its path, or its name among ``files``), a tab and a question; ``RunError`` for any other."""
     rows = []
     for line in lines:
         image, tab, question = line.partition("\t")
@@ -61,31 +115,30 @@ def _path(image: str, files: ImageFiles) -> Path:
     if path.is_file():
         return path.absolute()
     try:
-        known = files.path(image)
+        numbered = files.path(image)
     except DataError:
-        known = path
-    if not known.is_file():
-        raise RunError(f"expected {FORM}, got {shown(image)}, and there is no such file and no file {known}")
-    return known.absolute()
+        numbered = path
+    if not numbered.is_file():
+        raise RunError(
+            f"expected {FORM}, got {shown(image)}, and there is no such file and no file {numbered}"
+        )
+    return numbered.absolute()
 
 
 def object_of(line: str, mean: Tensor, spread: Tensor, answers: Sequence[str]) -> dict[str, Any]:
     """The answer to a line, for programs; mean and standard deviation of each answer's probability ``[C]``."""
     image, _, question = line.partition("\t")
-    likeliest = mean.argsort(descending=True, stable=True)[:LIKELIEST].tolist()
-    first = likeliest[0]
+    likeliest = _likeliest(mean, spread, answers)
     return {
         "text": line,
         "image": image,
         "question": question,
-        "answer": answers[first],
-        "probability": round(mean[first].item(), DIGITS),
-        "spread": round(spread[first].item(), DIGITS),
-        "likeliest": {answers[place]: round(mean[place].item(), DIGITS) for place in likeliest},
+        **likeliest[0].model_dump(),
+        "likeliest": {answer.answer: answer.probability for answer in likeliest},
     }
 
 
-def answer_sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
+def answer_sheet(answers: Sequence[Mapping[str, Any]]) -> Sheet:
     """Answers as a table."""
     rows = tuple(
         (
@@ -95,7 +148,7 @@ def answer_sheet(found: Sequence[Mapping[str, Any]]) -> Sheet:
             f"{item['probability']:.3f}",
             f"{item['spread']:.3f}",
         )
-        for item in found
+        for item in answers
     )
     return Sheet(("Image", "Question", "Answer", "Probability", "Spread"), (Group("", rows),), words=3)
 
@@ -122,21 +175,14 @@ def sample_of(
     single: VisualQuestions,
     options: Any,
 ) -> VisualQuestionSample:
-    """A question with the answers of all networks and the attention maps of the last one.
-
-    Args:
-        networks: the baseline, if there is one, and the run's own last.
-        batches: the question alone, for each network by its key.
-        single: the question.
-        options: of prediction.
-    """
+    """A question with the answers of all networks and the attention maps of the last one, the run's own."""
     last, (row,) = networks[-1], single.rows
     boxes = single.images.boxes(single.images.path(row.image))
     inputs = last.moved(batches[last.key])
     answers = {
-        key: _given(found, answers_of(network))
+        key: _given(prediction, answers_of(network))
         for network in networks
-        for key, found in predictions(
+        for key, prediction in predictions(
             network,
             [network.moved(batches[network.key])],
             Drawing.of(options),
@@ -157,18 +203,21 @@ def sample_of(
     )
 
 
-def _given(found: Predictions, answers: Sequence[str]) -> tuple[GivenAnswer, ...]:
+def _given(prediction: Predictions, answers: Sequence[str]) -> tuple[GivenAnswer, ...]:
     """The likeliest answers to a single question."""
-    mean = found.probabilities[0]
-    draws = mean[None] if found.draws is None else found.draws[:, 0]
-    spread = draws.std(dim=0, correction=min(1, len(draws) - 1))
+    mean = prediction.probabilities[0]
+    draws = mean[None] if prediction.draws is None else prediction.draws[:, 0]
+    return _likeliest(mean, draws.std(dim=0, correction=min(1, len(draws) - 1)), answers)
+
+
+def _likeliest(mean: Tensor, spread: Tensor, answers: Sequence[str]) -> tuple[GivenAnswer, ...]:
     return tuple(
         GivenAnswer(
-            answer=answers[place],
-            probability=round(mean[place].item(), DIGITS),
-            spread=round(spread[place].item(), DIGITS),
+            answer=answers[index],
+            probability=round(mean[index].item(), DIGITS),
+            spread=round(spread[index].item(), DIGITS),
         )
-        for place in mean.argsort(descending=True, stable=True)[:LIKELIEST].tolist()
+        for index in mean.argsort(descending=True, stable=True)[:LIKELIEST].tolist()
     )
 
 

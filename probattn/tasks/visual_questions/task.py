@@ -13,11 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from probattn.data import (
-    TokenizedVisualQuestions,
-    VisualQuestionCollate,
-    VisualQuestions,
-)
+from probattn.data import TokenizedVisualQuestions, VisualQuestionCollate, VisualQuestions
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.report import DataSet, ModelKey, RunDescription
@@ -36,21 +32,17 @@ from probattn.tasks.programs import ProgramTask
 from probattn.tasks.topics import TopicData
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.answering import VisualAnswering
-from probattn.tasks.visual_questions.building import (
-    VisualQuestionData,
-    check_parts,
-    new_network,
-    prepared,
-)
-from probattn.tasks.visual_questions.measures import MEASURES, answer_columns, figures
+from probattn.tasks.visual_questions.building import VisualQuestionData, check_parts, new_network, prepared
 from probattn.tasks.visual_questions.page import sections
-from probattn.tasks.visual_questions.predicting import Trained, answers_of
-from probattn.tasks.visual_questions.questions import (
-    by_kind,
-    sample_of,
-)
+from probattn.tasks.visual_questions.questions import Trained, answers_of, by_kind, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
-from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
+from probattn.tasks.visual_questions.results import (
+    MEASURES,
+    VisualQuestionResults,
+    VisualQuestionSample,
+    answer_columns,
+    figures,
+)
 
 TITLES = {"test": "Original", "noisy": "Noisy"}
 Columns = dict[str, Tensor]
@@ -112,8 +104,8 @@ class VisualQuestionTask(
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Accuracy of each question of a batch."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
-        given = program(inputs).argmax(dim=-1, keepdim=True)
-        return {"accuracy": batch["labels"].gather(1, given)[:, 0]}
+        predicted = program(inputs).argmax(dim=-1, keepdim=True)
+        return {"accuracy": batch["labels"].gather(1, predicted)[:, 0]}
 
     def network(self, folder: Path) -> Trained:
         """Loads a trained network and its tokenizer."""
@@ -157,7 +149,7 @@ class VisualQuestionTask(
         rows, prediction = self.rows(network, self.questions["test"]), self.recipe.prediction
         total = -(-len(rows) // prediction.batch_size)
         for key in keys:
-            parts: dict[ModelKey, list[Columns]] = {}
+            chunks: dict[ModelKey, list[Columns]] = {}
             batches = self.batches(network, rows, noisy=key == "noisy")
             for number, batch in enumerate(
                 network.tracked(batches, f"answers ({TITLES[key].lower()})", total)
@@ -168,17 +160,20 @@ class VisualQuestionTask(
                     Drawing.of(prediction),
                     first_batch=number,
                 )
-                for model, found in models.items():
-                    columns = answer_columns(found, batch["labels"], self.recipe.report.bins)
-                    parts.setdefault(model, []).append(columns)
-            for model, value in parts.items():
+                for model, answered in models.items():
+                    columns = answer_columns(answered, batch["labels"], self.recipe.report.bins)
+                    chunks.setdefault(model, []).append(columns)
+            for model, value in chunks.items():
                 yield (key, model), joined(value, range(len(rows)))
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
         """Answers the test questions, as they are and with noise, and measures the answers."""
         keys = ["test", *(["noisy"] if self.recipe.visual_questions.noise is not None else [])]
-        found = dict(chain.from_iterable(self.columns_of(network, keys) for network in networks))
-        table = {place: found[place] for place in sorted(found, key=lambda place: keys.index(place[0]))}
+        columns_by_key = dict(chain.from_iterable(self.columns_of(network, keys) for network in networks))
+        table = {
+            pair: columns_by_key[pair]
+            for pair in sorted(columns_by_key, key=lambda pair: keys.index(pair[0]))
+        }
         accuracies = {model: columns["accuracy"] for (key, model), columns in table.items() if key == "test"}
         return self.results_of(
             run,
@@ -210,9 +205,9 @@ class VisualQuestionTask(
     def _samples(self, networks: Sequence[Trained]) -> Iterator[VisualQuestionSample]:
         """A fixed choice of test questions with answers and maps."""
         count = self.recipe.report.samples
-        chosen = self.questions["test"].take(count) if count else self.questions["test"].at(())
-        for index in range(len(chosen)):
-            single = chosen.at([index])
+        sample = self.questions["test"].take(count) if count else self.questions["test"].at(())
+        for index in range(len(sample)):
+            single = sample.at([index])
             batches = {
                 network.key: next(self.batches(network, self.rows(network, single))) for network in networks
             }
@@ -240,8 +235,8 @@ class VisualQuestionTask(
     def _accuracy(self, network: Trained, batches: Sequence[Mapping[str, Tensor]]) -> float:
         """Accuracy of the answers at the posterior expectation."""
         with torch.no_grad():
-            parts = [self.validation_metrics(network.program, batch)["accuracy"] for batch in batches]
-        return torch.cat(parts).mean().item()
+            accuracies = [self.validation_metrics(network.program, batch)["accuracy"] for batch in batches]
+        return torch.cat(accuracies).mean().item()
 
     @property
     def answering(self) -> VisualAnswering:

@@ -14,7 +14,7 @@ from probattn import AlignmentAttention, BayesianAttention, DisagreementAttentio
 from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver
 from probattn.models import Classifier, convert
 from probattn.models.hosts.adapter import HostedSite
-from probattn.sites.tiled_posterior import TiledPosterior
+from probattn.sites.answers import TiledPosterior
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def peak(length, folder):
 
 def test_memory_of_padded_texts_grows_linearly(tmp_path, monkeypatch):
     monkeypatch.setattr("probattn.sites.tiles.TILE", 2**12)
-    short, long = peak(128, tmp_path), peak(512, tmp_path)
+    short, long = peak(64, tmp_path), peak(256, tmp_path)
     assert long < 5 * short  # a map would be 16 times as large
 
 

@@ -11,7 +11,7 @@ from probattn.inference.guide import AttentionGuide
 pytest.importorskip("torch_geometric", reason="needs torch-geometric (the extra 'graph')")
 
 from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
-from probattn.models.graph.sparse import drop, is_mostly_zero, project
+from probattn.models.graph.layer import drop, is_mostly_zero, project
 
 
 def few(rows=50, columns=40, share=0.1):
@@ -44,7 +44,7 @@ def test_a_program_on_sparse_features_answers_as_on_dense_ones(graph, monkeypatc
     net = GraphAttentionNetwork(20, 2, GATOptions(dropout=0.0, attention_dropout=0.0))
     sparse = NodeClassifier(net, graph)
     assert sparse.features.is_sparse
-    monkeypatch.setattr("probattn.models.graph.sparse.SPARSE_BELOW", 0.0)
+    monkeypatch.setattr("probattn.models.graph.layer.SPARSE_BELOW", 0.0)
     dense = NodeClassifier(net, graph)
     assert not dense.features.is_sparse
     losses = [

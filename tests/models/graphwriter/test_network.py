@@ -21,7 +21,7 @@ from probattn.models import (
 )
 from probattn.models.dot_product import additive_mask
 from probattn.models.graphwriter import adjacency, repeated_copies
-from probattn.models.graphwriter.attention import ContextAttention, VertexAttention
+from probattn.models.graphwriter.graph import ContextAttention, VertexAttention
 from probattn.models.hosts.cache import CACHE
 from probattn.models.hosts.convert import conversion
 

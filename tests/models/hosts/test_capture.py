@@ -7,7 +7,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from probattn import BayesianAttention
-from probattn.models.hosts import AttentionCalls, capture, convert, inspect
+from probattn.models import AttentionCalls, capture, convert, inspect
 
 CONFIG = BertConfig(
     vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16

@@ -153,12 +153,12 @@ def test_it_comes_back_from_disk(by_name, name, tmp_path):
     ]
     net = convert(family.network(), *methods)
     again = load(save(net, tmp_path / "net"))
-    assert conversion(again).disagreement == methods[0]
+    assert conversion(again).of(DisagreementAttention) == methods[0]
     assert [call.name for call in conversion(again).plan.calls_of(DisagreementAttention)] == [
         call.name for call in conversion(net).plan.calls_of(DisagreementAttention)
     ]
     alone = convert(family.network(), disagreement(family, "positions"))
-    assert conversion(load(save(alone, tmp_path / "alone"))).disagreement.method == "positions"
+    assert conversion(load(save(alone, tmp_path / "alone"))).of(DisagreementAttention).method == "positions"
 
 
 def test_dropout_of_attention_is_left_out_of_what_is_penalised(families, bert):

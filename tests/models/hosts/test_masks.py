@@ -4,8 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from probattn.models.hosts.masks import carries_bias, own_keys, read_mask, valid_pairs
-from probattn.models.hosts.windows import count_windows, in_batch, windows_to_heads
+from probattn.models.hosts.masks import (
+    carries_bias,
+    count_windows,
+    in_batch,
+    own_keys,
+    read_mask,
+    valid_pairs,
+    windows_to_heads,
+)
 
 FORBIDDEN = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 

@@ -19,7 +19,7 @@ from probattn.inference import AttentionELBO, AttentionGuide, posterior_expectat
 from probattn.models import convert, inspect, revert
 from probattn.models.hosts.cache import CACHE
 from probattn.models.hosts.passes import _cached
-from probattn.sites.tiled_posterior import TiledPosterior
+from probattn.sites.answers import TiledPosterior
 
 
 def converted(families, name, method=None, **selection):

@@ -24,8 +24,7 @@ from probattn.models import (
     save,
 )
 from probattn.models.dot_product import eager_attention_forward
-from probattn.models.mcan.attention import AttentionalReduction, MultiHeadAttention, PaddingMask
-from probattn.models.mcan.layers import CoAttention
+from probattn.models.mcan.layers import AttentionalReduction, CoAttention, MultiHeadAttention, PaddingMask
 
 SIZES = {
     "vocab_size": 12,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from probattn.models.translation import aligned_tokens
-from probattn.models.translation.aligned_tokens import AlignedTokens
+from probattn.models.translation.recurrent import lstms
+from probattn.models.translation.recurrent.lstms import AlignedTokens
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
@@ -45,7 +45,7 @@ def test_logits_are_made_for_what_counts_alone_and_in_blocks(monkeypatch):
     whole = tokens.log_prob(labels)
     assert seen == [4 * 3]
     seen.clear()
-    monkeypatch.setattr(aligned_tokens, "BLOCK", 5 * 7)
+    monkeypatch.setattr(lstms, "BLOCK", 5 * 7)
     torch.testing.assert_close(tokens.log_prob(labels), whole)
     assert seen == [5, 5, 2]
     nothing = AlignedTokens(units, layer, torch.tensor(False)).log_prob(labels)

@@ -26,8 +26,7 @@ from probattn.report import (
     results_table,
 )
 from probattn.tasks.agreement import agreement_table
-from probattn.tasks.experiments import ConditionRuns, ExperimentResults
-from probattn.tasks.experiments.page import experiment_table
+from probattn.tasks.experiments import ConditionRuns, ExperimentResults, ExperimentView
 
 WIDTHS = (None, 40, 80, 100, 120)
 RUN = RunDescription(
@@ -157,7 +156,7 @@ def test_other_tables_are_whole_at_80() -> None:
     pair = PairAgreement(first="attention", second="uniform", agreement=0.123, tau=0.456)
     agreement = Agreement(run="[/x]", outputs=3, chance=0.05, accuracy=0.9, pairs=(pair,))
     for sheet, expected in (
-        (experiment_table(experiment), ("0 of 1", "[bold]fine[/bold]", "0.99 by step")),
+        (ExperimentView().table(experiment), ("0 of 1", "[bold]fine[/bold]", "0.99 by step")),
         (agreement_table(agreement), ("A(α, β^uf)", "12.3%", "45.6")),
     ):
         text = sheet.text(80)

@@ -4,7 +4,7 @@ import pytest
 
 from probattn.data import DataWarning, Source
 from probattn.data.identity import text_key
-from probattn.data.label_checks import case_variants, contradictions
+from probattn.data.rows import case_variants, contradictions
 
 
 def warned(path: Path, rows: list[tuple[str, str]], **keys: str) -> list[str]:

@@ -4,7 +4,7 @@ import pyro
 import torch
 
 from probattn.distributions import Gamma, LogNormal, Weibull
-from probattn.distributions.carried import (
+from probattn.distributions.log_space_distribution import (
     carried_log,
     carried_weights,
     carries_log,

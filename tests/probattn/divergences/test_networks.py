@@ -15,7 +15,7 @@ from probattn.divergences import (
     Navigator,
     gradient_reversal,
 )
-from probattn.divergences.gradient_reversal import reversed_twice, scale_gradient
+from probattn.divergences.adversarial import reversed_twice, scale_gradient
 
 
 def seeded(number):

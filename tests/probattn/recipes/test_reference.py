@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 import probattn.recipes
 from probattn.recipes import Recipe, recipe_reference
-from probattn.tasks.sections.problems import section
+from probattn.tasks.sections.keys import section
 
 PLACE = Path(__file__).resolve().parents[3] / "docs" / "recipes"
 PAGES = {

@@ -334,9 +334,11 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
     example = results.uncertain[0].model_copy(update={"text": text, "predicted": text, "label": text})
     weights = {"s": torch.full((2, 1, 1, 1), 1.0)}
     shown = attention_example(example, [text], weights)
-    rendered = render_report(
-        changed(results, uncertain=(example,), mistakes=(), attention=(shown,), curves=())
+    without = dict.fromkeys(
+        ("mistakes", "binned", "curves", "attribution", "edges", "dynamics", "health"), ()
     )
+    texts = {"uncertain": (example,), "attention": (shown,), "alignment": None, "heads": None}
+    rendered = render_report(changed(results, **without, **texts))
     page = Page(rendered)
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f]", rendered)
     assert len(payloads(page)) == 1

@@ -59,7 +59,7 @@ def test_weights_kl_and_gradients(options, mask, dtype):
     rise = normal(B, H, T, T, seed=1, dtype=dtype).exp().requires_grad_() if method.rho else None
     log_alpha = normal(B, H, 1, T, seed=2, dtype=dtype).requires_grad_()
     prior = Gamma(log_concentration=log_alpha, rate=method.rate).expand(torch.Size((B, H, T, T)))
-    inputs = PosteriorInputs(method, scores, layout, known=UpwardOutputs(rise))
+    inputs = PosteriorInputs(method, scores, layout, computed=UpwardOutputs(rise))
     posterior = WeightsPosterior(inputs, lambda: prior)
     assert posterior.draw(SeededNoise([4], "cpu")).shape == (B, 0)
     uniform = SeededNoise([4], "cpu").uniform(scores)
@@ -83,7 +83,7 @@ def test_weights_that_vanish_leave_finite_gradients(dtype):
     """k of 0.05 makes log S so spread that most weights are 0 in the type."""
     scores = (300 * normal(B, H, T, T, dtype=dtype)).requires_grad_()
     rise = torch.zeros_like(scores).requires_grad_()
-    inputs = PosteriorInputs(BayesianAttention(), scores, known=UpwardOutputs(rise))
+    inputs = PosteriorInputs(BayesianAttention(), scores, computed=UpwardOutputs(rise))
     posterior = WeightsPosterior(inputs, lambda: Gamma(torch.ones(B, H, T, T, dtype=dtype), 1.0))
     posterior.draw(SeededNoise([4], "cpu"))
     assert (posterior.answer == 0).any()

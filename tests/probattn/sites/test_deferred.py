@@ -5,7 +5,7 @@ import pytest
 import torch
 from pyro import poutine
 
-from probattn.sites.deferred import DeferredFactor, deferred_factor
+from probattn.sites.handlers import DeferredFactor, deferred_factor
 
 
 def test_it_is_pyros_factor():

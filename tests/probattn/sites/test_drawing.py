@@ -12,9 +12,8 @@ from probattn.sites import AttentionMask, SeededNoise, SiteSpec, posterior
 from probattn.sites.fused import CPU_PIECE, Positive, draw_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.mixes import UpwardMaps
-from probattn.sites.shared import SharedUpward
 from probattn.sites.site import AttentionSite
-from probattn.sites.upward import UpwardChain
+from probattn.sites.upward import SharedUpward, UpwardChain
 from probattn.sites.weibull import WeibullConstants
 
 SHAPE = (4, 2, 5, 7)

@@ -31,7 +31,7 @@ def normal(*shape, seed=0):
 
 def inputs(method, scores, layout=PAIRS, **maps):
     """What a posterior follows from, with the upward path's output given."""
-    return PosteriorInputs(method, scores, layout, known=UpwardOutputs(**maps))
+    return PosteriorInputs(method, scores, layout, computed=UpwardOutputs(**maps))
 
 
 def call(method, log_alpha, mask):

@@ -17,7 +17,7 @@ from probattn.sites.prior import ContextualPrior, site_prior
 def contextual():
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return ContextualPrior(4, 6).double()
+        return ContextualPrior(BayesianAttention(prior_hidden=6), 4).double()
 
 
 def keys(groups=2):

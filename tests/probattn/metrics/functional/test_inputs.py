@@ -5,8 +5,8 @@ import torch
 
 from probattn.metrics.functional.inputs import (
     draw_probabilities,
-    kept_by_mask,
-    kept_examples,
+    example_mask,
+    label_mask,
     log_mean_probability_of,
     mean_probabilities,
     prediction_shape,
@@ -93,21 +93,21 @@ def test_unvalidated_on_the_meta_device() -> None:
 )
 def test_wrong_labels_are_refused(target: torch.Tensor, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
-        kept_examples(target, 1, 2)
+        label_mask(target, 1, 2)
 
 
 def test_ignored_labels() -> None:
-    assert kept_examples(torch.tensor([-1, 0, 1]), 3, 2, ignore_index=-1).tolist() == [False, True, True]
-    assert kept_examples(torch.tensor([0, 1]), 2, 2, ignore_index=1).tolist() == [True, False]
+    assert label_mask(torch.tensor([-1, 0, 1]), 3, 2, ignore_index=-1).tolist() == [False, True, True]
+    assert label_mask(torch.tensor([0, 1]), 2, 2, ignore_index=1).tolist() == [True, False]
 
 
 def test_masks() -> None:
     mask = torch.tensor([True, False])
-    assert kept_by_mask(mask, 2, mask.device) is mask
+    assert example_mask(mask, 2, mask.device) is mask
     with pytest.raises(TypeError, match=r"mask: expected bool, got torch.int64"):
-        kept_by_mask(mask.long(), 2, mask.device)
+        example_mask(mask.long(), 2, mask.device)
     with pytest.raises(ValueError, match=r"out_of_domain: expected shape \[3\]"):
-        kept_by_mask(mask, 3, mask.device, name="out_of_domain")
+        example_mask(mask, 3, mask.device, name="out_of_domain")
 
 
 def test_missing_draws_are_explained() -> None:

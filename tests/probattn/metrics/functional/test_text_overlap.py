@@ -18,7 +18,7 @@ from probattn.metrics.functional import (
     repeated_ngrams,
     rouge,
 )
-from probattn.metrics.functional.meteor import meteor_words
+from probattn.metrics.functional.texts import meteor_words
 
 pytest.importorskip("nltk", reason="needs nltk, of the extra text_metrics")
 pytest.importorskip("rouge_score", reason="needs rouge-score, of the extra text_metrics")

@@ -150,9 +150,9 @@ def test_one_head_has_nobody_to_repel(recipe, network, command, tmp_path):
 
 
 def test_a_projection_that_the_host_lacks_is_one_line(recipe, command, tmp_path, monkeypatch):
-    from probattn.models.hosts import projections
+    from probattn.models.hosts import methods
 
-    monkeypatch.setitem(projections.SEPARATE, "value", ("w_v",))
+    monkeypatch.setitem(methods.SEPARATE, "value", ("w_v",))
     result = command("train", recipe, "--output", tmp_path / "run", *REPULSIVE)
     assert result.exit_code == 2
     assert "has no projection of its own for the value" in result.output

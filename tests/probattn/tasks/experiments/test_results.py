@@ -21,13 +21,15 @@ from probattn.tasks.experiments import (
     ConditionRuns,
     ConditionTest,
     ExperimentResults,
+    ExperimentView,
     HeadCounts,
+)
+from probattn.tasks.experiments.results import (
     first_steps,
     fisher_p,
     log_rank_p,
     median_step,
     reached,
-    render,
     runs_of,
 )
 
@@ -148,7 +150,7 @@ def test_measures_have_a_value_for_each_step_and_run():
 
 
 def test_the_page_says_what_the_records_say(tmp_path):
-    page = render(results(search=(HeadCounts(model=3, good=1, bad=5),), search_steps=7))
+    page = ExperimentView().page(results(search=(HeadCounts(model=3, good=1, bad=5),), search_steps=7))
     assert (
         "By step 10, 2 of 2 runs have learned with \u2068words &lt;a&gt;\u2069; 0 with \u2068words &lt;b&gt;\u2069"
         in page
@@ -158,7 +160,7 @@ def test_the_page_says_what_the_records_say(tmp_path):
     assert len(re.findall(r'<path class="middle', page)) == 3 * 2
     assert "Which word determines" not in page and "<b>copy" not in page
     same = write_page(Experiments, results(), tmp_path / "report.html").read_text(encoding="utf-8")
-    assert same == render(results())
+    assert same == ExperimentView().page(results())
     assert "Which heads are good?" not in same
 
 
@@ -170,7 +172,7 @@ def test_the_page_of_keywords_counts_where_log_odds_are_largest():
         "mean": ((0.0, 0.0), (1.0, 1.0)),
         "last": ((0.0, 0.0), (3.0, 4.0)),
     }
-    page = render(
+    page = ExperimentView().page(
         results(task="keyword", conditions=(condition("a", (1.0, 1.0), measures=places),), tests=())
     )
     assert "largest at the" in page and "in 1 of 2 runs" in page

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from probattn.inference import FeatureDistance, last_layer
 from probattn.report import Results, read_results
-from probattn.tasks import RunError, load_task, run_task
-from probattn.tasks.answering import Drawing
+from probattn.tasks import Drawing, RunError, load_task, run_task
 from probattn.tasks.fine_tuning.choices import ChoicesSection
 from probattn.tasks.fine_tuning.images import Images
 from probattn.tasks.fine_tuning.predictor import Predictor
@@ -157,6 +156,30 @@ def test_what_is_measured(name: str, folder: Path, finished) -> None:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
+def test_the_predictions_of_an_evaluation_are_in_a_table(name: str, finished) -> None:
+    place = finished(name)
+    with (place / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    task = run_task(place)
+    assert [row["true"] for row in rows] == [task.truth(example) for example in task.examples["test"]]
+    answered = next(
+        iter(task.answering.of_examples(place, task.examples["test"][:1], Drawing(num_samples=3)))
+    )
+    assert rows[0].keys() == {
+        "data",
+        "true",
+        *(answered.keys() & {*task.inputs}),
+        *task.answering.columns(answered),
+    }
+    assert all(np.isfinite(float(row[task.ranked_by])) for row in rows)
+    if name == "images":
+        values = read_results(place / "metrics.json", Results).scores[1].values
+        right = [row["label"] == row["true"] for row in rows]
+        assert np.mean(right) == pytest.approx(values["accuracy"])
+        assert json.loads(rows[0]["probabilities"]).keys() == {"dark", "light"}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
 def test_the_page_and_the_terminal_show_every_measure(
     name: str, folder: Path, finished, tmp_path: Path
 ) -> None:
@@ -209,9 +232,9 @@ def test_one_class_each_can_be_decided(name: str, folder: Path, finished, tmp_pa
     held = task.deciding.held_out(str(other))["test"]
     identity = task.section_of_examples.identity
     known = {identity(each) for part in ("train", "validation") for each in task.examples[part]}
-    assert len(held.known) == sum(identity(each) in known for each in held.examples) > 0
+    assert len(held.seen) == sum(identity(each) in known for each in held.examples) > 0
     succeeds("triage", place, "--error", "0.9", "--num-samples", "3", "--data", other, "--quiet")
-    assert read_policy(place).size == (120 if name == "images" else 48) - len(held.known)
+    assert read_policy(place).size == (120 if name == "images" else 48) - len(held.seen)
     assert str(other) in (place / "triage.html").read_text(encoding="utf-8")
 
 
@@ -322,10 +345,10 @@ def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
         return HeldOut("t", "in_domain", "s", ("a film",), None, ("0",), examples=(example,))
 
     answer = {"label": "0", "probabilities": {"0": 1.0}, "entropy": 0.0, "mutual_information": 0.0}
-    held("bad").keep(tmp_path, "test", Drawing(seed=0), [answer])
-    assert held("bad").kept(tmp_path, "test", Drawing(seed=0)) == [answer]
-    assert held("worse").kept(tmp_path, "test", Drawing(seed=0)) is None
-    assert held("bad").kept(tmp_path, "test", Drawing(seed=1)) is None
+    held("bad").store(tmp_path, "test", Drawing(seed=0), [answer])
+    assert held("bad").stored(tmp_path, "test", Drawing(seed=0)) == [answer]
+    assert held("worse").stored(tmp_path, "test", Drawing(seed=0)) is None
+    assert held("bad").stored(tmp_path, "test", Drawing(seed=1)) is None
 
 
 def test_other_heads_say_that_they_have_no_class_to_decide_about(finished) -> None:

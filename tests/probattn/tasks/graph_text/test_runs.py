@@ -19,13 +19,11 @@ from probattn.inference.records import read_records
 from probattn.metrics.functional import bleu, meteor, name_coverage, repeated_clauses, rouge
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results, run_task
-from probattn.tasks.graph_text.drawing import graph_drawing
 from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
-from probattn.tasks.graph_text.page import marked
+from probattn.tasks.graph_text.page import graph_drawing, marked
 from probattn.tasks.graph_text.recipe import GraphTextDataRecipe
-from probattn.tasks.graph_text.results import GraphTextSample, pieces
+from probattn.tasks.graph_text.results import GraphTextSample, given_row, pieces
 from probattn.tasks.graph_text.task import GraphTextTask
-from probattn.tasks.graph_text.texts import given_row
 
 pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
 pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'text_metrics')")

@@ -19,11 +19,11 @@ from probattn.inference.records import read_records
 from probattn.models.electra import Corrupted
 from probattn.tasks import load_network, load_results, load_task, run_task, train
 from probattn.tasks.errors import RunError
-from probattn.tasks.pretraining.evaluation import piece
-from probattn.tasks.pretraining.measures import (
+from probattn.tasks.pretraining.evaluation import (
     area,
     detection_columns,
     figures,
+    piece,
     score_bins,
     validation_figures,
 )
@@ -155,7 +155,7 @@ def test_the_replacements_can_be_those_of_another_generator(run):
     with torch.no_grad():
         own.program.generator.generator_lm_head.bias[7] += 50.0
     first, other, same = (
-        next(task.evaluation.replaced(network, task.test, own=source)).corrupted.input_ids
+        next(task.evaluation.replaced(network, task.test, generator=source)).corrupted.input_ids
         for network, source in ((plain, own), (plain, None), (own, None))
     )
     assert torch.equal(first, same) and not torch.equal(first, other)

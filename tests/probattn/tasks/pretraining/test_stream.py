@@ -75,7 +75,7 @@ def test_texts_that_differ_in_marks_alone_are_held_out_once(file):
     found = TextStream((str(repeated),), 0.1, 0.1)
     for split in ("validation", "test"):
         assert found.held_out(split) == expected.held_out(split)
-        assert len(found.read.held[split]) == 2 * len(expected.held_out(split))
+        assert len(found.read.held_out[split]) == 2 * len(expected.held_out(split))
 
 
 def test_lines_are_read_as_whole_files_are(tmp_path):
@@ -185,7 +185,7 @@ def test_of_what_named_data_sets_left_to_train_on_some_is_held_out(tmp_path):
     """They were cut by their texts' hashes too."""
     left = [text for text in map(str, range(2000)) if split_of(text) == "train"]
     (tmp_path / "left.txt").write_text("\n".join(left))
-    held = TextStream((str(tmp_path / "left.txt"),), 0.02, 0.02).read.held
+    held = TextStream((str(tmp_path / "left.txt"),), 0.02, 0.02).read.held_out
     assert all(0.01 * len(left) < len(held[split]) < 0.03 * len(left) for split in ("validation", "test"))
 
 

@@ -26,14 +26,16 @@ from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
 from probattn.tasks.networks import Network
 from probattn.tasks.visual_questions.answering import VisualAnswering
-from probattn.tasks.visual_questions.drawing import boxes_of, overlay
-from probattn.tasks.visual_questions.measures import answer_columns, figures
-from probattn.tasks.visual_questions.page import shown
-from probattn.tasks.visual_questions.predicting import answers_of, attention_maps, variance_shares
-from probattn.tasks.visual_questions.questions import given_questions, sample_of
-from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe
-from probattn.tasks.visual_questions.results import VisualQuestionSample
-from probattn.tasks.visual_questions.schedule import EpochSchedule
+from probattn.tasks.visual_questions.page import boxes_of, overlay, shown
+from probattn.tasks.visual_questions.questions import (
+    answers_of,
+    attention_maps,
+    given_questions,
+    sample_of,
+    variance_shares,
+)
+from probattn.tasks.visual_questions.recipe import EpochSchedule, VisualQuestionDataRecipe
+from probattn.tasks.visual_questions.results import VisualQuestionSample, answer_columns, figures
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,298 @@
+"""Encoder and decoder: titles, entities and the graph between them, and the text with copied entities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.utils.generic import ModelOutput
+
+from probattn.models.dot_product import additive_mask, all_maps
+from probattn.models.graphwriter.graph import (
+    NO_RELATION,
+    ContextAttention,
+    GraphTransformer,
+    GraphWriterConfig,
+    Projected,
+)
+from probattn.models.lstm import layered_lstm, read_padded
+from probattn.models.translation.recurrent.attention import masked_log_softmax
+from probattn.models.translation.recurrent.lstms import DecoderState
+
+Inputs = dict[str, Tensor]
+
+
+@dataclass
+class GraphWriterEncoderOutput(ModelOutput):
+    """What the decoder reads; the batch comes first, as a beam search requires.
+
+    Attributes:
+        last_hidden_state: vertices ``[B, N, d]``, entities first and the whole graph last, 0 at padding.
+        vertex_mask: bool ``[B, N]``.
+        title: states of the title's words ``[B, S, d]``, 0 at padding.
+        title_mask: bool ``[B, S]``.
+        entity_mask: bool ``[B, K]``.
+        entity_types: int64 ``[B, K]``, tokens of the entities' types.
+        attentions: weights ``[B, H, N, N]`` of each block, if requested.
+    """
+
+    last_hidden_state: Tensor | None = None
+    vertex_mask: Tensor | None = None
+    title: Tensor | None = None
+    title_mask: Tensor | None = None
+    entity_mask: Tensor | None = None
+    entity_types: Tensor | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class GraphWriterEncoder(nn.Module):
+    """Bidirectional LSTMs over the title and over each entity's words, and the graph transformer.
+
+    An entity's vector is the LSTM's last state in both directions. All words share ``embed_tokens``.
+    """
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: GraphWriterConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.pad = int(config.pad_token_id or 0)
+        self.embed_tokens = nn.Embedding(config.vocab_size, size, self.pad)
+        self.dropout = nn.Dropout(config.dropout)
+        self.title, self.entities = (
+            layered_lstm(size, size // 2, config.lstm_layers, config.dropout) for _ in range(2)
+        )
+        self.graph = GraphTransformer(config)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        entity_ids: Tensor | None = None,
+        entity_types: Tensor | None = None,
+        relations: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> GraphWriterEncoderOutput:
+        """Reads titles and graphs; arguments are those of :class:`GraphWriterModel`.
+
+        Raises:
+            ValueError: entities, types or relations are missing, or their shapes or numbers do not fit.
+        """
+        title_mask = input_ids.ne(self.pad) if attention_mask is None else attention_mask.bool()
+        check(input_ids, title_mask, entity_ids, entity_types, relations, self.graph.num_relations)
+        entity_ids, relations = cast(Tensor, entity_ids), cast(Tensor, relations)
+        entity_words = entity_ids.ne(self.pad)  # [B, K, W]
+        entity_mask = entity_words.any(dim=-1)
+        check_entities(entity_mask, relations)
+        title, _last = read_padded(self.title, self._embed(input_ids), title_mask)
+        entities = self._entities(entity_ids, entity_words)
+        vertices, real, maps = self.graph(entities, entity_mask, relations)
+        return GraphWriterEncoderOutput(
+            last_hidden_state=vertices,
+            vertex_mask=real,
+            title=title,
+            title_mask=title_mask,
+            entity_mask=entity_mask,
+            entity_types=entity_types,
+            attentions=all_maps(maps) if output_attentions else None,
+        )
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(self.embed_tokens(tokens))
+        return embedded
+
+    def _entities(self, tokens: Tensor, real: Tensor) -> Tensor:
+        """Vectors ``[B, K, d]`` of entities with words ``[B, K, W]``, computed once for each that there is."""
+        rows = real.any(dim=-1)  # [B, K]
+        _, (hidden, _cell) = read_padded(self.entities, self._embed(tokens[rows]), real[rows])
+        last = torch.cat([hidden[-2], hidden[-1]], dim=-1)  # [entities, d]
+        empty = last.new_zeros(*rows.shape, last.shape[-1])
+        return empty.masked_scatter(rows[..., None], last)
+
+
+def check(
+    input_ids: Tensor,
+    title_mask: Tensor,
+    entity_ids: Tensor | None,
+    entity_types: Tensor | None,
+    relations: Tensor | None,
+    num_relations: int,
+) -> None:
+    """Raises ``ValueError`` unless the shapes fit each other and relations are known."""
+    owner, batch = "GraphWriterEncoder", len(input_ids)
+    for name, tensor in (
+        ("entity_ids", entity_ids),
+        ("entity_types", entity_types),
+        ("relations", relations),
+    ):
+        if tensor is None:
+            raise ValueError(
+                f"{owner}: expected {name} beside input_ids, got none; give the graph of each title"
+            )
+    assert entity_ids is not None
+    assert entity_types is not None
+    assert relations is not None
+    expected = {
+        "attention_mask": (title_mask, list(input_ids.shape)),
+        "entity_types": (entity_types, list(entity_ids.shape[:2])),
+        "entity_ids": (entity_ids, [batch, *entity_ids.shape[1:3], 0][:3]),
+        "relations": (relations, [batch, *relations.shape[1:2], 3]),
+    }
+    for name, (tensor, shape) in expected.items():
+        if list(tensor.shape) != shape:
+            raise ValueError(f"{owner}: expected {name} {shape}, got {list(tensor.shape)}")
+    if relations.numel() and int(relations[..., 1].max()) >= num_relations:
+        raise ValueError(
+            f"{owner}: expected relations in 0..{num_relations - 1}, got {int(relations[..., 1].max())}"
+        )
+
+
+def check_entities(entities: Tensor, relations: Tensor) -> None:
+    """Raises ``ValueError`` unless every row has an entity and relations join some of them."""
+    counts = entities.sum(dim=1)
+    if not bool(counts.all()):
+        row = int((counts == 0).nonzero()[0])
+        raise ValueError(
+            f"GraphWriterEncoder: expected an entity in every row, got none in row {row}; a graph without entities "
+            "has nothing to write about"
+        )
+    ends = relations[..., ::2]  # [B, M, 2]
+    named = ends.clamp(0, entities.shape[1] - 1).flatten(1)
+    fits = (ends >= 0) & (ends < entities.shape[1]) & (relations[..., 1:2] >= 0)
+    padding = (relations == NO_RELATION).all(dim=-1, keepdim=True)
+    valid = (entities.gather(1, named).unflatten(1, ends.shape[1:]) & fits) | padding
+    if not bool(valid.all()):
+        row, relation, side = (int(number) for number in (~valid).nonzero()[0])
+        raise ValueError(
+            f"GraphWriterEncoder: expected relations between entities of their row, got entity "
+            f"{int(ends[row, relation, side])} in row {row}, relation {relations[row, relation].tolist()}"
+        )
+
+
+@dataclass(eq=False)
+class FedState(DecoderState):
+    """State after ``length`` tokens, the cache of ``generate``: hidden and cell ``[B, d]``, the context ``[B, 2d]``."""
+
+    fed: Tensor
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keeps the rows of these beams, in place."""
+        self.hidden, self.cell, self.fed = (
+            state.index_select(0, beam_idx) for state in (self.hidden, self.cell, self.fed)
+        )
+
+
+class GraphWriterDecoder(nn.Module):
+    r"""An LSTM with input feeding (Luong et al. 2015) and attention to vertices and to the title's words.
+
+    .. math:: h_t = \mathrm{LSTM}(h_{t-1}, [e(y_{t-1}); \bar c_{t-1}]), \qquad c_t = [c_t^g; c_t^s]
+
+    (Koncel-Kedziorski et al. 2019, section 4.3); it starts from the vertex of the whole graph. The contexts
+    :math:`\bar c` that are fed back are those under the attention's own weights, :math:`c` what the output reads. The
+    two are the same but for a method that draws weights: there a text's attention stays one call, in which no draw
+    reaches a later query.
+    """
+
+    def __init__(self, config: GraphWriterConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.cell = nn.LSTMCell(3 * size, size)
+        self.graph_attention = ContextAttention(config)
+        self.title_attention = ContextAttention(config)
+
+    def forward(
+        self, embedded: Tensor, encoded: GraphWriterEncoderOutput, real: Tensor | None, past: FedState | None
+    ) -> tuple[Tensor, Tensor, FedState, list[Tensor | None]]:
+        """h ``[B, T, d]``, c ``[B, T, 2d]``, the next state, and the weights of both attention calls.
+
+        Of embedded tokens ``[B, T, d]``; ``real``, bool ``[B, T]``, is False at padding, wherever it stands;
+        ``past`` is the state to go on from.
+        """
+        vertices, title = cast(Tensor, encoded.last_hidden_state), cast(Tensor, encoded.title)
+        masks = [
+            additive_mask(cast(Tensor, mask)[:, None, None], vertices.dtype)
+            for mask in (encoded.vertex_mask, encoded.title_mask)
+        ]
+        sources = (
+            self.graph_attention.project(vertices, masks[0]),
+            self.title_attention.project(title, masks[1]),
+        )
+        states, past = self._read(embedded, real, vertices[:, -1], sources, past)
+        graph, graph_weights = self.graph_attention(states, vertices, masks[0], real)
+        words, title_weights = self.title_attention(states, title, masks[1], real)
+        return states, torch.cat([graph, words], dim=-1), past, [graph_weights, title_weights]
+
+    def _read(
+        self,
+        embedded: Tensor,
+        real: Tensor | None,
+        start: Tensor,
+        sources: tuple[Projected, Projected],
+        past: FedState | None,
+    ) -> tuple[Tensor, FedState]:
+        """States ``[B, T, d]`` of the LSTM, which padding leaves as they are."""
+        state = (
+            (start, start, self._fed(start, sources)) if past is None else (past.hidden, past.cell, past.fed)
+        )
+        states = []
+        for index, step in enumerate(embedded.unbind(dim=1)):
+            hidden, cell = self.cell(torch.cat([step, state[2]], dim=-1), state[:2])
+            following = (hidden, cell, self._fed(hidden, sources))
+            if real is not None:
+                here = real[:, index, None]
+                hidden, cell, fed = (
+                    torch.where(here, new, old) for new, old in zip(following, state, strict=True)
+                )
+                following = (hidden, cell, fed)
+            state = following
+            states.append(state[0])
+        length = len(states) + (0 if past is None else past.length)
+        return torch.stack(states, dim=1), FedState(*state[:2], length, state[2])
+
+    def _fed(self, state: Tensor, sources: tuple[Projected, Projected]) -> Tensor:
+        attentions = (self.graph_attention, self.title_attention)
+        contexts = [
+            module.expected(state, source) for module, source in zip(attentions, sources, strict=True)
+        ]
+        return torch.cat(contexts, dim=-1)
+
+
+class CopyOutput(nn.Module):
+    r"""Words of the vocabulary, or entities of the graph (See et al. 2017; Koncel-Kedziorski et al. 2019, section 4.3).
+
+    .. math::
+
+        p_t = \sigma(W_p [h_t; c_t] + b_p), \qquad
+        P(\text{word}) = (1 - p_t)\, \mathrm{softmax}(W_o [h_t; c_t] + b_o), \qquad
+        P(\text{entity } j) = p_t\, \mathrm{softmax}_j((W_c [h_t; c_t] + b_c)^\top v_j)
+
+    with v the vertices of the entities.
+    """
+
+    def __init__(self, config: GraphWriterConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.dropout = nn.Dropout(config.dropout)
+        self.words = nn.Linear(3 * size, config.vocab_size)
+        self.copies = nn.Linear(3 * size, size)
+        self.gate = nn.Linear(3 * size, 1)
+
+    def forward(self, states: Tensor, contexts: Tensor, entities: Tensor, entity_mask: Tensor) -> Tensor:
+        """Log-probabilities ``[B, T, V + K]`` of words and then entities, in the type of the weights.
+
+        Of h ``[B, T, d]``, c ``[B, T, 2d]`` and v ``[B, K, d]``; where ``entity_mask``, bool ``[B, K]``, is False the
+        probability is 0 and its logarithm finite.
+        """
+        read = self.dropout(torch.cat([states, contexts], dim=-1))
+        gate = self.gate(read)
+        gate = gate.to(torch.promote_types(gate.dtype, torch.float32))
+        words = masked_log_softmax(self.words(read), None) + F.logsigmoid(-gate)
+        copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None]) + F.logsigmoid(
+            gate
+        )
+        dtype = self.gate.weight.dtype  # not that of autocast, in which a sum over tokens has too few digits
+        return torch.cat([words, copies], dim=-1).clamp_min(torch.finfo(dtype).min).to(dtype)

@@ -1,0 +1,310 @@
+"""Networks of two texts: attention from each to the other, decomposable attention, and ESIM."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForSequenceClassification, PretrainedConfig
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from probattn.models.dot_product import OwnAttention, additive_mask, valid_positions
+from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, check_mask, embed, read_padded
+
+
+class PairConfig(OwnConfig):
+    """Sizes that networks of two texts have in common.
+
+    Args:
+        vocab_size: number of words.
+        embedding_size: of a word.
+        hidden_size: of a hidden layer, or of an LSTM in each direction.
+        dropout: share of the numbers that is dropped before each map in training, in [0, 1).
+        freeze_embeddings: whether words keep the vectors that they start from.
+        **kwargs: the rest is for ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id`` is 0 if left out.
+
+    Raises:
+        ValueError: a size below 1, or a dropout outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 20_000,
+        embedding_size: int = 300,
+        hidden_size: int = 200,
+        dropout: float = 0.2,
+        freeze_embeddings: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.dropout = dropout
+        self.freeze_embeddings = freeze_embeddings
+        self._check(("vocab_size", "embedding_size", "hidden_size"), shares=("dropout",))
+        super().__init__(**kwargs)
+
+
+class Sides(NamedTuple):
+    """The words of each of two texts that stand in one row, bool ``[B, S]``."""
+
+    first: Tensor
+    second: Tensor
+
+    @classmethod
+    def of(cls, words: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Sides:
+        """Those of words ``[B, S, E]``, by mask and types ``[B, S]``; without types both texts are the whole row."""
+        real = valid_positions(attention_mask, words)
+        if token_type_ids is None:
+            return cls(real, real)
+        return cls(real & (token_type_ids == 0), real & (token_type_ids == 1))
+
+
+class OneWayAttention(OwnAttention):
+    """Some words of a row attend to others of it, by one head."""
+
+    def forward(
+        self, compared: Tensor, hidden: Tensor, queries: Tensor, keys: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """What ``queries`` find among ``keys``, bool ``[B, S]`` both: ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
+        mask = additive_mask(queries[:, None, :, None] & keys[:, None, None, :], hidden.dtype)
+        compared = compared[:, None]
+        output, weights = self.dot_product(compared, compared, hidden[:, None], mask, query_mask=queries)
+        return output[:, :, 0], None if weights is None else weights * queries[:, None, :, None]
+
+
+class CrossAttention(nn.Module):
+    r"""Each text's words attend to the other's, by dot products.
+
+    .. math:: e_{ij} = q_i^\top k_j, \quad
+        \beta_i = \textstyle\sum_j \mathrm{softmax}_j(e_{ij})\, b_j, \quad
+        \alpha_j = \textstyle\sum_i \mathrm{softmax}_i(e_{ij})\, a_i
+
+    (Parikh et al. 2016, Eq. 1 and 2; Chen et al. 2017, Eq. 11 to 13). Both texts stand in one row. It is two attention
+    calls, the first text's words and then the second's as queries, over maps of all words of the row, in which other
+    pairs are 0. Since they have no pair in common each is a stack of its own.
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.first, self.second = (nn.ModuleDict({"attention": OneWayAttention(config)}) for _ in range(2))
+
+    def forward(self, compared: Tensor, hidden: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """What each word finds in the other text, ``[B, S, E]``, and the two maps ``[B, 1, S, S]``, if there are some.
+
+        Queries and keys are ``compared`` ``[B, S, D]``, values ``hidden`` ``[B, S, E]``.
+        """
+        of_second, first = self.first["attention"](compared, hidden, *sides)
+        of_first, second = self.second["attention"](compared, hidden, *sides[::-1])
+        return torch.where(sides.first[..., None], of_second, of_first), [first, second]
+
+
+class PairPreTrainedModel(OwnPreTrainedModel):
+    """Base of networks that classify two texts in one row, told apart by ``token_type_ids``."""
+
+    def __init__(self, config: PairConfig) -> None:
+        super().__init__(config)
+        assert config.num_labels is not None
+        self.num_labels = config.num_labels
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
+        self.embed_tokens.weight.requires_grad_(not config.freeze_embeddings)
+
+    @abstractmethod
+    def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **_: Any,
+    ) -> SequenceClassifierOutput:
+        """Classifies pairs of texts.
+
+        Args:
+            input_ids: numbers of the words of both texts, int64 ``[B, S]``.
+            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
+            token_type_ids: ``[B, S]``, 0 for the first text and 1 for the second; None compares a text with itself.
+            inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
+            labels: int64 ``[B]``, for the mean cross-entropy ``loss``.
+            output_attentions: whether to give the two maps ``[B, 1, S, S]``; None for the configuration's value.
+
+        Returns:
+            ``logits`` ``[B, C]`` and what was asked for.
+
+        Raises:
+            ValueError: both kinds of words or neither, or a mask of another shape.
+        """
+        words = embed(self, input_ids, inputs_embeds)
+        for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            check_mask(type(self).__name__, name, tensor, words.shape[:2])
+        logits, maps = self.classify(words, Sides.of(words, attention_mask, token_type_ids))
+        attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        return SequenceClassifierOutput(
+            loss=None if labels is None else F.cross_entropy(logits, labels),
+            logits=logits,
+            attentions=cast(tuple[Tensor, ...], tuple(maps)) if attentions else None,
+        )
+
+
+def hidden_layers(inputs: int, size: int, dropout: float, layers: int = 2) -> nn.Sequential:
+    """Maps with ReLU, dropout before each."""
+    modules: list[nn.Module] = []
+    for index in range(layers):
+        modules += [nn.Dropout(dropout), nn.Linear(size if index else inputs, size), nn.ReLU()]
+    return nn.Sequential(*modules)
+
+
+class DecomposableConfig(PairConfig):
+    """Sizes of the decomposable attention model; the defaults are those of Parikh et al. (2016, section 5).
+
+    Example:
+        >>> DecomposableConfig(vocab_size=9).hidden_size
+        200
+    """
+
+    model_type = "probattn_decomposable"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+class DecomposableForSequenceClassification(PairPreTrainedModel, auto=[AutoModelForSequenceClassification]):
+    r"""Attend, compare, aggregate: a classifier of pairs of texts without any order of words (Parikh et al. 2016).
+
+    .. math:: e_{ij} = F(\bar a_i)^\top F(\bar b_j), \quad v_{1,i} = G([\bar a_i, \beta_i]), \quad
+        v_{2,j} = G([\bar b_j, \alpha_j]), \quad y = H\bigl(\bigl[\textstyle\sum_i v_{1,i}, \sum_j v_{2,j}\bigr]\bigr)
+
+    (section 3, Eq. 1 to 5, without intra-sentence attention). :math:`\bar a` are the words' vectors under a linear map;
+    F, G and H have two layers with ReLU; H ends in a linear map.
+
+    Args:
+        config: sizes, and ``num_labels``.
+
+    Attributes:
+        embed_tokens: vectors of words.
+        project: the linear map.
+        transform: F.
+        attention: the attention from each text to the other.
+        compare: G.
+        aggregate: H without its last map.
+        classifier: the last map.
+
+    Example:
+        >>> net = DecomposableForSequenceClassification(DecomposableConfig(vocab_size=9, num_labels=3)).eval()
+        >>> sides = torch.tensor([[0, 0, 1, 1, 1]])
+        >>> output = net(torch.ones(1, 5, dtype=torch.long), token_type_ids=sides, output_attentions=True)
+        >>> output.logits.shape, [tuple(each.shape) for each in output.attentions]
+        (torch.Size([1, 3]), [(1, 1, 5, 5), (1, 1, 5, 5)])
+    """
+
+    config_class = DecomposableConfig
+
+    def __init__(self, config: DecomposableConfig) -> None:
+        super().__init__(config)
+        size, dropout = config.hidden_size, config.dropout
+        self.project = nn.Linear(config.embedding_size, size, bias=False)
+        self.transform = hidden_layers(size, size, dropout)
+        self.attention = CrossAttention(config)
+        self.compare = hidden_layers(2 * size, size, dropout)
+        self.aggregate = hidden_layers(2 * size, size, dropout)
+        self.classifier = nn.Linear(size, self.num_labels)
+        self.post_init()
+
+    def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
+        hidden = self.project(words)
+        attended, maps = self.attention(self.transform(hidden), hidden, sides)
+        compared = self.compare(torch.cat([hidden, attended], dim=-1))  # [B, S, u]
+        sums = [(compared * side[..., None]).sum(dim=1) for side in sides]
+        return self.classifier(self.aggregate(torch.cat(sums, dim=-1))), maps
+
+
+class EsimConfig(PairConfig):
+    """Sizes of the enhanced sequential inference model; the defaults are those of Chen et al. (2017, section 4).
+
+    Example:
+        >>> EsimConfig(vocab_size=9).dropout
+        0.5
+    """
+
+    model_type = "probattn_esim"
+
+    def __init__(self, *, hidden_size: int = 300, dropout: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(hidden_size=hidden_size, dropout=dropout, **kwargs)
+
+
+class EsimForSequenceClassification(PairPreTrainedModel, auto=[AutoModelForSequenceClassification]):
+    r"""A classifier of pairs of texts whose words are read by an LSTM before and after they attend (Chen et al. 2017).
+
+    .. math:: \bar a = \mathrm{BiLSTM}(a), \quad e_{ij} = \bar a_i^\top \bar b_j, \quad
+        m_a = [\bar a; \tilde a; \bar a - \tilde a; \bar a \odot \tilde a], \quad
+        v_a = \mathrm{BiLSTM}(\mathrm{ReLU}(W m_a)), \quad
+        y = \mathrm{MLP}([v_{a,\mathrm{ave}}; v_{a,\max}; v_{b,\mathrm{ave}}; v_{b,\max}])
+
+    (Eq. 1 and 2, 11 to 20, the sequential model). The perceptron has a hidden layer with tanh.
+
+    Args:
+        config: sizes, and ``num_labels``.
+
+    Attributes:
+        embed_tokens: vectors of words.
+        encode: the LSTM that reads words.
+        attention: the attention from each text to the other.
+        project: W.
+        compose: the LSTM that reads what attention has found.
+        dense: the hidden layer.
+        classifier: the last map.
+
+    Example:
+        >>> net = EsimForSequenceClassification(EsimConfig(vocab_size=9, hidden_size=4, num_labels=3)).eval()
+        >>> sides = torch.tensor([[0, 0, 1, 1, 1]])
+        >>> net(torch.ones(1, 5, dtype=torch.long), token_type_ids=sides).logits.shape
+        torch.Size([1, 3])
+    """
+
+    config_class = EsimConfig
+
+    def __init__(self, config: EsimConfig) -> None:
+        super().__init__(config)
+        size = config.hidden_size
+        self.dropout = nn.Dropout(config.dropout)
+        self.encode = nn.LSTM(config.embedding_size, size, batch_first=True, bidirectional=True)
+        self.attention = CrossAttention(config)
+        self.project = nn.Linear(8 * size, size)
+        self.compose = nn.LSTM(size, size, batch_first=True, bidirectional=True)
+        self.dense = nn.Linear(8 * size, size)
+        self.classifier = nn.Linear(size, self.num_labels)
+        self.post_init()
+
+    def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
+        read = _each(self.encode, self.dropout(words), sides)
+        attended, maps = self.attention(read, read, sides)
+        enhanced = torch.cat([read, attended, read - attended, read * attended], dim=-1)  # [B, S, 8u]
+        inferred = _each(self.compose, self.dropout(torch.relu(self.project(enhanced))), sides)
+        pooled = [vector for side in sides for vector in _pooled(inferred, side)]
+        hidden = torch.tanh(self.dense(self.dropout(torch.cat(pooled, dim=-1))))
+        return self.classifier(self.dropout(hidden)), maps
+
+
+def _each(lstm: nn.LSTM, words: Tensor, sides: Sides) -> Tensor:
+    """States ``[B, S, 2u]`` of an LSTM over each text by itself, 0 at padding."""
+    first, second = (read_padded(lstm, words, side)[0] for side in sides)
+    return torch.where(sides.first[..., None], first, second)
+
+
+def _pooled(states: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and maximum ``[B, 2u]`` over the words of a text."""
+    real = side[..., None]
+    mean = (states * real).sum(dim=1) / real.sum(dim=1).clamp_min(1)
+    largest = states.masked_fill(~real, torch.finfo(states.dtype).min).amax(dim=1)
+    return mean, largest

@@ -1,0 +1,257 @@
+"""Measures of texts: overlap with references, repetition, names, and answers against several annotators."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.checks import optional
+
+ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
+    r"""ROUGE-1, ROUGE-2 and ROUGE-L of each text with its reference (Lin 2004), without stemming.
+
+    With m the number of n-grams that both have (each as often as the one that has it fewer times), or the length of
+    their longest common subsequence of words,
+
+    .. math:: P = \frac{m}{|\text{text}|}, \qquad R = \frac{m}{|\text{reference}|}, \qquad F = \frac{2 P R}{P + R}
+
+    Google's package ``rouge-score`` computes them; words are runs of letters a to z and digits, in lower case.
+
+    Args:
+        hypotheses: texts.
+        references: what they should be, as many.
+
+    Returns:
+        float64 ``[N, 3, 3]``: for each text, of ROUGE-1, ROUGE-2 and ROUGE-L precision, recall and F, in [0, 1]; 0
+        where nothing is in common.
+
+    Raises:
+        ImportError: rouge-score is not installed.
+        ValueError: no texts, or unequal numbers.
+
+    Example:
+        >>> rouge(["a black dog runs"], ["the black dog sleeps"])[0, :, 2]
+        tensor([0.5000, 0.3333, 0.5000], dtype=torch.float64)
+    """
+    check_texts("rouge", hypotheses, references)
+    scorer = optional("ROUGE", "rouge_score.rouge_scorer", "text_metrics").RougeScorer([*ROUGE])
+    rows = (scorer.score(reference, text) for text, reference in zip(hypotheses, references, strict=True))
+    return torch.tensor([[scores[name] for name in ROUGE] for scores in rows], dtype=torch.float64)
+
+
+def check_texts(name: str, hypotheses: Sequence[str], references: Sequence[object]) -> None:
+    """Raises ``ValueError`` unless there are as many references as texts, one or more."""
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(
+            f"{name}: expected as many texts as references, at least one, got {len(hypotheses)} and {len(references)}"
+        )
+
+
+def ngrams(words: Sequence[str], length: int) -> Counter[tuple[str, ...]]:
+    """How often each run of so many words stands in a text."""
+    return Counter(zip(*(words[start:] for start in range(length)), strict=False))
+
+
+def find_wordnet() -> Any:
+    """nltk's corpus ``wordnet`` (``python -m nltk.downloader wordnet``), from which :func:`meteor` takes synonyms.
+
+    Returns:
+        None where the corpus is not there.
+
+    Raises:
+        MissingPackageError: nltk (extra ``text_metrics``) is not installed.
+    """
+    optional("METEOR", "nltk", "text_metrics")
+    from nltk.corpus import wordnet
+
+    try:
+        wordnet.ensure_loaded()
+    except LookupError:
+        return None
+    return wordnet
+
+
+def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = None) -> Tensor:
+    r"""METEOR of each text with its reference, as nltk has it (Banerjee and Lavie 2005).
+
+    Words in lower case are matched if they are the same, those that are left if they have the same stem (Porter), and
+    the rest if they are synonyms; with P and R the shares of words matched in the text and in the reference, m the
+    number of matches and c that of the runs of matches that are together in both,
+
+    .. math:: \frac{P R}{0.9 P + 0.1 R} \bigl(1 - 0.5 (c / m)^3\bigr)
+
+    nltk looks synonyms up by stems: a word that is not its own stem, such as "automobile", has none. METEOR 1.5
+    (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases.
+
+    Args:
+        hypotheses: texts, words with spaces between them.
+        references: what they should be, as many.
+        wordnet: where synonyms are from, :func:`find_wordnet`; None for none.
+
+    Returns:
+        float64 ``[N]`` in [0, 1].
+
+    Raises:
+        MissingPackageError: nltk (extra ``text_metrics``) is not installed.
+        ValueError: no texts, or unequal numbers.
+
+    Example:
+        >>> meteor(["the cat sat"], ["the cat sat down"])
+        tensor([0.7550], dtype=torch.float64)
+    """
+    check_texts("meteor", hypotheses, references)
+    optional("METEOR", "nltk", "text_metrics")
+    from nltk.translate.meteor_score import single_meteor_score
+
+    synonyms = SimpleNamespace(synsets=lambda _: []) if wordnet is None else wordnet
+    rows = [
+        single_meteor_score(reference.split(), hypothesis.split(), wordnet=synonyms)
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def meteor_words(wordnet: Any) -> str:
+    """How :func:`meteor` is computed, in words."""
+    return f"METEOR of nltk, {'without synonyms' if wordnet is None else 'synonyms of WordNet'}"
+
+
+_CLAUSE = re.compile(r"\s(?:[.,;:!?]|and|but|or)(?=\s)")
+
+
+def repeated_ngrams(texts: Sequence[str], length: int = 4) -> Tensor:
+    """Share of the n-grams of each text that stand in it before.
+
+    Args:
+        texts: words with spaces between them.
+        length: words of an n-gram, >= 1.
+
+    Returns:
+        float64 ``[N]`` in [0, 1); 0 for texts that are shorter.
+
+    Example:
+        >>> repeated_ngrams(["a b a b a"], length=2)
+        tensor([0.5000], dtype=torch.float64)
+    """
+    if length < 1:
+        raise ValueError(f"repeated_ngrams: expected a length >= 1, got {length}")
+    counts = [ngrams(text.split(), length) for text in texts]
+    shares = [1 - len(count) / count.total() if count else 0.0 for count in counts]
+    return torch.tensor(shares, dtype=torch.float64)
+
+
+def repeated_clauses(texts: Sequence[str]) -> Tensor:
+    """Share of the clauses of each text that stand in it before, word for word.
+
+    Clauses are what stands between marks and the words "and", "but" and "or"; those of one or two words do not count.
+
+    Args:
+        texts: words and marks with spaces between them.
+
+    Returns:
+        float64 ``[N]`` in [0, 1); 0 for texts without clauses.
+
+    Example:
+        >>> repeated_clauses(["we use a net , and we use a net . it is good ."])
+        tensor([0.3333], dtype=torch.float64)
+    """
+    shares = []
+    for text in texts:
+        clauses = [clause.strip() for clause in _CLAUSE.split(f" {text} ")]
+        long = [clause for clause in clauses if len(clause.split()) > 2]
+        shares.append(1 - len(set(long)) / len(long) if long else 0.0)
+    return torch.tensor(shares, dtype=torch.float64)
+
+
+def name_coverage(texts: Sequence[str], names: Sequence[Sequence[str]]) -> Tensor:
+    """Share of the names given for each text that stand in it, word for word; a name that is given twice counts once.
+
+    Args:
+        texts: words with spaces between them.
+        names: of each text, the same.
+
+    Returns:
+        float64 ``[N]`` in [0, 1]; 0 for a text without names.
+
+    Raises:
+        ValueError: no texts, or unequal numbers.
+
+    Example:
+        >>> name_coverage(["a fast parser of speech"], [["fast parser", "parse"]])
+        tensor([0.5000], dtype=torch.float64)
+    """
+    check_texts("name_coverage", texts, names)
+    shares = []
+    for text, listed in zip(texts, names, strict=True):
+        padded, distinct = f" {' '.join(text.split())} ", {" ".join(name.split()) for name in listed}
+        shares.append(sum(f" {name} " in padded for name in distinct) / max(1, len(distinct)))
+    return torch.tensor(shares, dtype=torch.float64)
+
+
+NEEDED = 3
+"""Annotators who must agree with an answer for it to be fully right."""
+DIGITS = {
+    word: str(number)
+    for number, word in enumerate(
+        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    )
+} | {"none": "0"}
+ARTICLES = frozenset(("a", "an", "the"))
+SIGNS = ';/[]"{}()=+\\_-><@`,?!'
+_GROUPED = re.compile(r"\d,\d")
+_POINT = re.compile(r"\.(?!\d)")
+
+
+def annotator_accuracy(matches: int, annotators: int) -> float:
+    r"""VQA accuracy of an answer (Antol et al., ICCV 2015): the mean over all annotators but one.
+
+    .. math:: \frac 1A \sum_{a=1}^A \min\Bigl(\frac{\#\{b \ne a : \text{b gave the answer}\}}{3}, 1\Bigr)
+
+    With fewer than four annotators fewer must agree: A - 1 of them, or the one that there is.
+
+    Args:
+        matches: annotators who gave the answer.
+        annotators: A; 0 gives 0.
+
+    Example:
+        >>> [round(annotator_accuracy(matches, 10), 2) for matches in range(6)]
+        [0.0, 0.3, 0.6, 0.9, 1.0, 1.0]
+        >>> annotator_accuracy(1, 1)
+        1.0
+    """
+    if annotators < 2:
+        return float(matches > 0)
+    needed = min(NEEDED, annotators - 1)
+    others = (annotators - matches) * min(matches, needed) + matches * min(matches - 1, needed)
+    return others / (annotators * needed)
+
+
+def normal_answer(answer: str) -> str:
+    """An answer as VQA's evaluation compares it (Antol et al. 2015): lower case, digits, no articles or punctuation.
+
+    A sign is left out wherever it stands if it stands beside a space anywhere in the answer, or if the answer has a
+    comma between digits; otherwise a space replaces it. A point is left out unless a digit follows. Two things differ
+    from the official evaluation: it also puts apostrophes into contractions ("dont"), and of an answer such as "the"
+    it leaves nothing, where here the answer stays.
+
+    Example:
+        >>> [normal_answer(answer) for answer in ("Two dogs.", "hot-dog", "t-shirt, blue - red", "1,000", "2.5")]
+        ['2 dogs', 'hot dog', 'tshirt blue red', '1000', '2.5']
+    """
+    text = " ".join(answer.split())
+    grouped = _GROUPED.search(text) is not None
+    cleaned = text
+    for sign in SIGNS:
+        alone = grouped or f"{sign} " in text or f" {sign}" in text
+        cleaned = cleaned.replace(sign, "" if alone else " ")
+    words = (DIGITS.get(word, word) for word in _POINT.sub("", cleaned).lower().split())
+    return " ".join(word for word in words if word not in ARTICLES) or text.lower()

@@ -1,0 +1,259 @@
+"""Keys of recipes in words: what is wrong with one, by key and line, and the page that describes all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from probattn.checks import shown
+from probattn.data.errors import nearest
+from probattn.options import RECIPE, expected
+from probattn.tasks.sections.base import RunRecipe
+from probattn.tasks.sections.yaml_nodes import KeyPath, Places, RecipeDumper
+
+
+def allowed(field: FieldInfo) -> str:
+    """The values that a key takes, in words.
+
+    Example:
+        >>> from pydantic import Field
+        >>> class Example(BaseModel):
+        ...     rate: float | None = Field(default=None, gt=0, le=1)
+        >>> allowed(Example.model_fields["rate"])
+        'a number in (0, 1] or null'
+    """
+    return expected(field.annotation, tuple(field.metadata), RECIPE)
+
+
+def section(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, also where it may be null; None for other keys."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
+        inner = section(argument)
+        if inner is not None:
+            return inner
+    return None
+
+
+def entries(annotation: Any) -> type[BaseModel] | None:
+    """The section that every entry of a mapping of names holds; None for other keys.
+
+    Example:
+        >>> class Example(BaseModel):
+        ...     rate: float
+        >>> entries(dict[str, Example]) is Example, entries(dict[str, float])
+        (True, None)
+    """
+    return section(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+
+
+ONLY_MISPLACED = 3
+"""Sections named, at most, for a key that stands in the wrong one."""
+
+
+def problems(error: ValidationError, model: type[BaseModel], positions: Places) -> list[str]:
+    """One sentence for every key that is wrong, in the order of the model's keys; ``positions`` are their lines."""
+    messages: dict[tuple[KeyPath, str], str] = {}
+    for details in error.errors(include_url=False):
+        path, field, _ = _field(model, details["loc"])
+        kind = details["type"]
+        key = (path, kind if kind in ("extra_forbidden", "missing", "value_error") else "value")
+        messages.setdefault(key, _sentence(details, path, field, model, positions))
+    return list(messages.values())
+
+
+def _sentence(
+    details: ErrorDetails, path: KeyPath, field: FieldInfo | None, model: type[BaseModel], positions: Places
+) -> str:
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        return _unknown(path, model, positions)
+    if kind == "missing":
+        return f"missing key {str(path[-1])!r}{_inside(path)}{_place(path[:-1], positions)}"
+    if kind == "value_error":
+        message = re.sub(
+            r"^[A-Z]\w+Attention(\.|: )", "", str(details["ctx"]["error"])
+        )  # the options' own class
+        return f"{_dotted(path)}{_place(path, positions)}: {message}"
+    expected = "keys and values" if field is None or section(field.annotation) else allowed(field)
+    got = details["input"]
+    if kind == "string_pattern_mismatch":
+        expected = "letters, digits, spaces, '.', '-', '_'"
+    if kind == "string_too_short":
+        expected += ", not empty"
+    if kind == "finite_number":
+        expected = f"{expected}, finite"
+    return f"{_dotted(path)}{_place(path, positions)}: expected {expected}, got {_shown(got)}"
+
+
+def _shown(value: Any) -> str:
+    """A value as a recipe has it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else shown(value)
+
+
+def _unknown(path: KeyPath, model: type[BaseModel], positions: Places) -> str:
+    name = str(path[-1])
+    message = f"unknown key {name!r}{_inside(path)}{_place(path, positions)}"
+    _, _, here = _field(model, path[:-1])
+    near = None if here is None else nearest(name, here.model_fields)
+    if near is not None and near != name:
+        return f"{message}; did you mean {near!r}?"
+    homes = [dotted for dotted in _keys(model) if dotted.rpartition(".")[2] == name][:ONLY_MISPLACED]
+    if homes:
+        return f"{message}; did you mean {' or '.join(homes)}?"
+    names = ", ".join(here.model_fields) if here is not None else ""
+    hint = "; one of your own task or method is known once its module is imported" if len(path) == 1 else ""
+    return f"{message}; known are {names}{hint}" if names else message
+
+
+def _keys(model: type[BaseModel], before: str = "") -> list[str]:
+    keys = []
+    for name, field in model.model_fields.items():
+        dotted = f"{before}{name}"
+        keys.append(dotted)
+        inner = section(field.annotation)
+        if inner is not None:
+            keys += _keys(inner, f"{dotted}.")
+    return keys
+
+
+def _field(
+    model: type[BaseModel], loc: tuple[str | int, ...]
+) -> tuple[KeyPath, FieldInfo | None, type[BaseModel] | None]:
+    """The key that an error is about, without what pydantic adds for members of unions, and the section it holds."""
+    path: KeyPath = ()
+    here: type[BaseModel] | None = model
+    field: FieldInfo | None = None
+    named: type[BaseModel] | None = None  # what the entries of a mapping are
+    for name in loc:
+        if named is not None:
+            path, here, named = (*path, name), named, None
+            continue
+        if here is None:
+            break
+        path = (*path, name)
+        field = here.model_fields.get(str(name))
+        if field is None:
+            break
+        here, named = section(field.annotation), entries(field.annotation)
+    return path, field, here
+
+
+def _inside(path: KeyPath) -> str:
+    return f" in {_dotted(path[:-1])}" if len(path) > 1 else ""
+
+
+def _dotted(path: KeyPath) -> str:
+    return ".".join(map(str, path)) or "recipe"
+
+
+def _place(path: KeyPath, positions: Places) -> str:
+    """The place of a key or, where it is not written, of the section around it."""
+    while path and path not in positions:
+        path = path[:-1]
+    return f" ({positions[path]})" if path else ""
+
+
+def reference(kind: type[RunRecipe]) -> str:
+    """The page of the documentation that describes every key of recipes of one task.
+
+    Args:
+        kind: the recipe's class, whose ``introduction`` begins the page.
+
+    Returns:
+        Markdown: a table a section, with what each key takes, its default and its meaning.
+
+    Example:
+        >>> from probattn.recipes import Recipe
+        >>> reference(Recipe).splitlines()[0]
+        '# Recipe reference'
+    """
+    return "\n".join([kind.introduction, *_section("Keys at the top", kind, "")])
+
+
+def family_reference(base: type[RunRecipe], kinds: Iterable[type[RunRecipe]]) -> str:
+    """The page of recipes that share a base: its sections once, and those that each kind adds or changes."""
+    described: set[Any] = set()
+    lines = [base.introduction]
+    shared = dict(base.model_fields)
+    for kind in kinds:
+        names = [
+            name
+            for name, field in kind.model_fields.items()
+            if section(field.annotation) is not None
+            and (name not in shared or shared[name].annotation is not field.annotation)
+        ]
+        for name in sorted(names, key=lambda name: name in shared):
+            model = section(kind.model_fields[name].annotation)
+            level = 2 + (name in shared)
+            lines += _section(f"`{name}`", model, f"{name}.", level, described)
+    for name in ("network", "report"):
+        lines += _section(f"`{name}`", base.model_fields[name].annotation, f"{name}.", 2, described)
+    return "\n".join(lines)
+
+
+def _section(title: str, model: Any, prefix: str, level: int = 2, seen: set[Any] | None = None) -> list[str]:
+    """Lines about a section; one of ``seen`` within it is referred to, and new ones are added to it."""
+    lines = [f"{'#' * level} {title}", ""]
+    plain = {name: field for name, field in model.model_fields.items() if section(field.annotation) is None}
+    inner = {name: field for name, field in model.model_fields.items() if name not in plain}
+    if prefix:
+        lines += [_about(model), ""]
+    if plain:
+        lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
+        lines += [_row(name, field) for name, field in plain.items()]
+        lines.append("")
+    shared: dict[type[BaseModel], list[str]] = {}
+    for name, field in inner.items():
+        kind = section(field.annotation)
+        assert kind is not None
+        if seen is not None and kind in seen:
+            lines += [f"`{prefix}{name}`: {field.description} The keys are those above.", ""]
+        else:
+            shared.setdefault(kind, []).append(name)
+    if seen is not None:
+        seen.update(shared)
+    for kind, names in shared.items():
+        heading = ", ".join(f"`{prefix}{name}`" for name in names)
+        block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4), seen)
+        required = {name: " Must be given." if inner[name].is_required() else "" for name in names}
+        described = [f"- `{name}`: {inner[name].description}{required[name]}" for name in names]
+        if len(names) > 1 or inner[names[0]].default is None:
+            block[1:1] = ["", *described]
+        lines += block
+    for name, field in plain.items():
+        model_of_entries = entries(field.annotation)
+        if model_of_entries is not None:
+            lines += _section(
+                f"`{prefix}{name}.NAME`", model_of_entries, f"{prefix}{name}.NAME.", min(level + 1, 4)
+            )
+    return lines
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    cells = (f"`{name}`", allowed(field), _default(field), field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "must be given"
+    text = yaml.dump(value, Dumper=RecipeDumper, default_flow_style=True, width=1000).removesuffix("...\n")
+    return f"`{text.strip()}`"
+
+
+def _about(model: type[BaseModel]) -> str:
+    paragraphs = (model.__doc__ or "").strip().split("\n\n")
+    summary = (" ".join(paragraph.split()) for paragraph in paragraphs if "Example:" not in paragraph)
+    return " ".join(summary).replace("``", "`")
