@@ -14,7 +14,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TextIO, TypeVar
 
@@ -139,20 +139,21 @@ def kept_imports() -> Iterator[None]:
 
 
 @contextmanager
-def says_how_to_resume(folder: Path, device: str | None = None) -> Iterator[None]:
-    """Makes an interruption in this block say how to continue the run, once its folder allows it."""
-    where = "" if device is None else f" --device {device}"
+def interruption_says(words: Callable[[], str | None]) -> Iterator[None]:
+    """Makes an interruption in this block say how to go on; not where there are no words."""
     try:
         yield
     except KeyboardInterrupt as error:
-        recipe = folder / "recipe.yaml"
-        if not recipe.exists():
-            raise
-        command = (
-            f"probattn train {shlex.quote(str(recipe))} --output {shlex.quote(str(folder))} --resume{where}"
-        )
-        error.args = (f"{f'{error}; ' if error.args else ''}continue with `{command}`",)
+        if (advice := words()) is not None:
+            error.args = (f"{f'{error}; ' if error.args else ''}{advice}",)
         raise
+
+
+def says_how_to_resume(folder: Path, device: str | None = None) -> AbstractContextManager[None]:
+    """Makes an interruption say how to continue the run, once its folder allows it."""
+    recipe, where = folder / "recipe.yaml", "" if device is None else f" --device {device}"
+    command = f"probattn train {shlex.quote(str(recipe))} --output {shlex.quote(str(folder))} --resume{where}"
+    return interruption_says(lambda: f"continue with `{command}`" if recipe.exists() else None)
 
 
 def _check_arguments(values: Iterable[object]) -> None:

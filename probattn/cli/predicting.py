@@ -56,7 +56,7 @@ def predict_file(
     run: Path,
     options: FileRequest,
     columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
-    drawing: DrawingOptions,
+    drawing: DrawingOptions | None = None,
 ) -> tuple[int, int]:
     """Predicts the rows of a file and writes them with ``columns`` of their answers.
 

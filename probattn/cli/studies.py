@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -12,7 +10,7 @@ from typing import Annotated
 import typer
 
 from probattn.attacks import AttackOptions
-from probattn.cli.console import echo, fails_in_one_line, show
+from probattn.cli.console import echo, fails_in_one_line, interruption_says, show
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption, takes_options
 from probattn.comparison import CompareOptions
 from probattn.triage import TriageOptions
@@ -42,7 +40,9 @@ def attack(
     from probattn.attacks import attack_run, attack_table, read_attack
     from probattn.tasks import devices, progress
 
-    with _says_how_to_go_on(again), devices.on(device), progress.shown(quiet=quiet):
+    command = "the same command without --again" if again else "the same command"
+    goes_on = interruption_says(lambda: f"{command} goes on where it was")
+    with goes_on, devices.on(device), progress.shown(quiet=quiet):
         file, result = attack_run(run, options, output=output, again=again)
     if as_json:
         typer.echo(result.model_dump_json())
@@ -90,16 +90,6 @@ def attack_table(
     from probattn.attacks import compared_attacks
 
     show(compared_attacks(runs))
-
-
-@contextmanager
-def _says_how_to_go_on(again: bool) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        command = "the same command without --again" if again else "the same command"
-        error.args = (f"{f'{error}; ' if error.args else ''}{command} goes on where it was",)
-        raise
 
 
 @commands.command()

@@ -228,8 +228,7 @@ def _values(
     labels: Tensor | None = None
     for job in jobs:
         read = _read(job, options.error)
-        fingerprint = read.get("data")  # None in files of earlier versions
-        if fingerprint is not None and fingerprint != tasks[job.name].data.fingerprint:
+        if read["data"] != tasks[job.name].data.fingerprint:
             raise RunError(
                 f"{job.folder}: expected a run on the data of {job.recipe}, got one on others; a file has changed "
                 "since: remove the folders of the runs, or name another with --output"
@@ -260,7 +259,7 @@ def _read(job: _Job, error: float) -> dict[str, Any]:
         raise RunError(f"{problem}; {again}") from problem
     if read["error"] != error:
         raise RunError(f"{file}: expected figures at an error of {error}, got {read['error']}; {again}")
-    if "recipe" not in read:
+    if not {"recipe", "data"} <= read.keys():
         raise RunError(
             f"{file}: expected figures of this version of probattn, got those of an earlier one; {again}"
         )

@@ -390,8 +390,6 @@ def outcome(judged: Judged, policy: Policy, shift: Shift | None = None) -> Outco
 
 def shift_of(judged: Judged, policy: Policy) -> Shift | None:
     """How a data set differs from the one that the policy was calibrated on."""
-    if policy.held is None:
-        return None
     return dataset_shift(judged.seen(policy.score, distances=policy.novelty is not None), policy.held)
 
 

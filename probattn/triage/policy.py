@@ -105,8 +105,7 @@ class Policy(Record):
         classes: names.
         data: what it was calibrated on.
         size: number of these inputs.
-        held: their uncertainties and predicted classes, with which others are compared; None in files of
-            earlier versions.
+        held: their uncertainties and predicted classes, with which others are compared.
         network: a fingerprint of the network that it was calibrated for; None where that is not known, as of one of
             :func:`probattn.triage.calibrate`, which ``probattn predict`` refuses.
         inputs: a fingerprint of the calibration data; None where that is not known.
@@ -126,7 +125,7 @@ class Policy(Record):
     classes: tuple[str, ...]
     data: str
     size: Annotated[int, Field(ge=0, le=MOST)]
-    held: Seen | None = None
+    held: Seen
     network: str | None = None
     inputs: str | None = None
 
@@ -141,12 +140,10 @@ class Policy(Record):
                 f"limits: expected one for all inputs, or one for each of the classes {', '.join(self.classes[:12])}, "
                 f"got {shown(labels)}"
             )
-        sizes = {"limits": sum(limit.size for limit in self.limits)}
-        if self.held is not None:
-            sizes["held"] = self.held.size
-            other = next((name for name in self.held.predicted if name not in self.classes), None)
-            if other is not None:
-                raise ValueError(f"held.predicted: expected the classes of the policy, got {shown(other)}")
+        other = next((name for name in self.held.predicted if name not in self.classes), None)
+        if other is not None:
+            raise ValueError(f"held.predicted: expected the classes of the policy, got {shown(other)}")
+        sizes = {"limits": sum(limit.size for limit in self.limits), "held": self.held.size}
         unequal = next((name for name, size in sizes.items() if size != self.size), None)
         if unequal is not None:
             raise ValueError(f"{unequal}: expected as many inputs as size, {self.size}, got {sizes[unequal]}")

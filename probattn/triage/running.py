@@ -313,12 +313,9 @@ class AppliedPolicy:
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
-        reference, answered = (
-            self.policy.held,
-            sum(count for (_, is_answered), count in self.decided.items() if is_answered),
-        )
+        answered = sum(count for (_, is_answered), count in self.decided.items() if is_answered)
         seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()), self.far)
-        shift = None if reference is None else dataset_shift(seen, reference)
+        shift = dataset_shift(seen, self.policy.held)
         return decision_words(answered, seen.size, self.policy, self.far), shift_words(shift, self.policy)
 
 

@@ -526,16 +526,15 @@ def test_shifts_are_found_and_small_ones_are_not_worth_a_word():
     assert dataset_shift(Seen.of([], []), held) is None
 
 
-def test_policies_of_before_compare_nothing(tmp_path):
+def test_a_policy_without_what_others_are_compared_with_is_refused(tmp_path):
     held, _, _ = judged(9)
     policy = calibrate(held, None, TriageOptions(error=0.2))
     assert policy.held == held.seen(policy.score) and shift_of(held, policy).uncertainty == 0
     written = json.loads(policy.model_dump_json())
     del written["held"]
     (tmp_path / "policy.json").write_text(json.dumps(written))
-    old = read_policy(tmp_path)
-    assert old.held is None and shift_of(held, old) is None
-    assert decisions(held, old).tolist() == decisions(held, policy).tolist()
+    with pytest.raises(RunError, match=r"expected a policy: .*held"):
+        read_policy(tmp_path)
 
 
 @pytest.mark.parametrize(
