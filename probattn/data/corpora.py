@@ -20,7 +20,7 @@ from probattn.data.tables import load_hub
 
 Fields = Mapping[str, Any]
 """Fields of a row by their names."""
-Parts = dict[Split, list[tuple[str, Fields]]]
+RowsBySplit = dict[Split, list[tuple[str, Fields]]]
 """Place, for messages, and fields of the rows of each part."""
 
 ROLES = ("text", "text_pair", "label")
@@ -47,7 +47,7 @@ class Corpus:
     hub: tuple[str, str | None, str] | None = None
     header: tuple[str, ...] = ()
 
-    def by_split(self, *, raw: bool = False) -> Parts:
+    def by_split(self, *, raw: bool = False) -> RowsBySplit:
         """The labelled rows by split, with fields ``text``, ``text_pair``, ``label``; ``raw`` ones as they stand.
 
         ``DataError`` where neither files nor hub have them; ``DataWarning`` for skipped lines, or test files alone.
@@ -57,7 +57,9 @@ class Corpus:
         if not paths and self.hub is None:
             raise self._missing(folder)
         rows = {split: self._file(path) for split, path in paths.items()} or self._from_hub(folder)
-        by_split: Parts = {split: list(row if raw else self._labelled(row)) for split, row in rows.items()}
+        by_split: RowsBySplit = {
+            split: list(row if raw else self._labelled(row)) for split, row in rows.items()
+        }
         if "train" not in by_split and len(by_split) == 1 and self.files.keys() - {"test"}:
             message = (
                 f"{self.name}: only {paths['test']} is there: it is cut into training, validation and test"
@@ -70,9 +72,11 @@ class Corpus:
             }
         return {split: by_split.get(split, []) for split in SPLITS}
 
-    def _cut(self, rows: Iterable[tuple[str, Fields]], raw: bool, *, validation: float, test: float) -> Parts:
+    def _cut(
+        self, rows: Iterable[tuple[str, Fields]], raw: bool, *, validation: float, test: float
+    ) -> RowsBySplit:
         column = self.columns["text"][0] if raw else "text"
-        cut: Parts = {split: [] for split in SPLITS}
+        cut: RowsBySplit = {split: [] for split in SPLITS}
         for where, fields in rows:
             cut[split_of(fields[column], validation, test)].append((where, fields))
         return cut

@@ -13,7 +13,7 @@ from probattn.data.errors import DataError, DataWarning, suggestion
 from probattn.data.files import read_text
 from probattn.data.identity import Sampled, by_length, text_key
 
-_PLACE = re.compile(r"<(\w+)_(\d+)>")
+_REFERENCE = re.compile(r"<(\w+)_(\d+)>")
 _TYPE = re.compile(r"<(\w+)>")
 DIGITS = 9
 """Most digits of a number."""
@@ -49,7 +49,7 @@ class GraphText:
 
     def tokens(self) -> list[str | int]:
         """The text's words, and numbers of the entities."""
-        words = [(word, _PLACE.fullmatch(word)) for word in self.text.split()]
+        words = [(word, _REFERENCE.fullmatch(word)) for word in self.text.split()]
         return [word if reference is None else int(reference[2]) for word, reference in words]
 
     def named(self, tokens: Sequence[str | int]) -> str:
@@ -205,7 +205,7 @@ def read_row(line: str, relations: Sequence[str], where: str, *, written: bool =
         _relations(triples, len(names), relations, where),
         text,
     )
-    _check_places(row, where)
+    _check_references(row, where)
     return row
 
 
@@ -244,13 +244,14 @@ def _relations(column: str, count: int, names: Sequence[str], where: str) -> tup
     return tuple(relations)
 
 
-def _check_places(row: GraphText, where: str) -> None:
+def _check_references(row: GraphText, where: str) -> None:
     joined = next(
-        (word for word in row.text.split() if _PLACE.search(word) and not _PLACE.fullmatch(word)), None
+        (word for word in row.text.split() if _REFERENCE.search(word) and not _REFERENCE.fullmatch(word)),
+        None,
     )
     if joined is not None:
         raise DataError(f"{where}: expected spaces around the entities in the text, got {shown(joined)}")
-    for name, number in _PLACE.findall(row.text):
+    for name, number in _REFERENCE.findall(row.text):
         index = int(number[:DIGITS])
         if len(number) > DIGITS or index >= len(row.entities):
             raise DataError(

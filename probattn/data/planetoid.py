@@ -54,7 +54,7 @@ PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _Arrays:
     """The eight files of a graph, read."""
 
     x: sparse.csr_matrix
@@ -95,7 +95,7 @@ def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
     return _assemble(name, path, arrays)
 
 
-def _read(name: str, folder: Path) -> _Parts:
+def _read(name: str, folder: Path) -> _Arrays:
     endings = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
     files = {ending: folder / f"ind.{name}.{ending}" for ending in endings}
     missing = [path.name for path in files.values() if not path.is_file()]
@@ -115,7 +115,7 @@ def _read(name: str, folder: Path) -> _Parts:
     for ending in ("y", "ty", "ally"):
         labels[ending], classes = _labels(files[ending], classes)
     assert classes is not None
-    return _Parts(
+    return _Arrays(
         **matrices, **labels, classes=classes, neighbours=neighbours, test=_test_nodes(files["test.index"])
     )
 
@@ -148,7 +148,7 @@ def _test_nodes(path: Path) -> Tensor:
     return torch.tensor([int(word) for word in words])
 
 
-def _check(name: str, folder: Path, arrays: _Parts) -> None:
+def _check(name: str, folder: Path, arrays: _Arrays) -> None:
     where = f"graph {name!r} in {folder}"
     width = arrays.allx.shape[1]
     for ending, matrix in (("x", arrays.x), ("tx", arrays.tx)):
@@ -175,7 +175,7 @@ def _check(name: str, folder: Path, arrays: _Parts) -> None:
         raise DataError(f"{where}: expected more nodes in allx than the {len(arrays.y)} of x, got {first}")
 
 
-def _assemble(name: str, folder: Path, arrays: _Parts) -> NodeGraph:
+def _assemble(name: str, folder: Path, arrays: _Arrays) -> NodeGraph:
     trained, width = arrays.allx.shape
     nodes = max(int(arrays.test.max()) + 1, trained)
     features = torch.zeros(nodes, width)

@@ -82,7 +82,7 @@ class Recorded:
         """Ratings after the last update."""
         return self.rated[max(self.rated)]
 
-    def check_beside(self, other: Recorded) -> None:
+    def check_examples(self, other: Recorded) -> None:
         """Raises ``RunError`` unless both rated the same examples."""
         if not self.last.is_of_the_examples_of(other.last):
             raise RunError(
@@ -223,14 +223,14 @@ def _uniform(learned: Recorded, folder: Path) -> Recorded:
             f"{folder}: expected a run under uniform attention; train it with network.config.uniform_attention (texts) "
             "or network.uniform_attention (translation) set to true"
         )
-    learned.check_beside(recorded)
+    learned.check_examples(recorded)
     learned.check_same(recorded, *FREE, *FREE_UNIFORM)
     return recorded
 
 
 def _second(learned: Recorded, folder: Path) -> Recorded:
     recorded, seed = Recorded.read(folder), learned.task.recipe.training.seed
-    learned.check_beside(recorded)
+    learned.check_examples(recorded)
     if recorded.task.is_uniform or recorded.task.recipe.training.seed == seed:
         raise RunError(
             f"{folder}: expected the same run from another seed than {seed}, with learned attention; got seed "

@@ -12,6 +12,7 @@ import shutil
 import traceback
 from collections import defaultdict
 from functools import cache
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -21,7 +22,14 @@ import yaml
 from click.testing import Result
 from scipy import sparse
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from typer.testing import CliRunner
 
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
@@ -317,6 +325,74 @@ training: {{{TRAINING}, eval_every: 3, warmup_steps: 2}}
         "bidirectional: true}}}\nnetwork: {width: 8}\ntraining: {runs: 2, steps: 4, batch_size: 8, evaluate_every: 2, "
         "test_sentences: 40, checkpoint_every: 2, device: cpu}\n",
     }
+
+
+def head_recipes(folder: Path, rest: str) -> dict[str, str]:
+    """Recipes of every head by name, with ``rest`` at their end; data and networks they need are below ``folder``."""
+    sizes = {
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "decoder_start_token_id": 0,
+    }
+    torch.manual_seed(0)
+    codec = tokenizer()
+    codec.mask_token = WORDS[0]  # for masked language models
+    networks = {
+        "encoder": bert().base_model,
+        "t5": T5ForConditionalGeneration(T5Config(vocab_size=len(codec), **sizes)),
+    }
+    for name, net in networks.items():
+        net.save_pretrained(folder / name)
+        codec.save_pretrained(folder / name)
+    texts = [f"{' '.join(WORDS[(row + step) % len(WORDS)] for step in range(4))} {row}" for row in range(48)]
+    rows: dict[str, list[dict[str, object]]] = {
+        "choices": [
+            {"text": text, "endings": ["good", "bad film"], "label": row % 2}
+            for row, text in enumerate(texts)
+        ],
+        "labels": [{"text": text, "labels": ["a", "b"][: 1 + row % 2]} for row, text in enumerate(texts)],
+        "regression": [{"text": text, "label": row % 7} for row, text in enumerate(texts)],
+        "sequences": [{"source": text, "target": "good film"} for text in texts],
+        "spans": [
+            {"question": f"what {row}", "context": text, "answers": text.split()[0], "answer_start": 0}
+            for row, text in enumerate(texts)
+        ],
+    }
+    for name, lines in rows.items():
+        file = folder / f"{name}.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    tags = (
+        "\n".join(f"{word} {'O' if row else 'B-x'}" for row, word in enumerate(text.split()))
+        for text in texts
+    )
+    (folder / "tokens.conll").write_text("\n\n".join(tags), encoding="utf-8")
+    (folder / "language.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    sections = {name: f"{name}: {{train: {folder}/{name}.jsonl}}" for name in rows}
+    sections["tokens"] = f"tokens: {{train: {folder}/tokens.conll}}"
+    sections["language"] = f"language: {{train: {folder}/language.txt, objective: masked, block_length: 12}}"
+    recipes = {
+        name: f"{text}\nnetwork: {{name: {folder}/{'t5' if name == 'sequences' else 'encoder'}}}\n{rest}"
+        for name, text in sections.items()
+    }
+    return recipes | _image_recipe(folder, rest)
+
+
+def _image_recipe(folder: Path, rest: str) -> dict[str, str]:
+    """The same of images, where pillow is there."""
+    if find_spec("PIL") is None:
+        return {}
+    from PIL import Image
+
+    for row in range(48):
+        file = folder / "images" / ("dark" if row % 2 else "light") / f"{row}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (row, row, 200 * (row % 2))).save(file)
+    sizes = "image_size: 8, patch_size: 4, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2"
+    network = f"network: {{new: vit, config: {{{sizes}, intermediate_size: 16}}}}"
+    return {"images": f"images: {{train: {folder}/images}}\n{network}\n{rest}"}
 
 
 @cache

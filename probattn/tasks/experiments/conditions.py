@@ -200,7 +200,7 @@ def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
     return pools_by_model
 
 
-def chosen_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, candidates: Pools) -> Seeds:
+def draw_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, candidates: Pools) -> Seeds:
     """Heads for the runs of a condition out of those of the search; ``RunError`` where no model has enough of them.
 
     Every condition takes the same model for its n-th run, and the sentences of that model's candidates.

@@ -18,8 +18,8 @@ from probattn.tasks.experiments.conditions import (
     Pools,
     Seeds,
     Stage,
-    chosen_heads,
     copy_task,
+    draw_heads,
     pools,
     search_seeds,
     stage_driver,
@@ -62,7 +62,7 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
         good_heads: Pools | None = None
         if self.recipe.experiment.search is not None:
             yield self._part(search_stage(self.recipe, folder))
-            good_heads = found_heads(self.recipe, folder)
+            good_heads = searched_heads(self.recipe, folder)
         for name in _order(self.recipe):
             yield self._part(condition_stage(self.recipe, folder, name, good_heads))
 
@@ -78,7 +78,7 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
         conditions = tuple(_condition(recipe, name, validations) for name, validations in records.items())
         first, *others = conditions
         search = recipe.experiment.search
-        heads = {} if search is None else found_heads(recipe, run)
+        heads = {} if search is None else searched_heads(recipe, run)
         keyword = recipe.experiment.task == "keyword"
         return ExperimentResults(
             run=_described(run, recipe, sum(item.seconds for item in conditions)),
@@ -105,7 +105,7 @@ def search_stage(recipe: ExperimentRecipe, folder: Path) -> Stage:
     return Stage(SEARCH, condition, search_seeds(recipe, search), folder / SEARCH, search.steps)
 
 
-def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
+def searched_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
     """Heads that the search of a run found; ``RunError`` where its records are missing."""
     stage = search_stage(recipe, folder)
     steps, accuracy = runs_of(read_records(stage.folder / RECORDS), "accuracy", len(stage.seeds.models))
@@ -120,7 +120,7 @@ def found_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
 def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, candidates: Pools | None) -> Stage:
     """A condition of the recipe, with the heads it asks for; ``RunError`` where there are none such."""
     condition = recipe.experiment.conditions[name]
-    seeds = Seeds.of(recipe) if candidates is None else chosen_heads(recipe, condition, candidates)
+    seeds = Seeds.of(recipe) if candidates is None else draw_heads(recipe, condition, candidates)
     uniform = _uniform(recipe, condition)
     path = None if uniform is None or uniform == name else folder / uniform / PROBES
     return Stage(name, condition, seeds, folder / name, recipe.training.steps, path)

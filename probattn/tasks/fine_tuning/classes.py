@@ -15,7 +15,7 @@ from probattn.report.bootstrap import Columns
 from probattn.report.columns import ClassMeasures, class_columns
 from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.report.record import DrawsSource
-from probattn.tasks.answering import Deciding, Drawing
+from probattn.tasks.answering import DIGITS, Deciding, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, output_names
 from probattn.tasks.fine_tuning.predictor import Predictor
@@ -39,6 +39,23 @@ def class_record(posterior: Posterior, batch: Batch) -> Columns:
     return class_columns(draws.mean(dim=0), draws if len(draws) > 1 else None, labels)
 
 
+def class_answers(posterior: Posterior, batch: Batch) -> list[Answer]:
+    """The most probable class of each example, its probability and those of all, and how uncertain they are."""
+    names, mean = output_names(batch.config), posterior.mean_probabilities
+    return [
+        {
+            "label": names[int(mean[row].argmax())],
+            "probability": mean[row].max().item(),
+            "probabilities": {
+                name: round(p, DIGITS) for name, p in zip(names, mean[row].tolist(), strict=True)
+            },
+            "entropy": posterior.entropy[row].item(),
+            "mutual_information": posterior.mutual_information[row].item(),
+        }
+        for row in range(len(batch.examples))
+    ]
+
+
 def class_figures(task: HeadTask, columns: Columns) -> dict[str, float | None]:
     """The measures of some examples, with the bins of the recipe."""
     return ClassMeasures(task.recipe.report.bins).figures(columns)
@@ -47,11 +64,11 @@ def class_figures(task: HeadTask, columns: Columns) -> dict[str, float | None]:
 def class_evaluation(
     task: HeadTask, table: Mapping[tuple[str, ModelKey], Columns], data: Sequence[DataSet]
 ) -> Evaluation:
-    """Scores with their curves, and differences to the baseline."""
+    """Scores with their curves, and differences to the baseline; a task's further figures need labels."""
     measures = ClassMeasures(task.recipe.report.bins)
     return task.evaluation_of(
         table,
-        measures.figures,
+        lambda columns: (task.figures if "label" in columns else measures.figures)(columns),
         data,
         curves=measures.curves,
         sources={(key, model): SOURCES[model] for key, model in table if model in SOURCES},
@@ -69,12 +86,12 @@ class ClassesDeciding(Deciding):
         task, section = self.task, self.task.section_of_examples
         trained = {section.identity(row) for split in ("train", "validation") for row in task.examples[split]}
         title, source = f"{Path(section.train).name} (validation)", str(section.validation or section.train)
-        data = {"validation": _held_out(task.examples["validation"], title, "validation", source)}
+        data = {"validation": self._held_out(task.examples["validation"], title, "validation", source)}
         for key in task.measured_splits:
             described = task.described(key)
-            data[key] = _held_out(task.examples[key], described.title, described.role, described.source)
+            data[key] = self._held_out(task.examples[key], described.title, described.role, described.source)
         if file is not None:
-            data["test"] = _held_out(section.read_examples(file, "test"), file, "in_domain", file)
+            data["test"] = self._held_out(section.read_examples(file, "test"), file, "in_domain", file)
         test = data["test"]
         shared = [
             row for row, example in enumerate(test.examples or ()) if section.identity(example) in trained
@@ -100,8 +117,9 @@ class ClassesDeciding(Deciding):
                 examples, title = self._training(run, names), f"training {task.unit}"
             else:
                 section, title = task.section_of_examples, inputs.title
-                rows = inputs.examples or [section.unlabelled(text, None) for text in inputs.texts]
-                examples = [{key: row[key] for key in row if key != "label"} for row in rows]
+                pairs: Sequence[str | None] = inputs.pairs or [None] * len(inputs.texts)
+                rows = inputs.examples or list(map(section.unlabelled, inputs.texts, pairs))
+                examples = [{key: row[key] for key in row if key not in ("label", "target")} for row in rows]
             total = -(-len(examples) // task.recipe.prediction.batch_size)
             batches = network.tracked(
                 Predictor(task, network).batches(examples), f"features of {title}", total
@@ -126,14 +144,14 @@ class ClassesDeciding(Deciding):
         rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]
         return [training[row] for row in rows.sort().values.tolist()]
 
-
-def _held_out(examples: Examples, title: str, role: str, source: str) -> HeldOut:
-    return HeldOut(
-        title=title,
-        role=role,
-        source=source,
-        texts=[str(example.get("name", example.get("text"))) for example in examples],
-        pairs=None,
-        labels=[str(example["label"]) for example in examples] if "label" in examples[0] else None,
-        examples=examples,
-    )
+    def _held_out(self, examples: Examples, title: str, role: str, source: str) -> HeldOut:
+        labelled = role != "out_of_domain"
+        return HeldOut(
+            title=title,
+            role=role,
+            source=source,
+            texts=[str(row.get("name", row.get("text"))) for row in examples],
+            pairs=[str(row["pair"]) for row in examples] if "pair" in examples[0] else None,
+            labels=[str(row.get("label", self.task.truth(row))) for row in examples] if labelled else None,
+            examples=examples,
+        )

@@ -33,11 +33,12 @@ from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.classes import (
     MEASURES,
     ClassesDeciding,
+    class_answers,
     class_evaluation,
     class_figures,
     class_record,
 )
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import (
     Examples,
     ExamplesSection,
@@ -248,20 +249,8 @@ class Images(HeadTask):
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
         """The most probable class."""
-        names, mean = output_names(batch.config), posterior.mean_probabilities
-        return [
-            {
-                "image": example["name"],
-                "label": names[int(mean[row].argmax())],
-                "probability": mean[row].max().item(),
-                "probabilities": dict(
-                    zip(names, (round(value, 6) for value in mean[row].tolist()), strict=True)
-                ),
-                "entropy": posterior.entropy[row].item(),
-                "mutual_information": posterior.mutual_information[row].item(),
-            }
-            for row, example in enumerate(batch.examples)
-        ]
+        answers = class_answers(posterior, batch)
+        return [{"image": row["name"], **answer} for row, answer in zip(batch.examples, answers, strict=True)]
 
     measures = MEASURES
     validation_metrics = ProgramTask.validation_metrics

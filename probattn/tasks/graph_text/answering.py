@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from probattn.data import GraphTexts
 from probattn.report import Sheet
 from probattn.tasks.answering import Answering, Drawing
-from probattn.tasks.graph_text.results import given_row
+from probattn.tasks.graph_text.results import row_to_write
 from probattn.tasks.networks import check_finished, in_batches
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class GraphTextAnswering(Answering):
 
     def check(self, run: Path) -> Callable[[str], object]:
         """Whether a line is one to write about."""
-        return partial(given_row, vocabulary=self.task.vocabulary(check_finished(run)))
+        return partial(row_to_write, vocabulary=self.task.vocabulary(check_finished(run)))
 
     def answered(
         self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
@@ -37,7 +37,7 @@ class GraphTextAnswering(Answering):
         """One text a line; see the base class."""
         network = self.task.network(run)
         for batch in in_batches((line for line, _ in rows), self.task.recipe.search.batch_size):
-            graphs = tuple(given_row(line, network.codec) for line in batch)
+            graphs = tuple(row_to_write(line, network.codec) for line in batch)
             texts = GraphTexts(graphs, network.codec.relations, "predict")
             for line, graph, tokens in zip(batch, graphs, self.task.written(network, texts), strict=True):
                 copied = sorted({token for token in tokens if isinstance(token, int)})

@@ -78,7 +78,7 @@ Written = list[list[str | int]]
 """Words and numbers of entities of each text."""
 
 
-def given_row(line: str, vocabulary: GraphVocabulary) -> GraphText:
+def row_to_write(line: str, vocabulary: GraphVocabulary) -> GraphText:
     """A line to write about; ``RunError`` where it is none."""
     try:
         row = read_row(line, vocabulary.relations, "a line to write about", written=False)

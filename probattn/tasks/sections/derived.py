@@ -91,7 +91,7 @@ class DrawnSection(Section):
 
 
 def drawn_section(keys: Mapping[str, Key | tuple[Any, Any]], base: Any = DrawnSection) -> Any:
-    """The section of some options and keys of its own (annotation, field), in the place of those that ``base`` has."""
+    """The section of some options and keys of its own (annotation, field), which replace those of ``base``."""
     drawn = {name: key for name, key in keys.items() if isinstance(key, Key)}
     declared = {kind: option_fields(kind) for kind in {key.options for key in drawn.values()}}
     declarations: dict[str, Any] = {}

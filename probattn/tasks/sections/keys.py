@@ -16,7 +16,7 @@ from probattn.checks import shown
 from probattn.data.errors import nearest
 from probattn.options import RECIPE, expected
 from probattn.tasks.sections.base import RunRecipe
-from probattn.tasks.sections.yaml_nodes import KeyPath, Places, RecipeDumper
+from probattn.tasks.sections.yaml_nodes import KeyPath, Positions, RecipeDumper
 
 
 def allowed(field: FieldInfo) -> str:
@@ -59,7 +59,7 @@ ONLY_MISPLACED = 3
 """Sections named, at most, for a key that stands in the wrong one."""
 
 
-def problems(error: ValidationError, model: type[BaseModel], positions: Places) -> list[str]:
+def problems(error: ValidationError, model: type[BaseModel], positions: Positions) -> list[str]:
     """One sentence for every key that is wrong, in the order of the model's keys; ``positions`` are their lines."""
     messages: dict[tuple[KeyPath, str], str] = {}
     for details in error.errors(include_url=False):
@@ -71,7 +71,11 @@ def problems(error: ValidationError, model: type[BaseModel], positions: Places) 
 
 
 def _sentence(
-    details: ErrorDetails, path: KeyPath, field: FieldInfo | None, model: type[BaseModel], positions: Places
+    details: ErrorDetails,
+    path: KeyPath,
+    field: FieldInfo | None,
+    model: type[BaseModel],
+    positions: Positions,
 ) -> str:
     kind = details["type"]
     if kind == "extra_forbidden":
@@ -101,7 +105,7 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else shown(value)
 
 
-def _unknown(path: KeyPath, model: type[BaseModel], positions: Places) -> str:
+def _unknown(path: KeyPath, model: type[BaseModel], positions: Positions) -> str:
     name = str(path[-1])
     message = f"unknown key {name!r}{_inside(path)}{_place(path, positions)}"
     _, _, here = _field(model, path[:-1])
@@ -157,7 +161,7 @@ def _dotted(path: KeyPath) -> str:
     return ".".join(map(str, path)) or "recipe"
 
 
-def _place(path: KeyPath, positions: Places) -> str:
+def _place(path: KeyPath, positions: Positions) -> str:
     """The place of a key or, where it is not written, of the section around it."""
     while path and path not in positions:
         path = path[:-1]

@@ -16,7 +16,7 @@ from probattn.tasks.errors import RecipeError
 from probattn.tasks.sections.base import RunRecipe, run_name
 from probattn.tasks.sections.keys import problems, section
 from probattn.tasks.sections.methods import MethodRecipe, with_registered
-from probattn.tasks.sections.yaml_nodes import Places, parse, parse_value
+from probattn.tasks.sections.yaml_nodes import Positions, parse, parse_value
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -84,7 +84,7 @@ def read(text: str, where: str, overrides: Sequence[str], kind: KindOf, *, name:
         raise RecipeError(where, problems(error, cls, positions)) from None
 
 
-def _override(content: dict[str, Any], positions: Places, override: str, where: str) -> None:
+def _override(content: dict[str, Any], positions: Positions, override: str, where: str) -> None:
     dotted, equals, text = override.partition("=")
     names = tuple(name.strip() for name in dotted.split("."))
     if not equals or not all(names):

@@ -16,7 +16,7 @@ from probattn.checks import shown
 from probattn.tasks.errors import RecipeError
 
 KeyPath = tuple[str | int, ...]
-Places = dict[KeyPath, str]
+Positions = dict[KeyPath, str]
 """Where each key stands, in words: "line 12"."""
 
 _FLOAT = re.compile(
@@ -71,7 +71,7 @@ def _whole_number(_: RecipeLoader, node: ScalarNode) -> int:
 RecipeLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
-def parse(text: str, where: str) -> tuple[dict[str, Any], Places]:
+def parse(text: str, where: str) -> tuple[dict[str, Any], Positions]:
     r"""Reads a mapping and the lines of its keys; ``RecipeError`` for text that is no YAML or has a key twice."""
     try:
         loader = RecipeLoader(text)
@@ -80,7 +80,7 @@ def parse(text: str, where: str) -> tuple[dict[str, Any], Places]:
             raise RecipeError(where, ["expected keys and values, got none"])
         if not isinstance(node, MappingNode):
             raise RecipeError(where, [f"expected keys and values (line {_line(node)}), got no mapping"])
-        positions: Places = {}
+        positions: Positions = {}
         value = _value(loader, node, (), positions, where)
     except yaml.YAMLError as error:
         raise RecipeError(where, [_syntax(error, text)]) from None
@@ -97,7 +97,7 @@ def parse_value(text: str) -> Any:
     return content["value"]
 
 
-def _value(loader: RecipeLoader, node: Node, path: KeyPath, positions: Places, where: str) -> Any:
+def _value(loader: RecipeLoader, node: Node, path: KeyPath, positions: Positions, where: str) -> Any:
     if node.tag not in _TAGS:
         message = f"tags ({node.tag}) are not used in recipes"
         raise yaml.MarkedYAMLError(problem=message, problem_mark=node.start_mark)
@@ -132,7 +132,7 @@ def _check_characters(node: Node) -> None:
 
 
 def _mapping(
-    loader: RecipeLoader, node: MappingNode, path: KeyPath, positions: Places, where: str
+    loader: RecipeLoader, node: MappingNode, path: KeyPath, positions: Positions, where: str
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in node.value:

@@ -68,7 +68,7 @@ def figures(columns: Columns) -> dict[str, float | None]:
     }
 
 
-def parts_of_bleu(
+def bleu_listing(
     scores: Sequence[Scores], seconds: Mapping[ModelKey, float | None], signature: str
 ) -> Listing:
     """A table of the parts of BLEU and of the time of an update, over the first model's in brackets."""

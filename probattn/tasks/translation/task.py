@@ -48,8 +48,8 @@ from probattn.tasks.translation.results import (
     MEASURES,
     TranslationResults,
     TranslationSample,
+    bleu_listing,
     figures,
-    parts_of_bleu,
     quantities,
     sections,
     step_seconds,
@@ -279,7 +279,7 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         )
         seconds = {network.key: step_seconds(network.records) for network in networks}
         return results.model_copy(
-            update={"listings": (*results.listings, parts_of_bleu(results.scores, seconds, signature))}
+            update={"listings": (*results.listings, bleu_listing(results.scores, seconds, signature))}
         )
 
     def topic_data(self, networks: Sequence[TrainedTranslator]) -> TopicData:

@@ -11,7 +11,7 @@ from probattn.inference.posterior import Posterior
 from probattn.report import Sheet
 from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.networks import in_batches
-from probattn.tasks.visual_questions.questions import answer_sheet, answers_of, given_questions, object_of
+from probattn.tasks.visual_questions.questions import answer_sheet, answers_of, object_of, questions_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ class VisualAnswering(Answering):
     def check(self, run: Path) -> Callable[[str], object]:
         """Whether a line names an image that is there and asks something."""
         files = self.task.recipe.visual_questions.images("test")
-        return lambda line: given_questions([line], files)
+        return lambda line: questions_of([line], files)
 
     def answered(
         self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
@@ -40,7 +40,7 @@ class VisualAnswering(Answering):
         latent, names = network.key == "bayesian_mean", answers_of(network)
         for number, batch_rows in enumerate(in_batches(rows, prediction.batch_size)):
             lines = [line for line, _ in batch_rows]
-            batch = next(task.batches(network, task.rows(network, given_questions(lines, files))))
+            batch = next(task.batches(network, task.rows(network, questions_of(lines, files))))
             seed = (drawing.seed, number)
             answers: Moments | Posterior
             if latent and drawing.uncertainty == "moments":

@@ -65,7 +65,7 @@ def prepared(recipe: VisualQuestionRecipe, questions: Mapping[str, VisualQuestio
     )
 
 
-def check_parts(data: VisualQuestionData, questions: Mapping[str, VisualQuestions]) -> None:
+def check_roles(data: VisualQuestionData, questions: Mapping[str, VisualQuestions]) -> None:
     """Raises ``DataError`` for a part without known answers, or whose first image cannot be read."""
     for role, subset in questions.items():
         subset.images.read(subset.images.path(subset.rows[0].image))

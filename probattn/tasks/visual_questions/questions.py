@@ -93,7 +93,7 @@ DIGITS = 6
 """Digits behind the point of figures in answers."""
 
 
-def given_questions(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
+def questions_of(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
     """Lines of an image (its path, or its name among ``files``), a tab and a question; ``RunError`` for any other."""
     rows = []
     for line in lines:

@@ -32,7 +32,7 @@ from probattn.tasks.programs import ProgramTask
 from probattn.tasks.topics import TopicData
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.answering import VisualAnswering
-from probattn.tasks.visual_questions.building import VisualQuestionData, check_parts, new_network, prepared
+from probattn.tasks.visual_questions.building import VisualQuestionData, check_roles, new_network, prepared
 from probattn.tasks.visual_questions.page import sections
 from probattn.tasks.visual_questions.questions import Trained, answers_of, by_kind, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
@@ -82,7 +82,7 @@ class VisualQuestionTask(
         """Tokenizes the questions and chooses the answers; the images' files are there, and are read when needed."""
         data = prepared(self.recipe, self.questions)
         if not self.restricted:
-            check_parts(data, self.questions)
+            check_roles(data, self.questions)
         return data
 
     def program(self, *, baseline: bool = False) -> VisualQuestionProgram:

@@ -29,19 +29,38 @@ training: {steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, learning_
 prediction: {num_samples: 3}
 report: {resamples: 100}
 """
+HEADS = ("choices", "images", "labels", "language", "regression", "sequences", "spans", "tokens")
 NAMES = (
     *("texts", "graph", "translation", "graph_text", "visual_questions", "pretraining", "copying", "numbers"),
-    "tokens",
+    *HEADS,
 )
-NEEDS = {"graph": "torch_geometric", "translation": "sentencepiece", "graph_text": "nltk"}
+NEEDS = {
+    "graph": "torch_geometric",
+    "translation": "sentencepiece",
+    "graph_text": "nltk",
+    "images": "PIL",
+    "sequences": "sacrebleu",
+}
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
 WITH_BASELINE = tuple(name for name in NAMES if name != "copying")
-ANSWERS = {"texts": "label", "translation": "translation", "pretraining": "tokens", "tokens": "spans"}
+ANSWERS = {
+    "texts": "label",
+    "translation": "translation",
+    "pretraining": "tokens",
+    "tokens": "spans",
+    "labels": "labels",
+    "regression": "prediction",
+    "sequences": "prediction",
+}
 FORMS = {
     "numbers": "six whole numbers",
     "graph_text": "4 columns with tabs between them",
     "visual_questions": "the path or the number of an image, a tab and a question",
+    "choices": "a second text for each",
+    "images": "the path of an image",
+    "language": "the in a text, in place of a word",
+    "spans": "a second text for each",
 }
 """What a text must be, of tasks that answer others than any."""
 SECTIONS = {
@@ -52,7 +71,7 @@ SECTIONS = {
     "pretraining": "pretraining",
     "copying": "experiment",
     "numbers": "numbers",
-    "tokens": "tokens",
+    **{name: name for name in HEADS},
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -77,7 +96,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def recipe(folder: Path) -> Callable[[str], Path]:
     """The file of a tiny recipe of a task."""
-    texts = runs.recipes(folder) | {"numbers": NUMBERS, "tokens": tokens(folder)}
+    rest = f"training: {{{runs.TRAINING}}}\nprediction: {{num_samples: 3}}\nreport: {{resamples: 100}}\n"
+    texts = runs.recipes(folder) | {"numbers": NUMBERS} | runs.head_recipes(folder, rest)
 
     def write(name: str) -> Path:
         if name in NEEDS:
@@ -88,19 +108,6 @@ def recipe(folder: Path) -> Callable[[str], Path]:
         return file
 
     return write
-
-
-def tokens(folder: Path) -> str:
-    """A recipe of words with tags, every fourth one "B-mood"."""
-    words = [*runs.WORDS * 12]
-    lines = [f"{word} {'O' if number % 4 else 'B-mood'}" for number, word in enumerate(words)]
-    sentences = ["\n".join(lines[start : start + 3]) for start in range(0, len(lines), 3)]
-    numbered = [f"{sentence}\n{number} O" for number, sentence in enumerate(sentences)]
-    (folder / "words.conll").write_text("\n\n".join(numbered), encoding="utf-8")
-    return (
-        f"tokens: {{train: {folder}/words.conll}}\nnetwork: {{name: {folder}/network}}\n"
-        f"training: {{{runs.TRAINING}}}\nprediction: {{num_samples: 3}}\nreport: {{resamples: 100}}\n"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +358,7 @@ def test_a_section_that_tells_no_recipes_apart_is_refused(monkeypatch, section, 
         tasks.load_task("cora_ct")
 
 
-LIMITED = ("texts", "translation", "graph_text", "visual_questions", "pretraining", "numbers", "tokens")
+LIMITED = tuple(name for name in NAMES if name not in WITHOUT_CHOICE)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import runs
-import torch
 from runs import succeeds
-from transformers import T5Config, T5ForConditionalGeneration
 
 from probattn.recipes import load_any_recipe
 from probattn.sites import METHODS
@@ -43,83 +41,16 @@ NEEDS = {"translation": "sentencepiece", "graph_text": "nltk", "images": "PIL", 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
-def write_data(folder: Path) -> dict[str, str]:
-    """Data of every task of a head below a folder, and the section of a recipe that reads them."""
-    words = runs.WORDS
-    texts = [" ".join(words[(number + step) % len(words)] for step in range(4)) for number in range(48)]
-    rows = {
-        "choices": [
-            {"text": text, "endings": ["good", "bad film"], "label": number % 2}
-            for number, text in enumerate(texts)
-        ],
-        "labels": [
-            {"text": text, "labels": ["a", "b"][: 1 + number % 2]} for number, text in enumerate(texts)
-        ],
-        "regression": [{"text": text, "label": number % 7} for number, text in enumerate(texts)],
-        "sequences": [{"source": text, "target": "good film"} for text in texts],
-        "spans": [
-            {"question": f"what {number}", "context": text, "answers": text.split()[0], "answer_start": 0}
-            for number, text in enumerate(texts)
-        ],
-    }
-    sections = {}
-    for name, lines in rows.items():
-        (folder / f"{name}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8"
-        )
-        sections[name] = f"{name}: {{train: {folder}/{name}.jsonl}}"
-    tags = (
-        "\n".join(f"{word} {'O' if place else 'B-x'}" for place, word in enumerate(text.split()))
-        for text in texts
-    )
-    (folder / "tokens.conll").write_text("\n\n".join(tags), encoding="utf-8")
-    (folder / "language.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    sections["tokens"] = f"tokens: {{train: {folder}/tokens.conll}}"
-    sections["language"] = f"language: {{train: {folder}/language.txt, objective: masked, block_length: 12}}"
-    return sections
-
-
-def write_images(folder: Path) -> str:
-    image = pytest.importorskip("PIL.Image", reason="needs pillow")
-    for number in range(48):
-        place = folder / "images" / ("dark" if number % 2 else "light")
-        place.mkdir(parents=True, exist_ok=True)
-        image.new("RGB", (8, 8), (number, number, 200 * (number % 2))).save(place / f"{number}.png")
-    sizes = "image_size: 8, patch_size: 4, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2"
-    return f"images: {{train: {folder}/images}}\nnetwork: {{new: vit, config: {{{sizes}, intermediate_size: 16}}}}\n"
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The file of a tiny recipe of a task."""
     folder = tmp_path_factory.mktemp("topics")
-    texts = {name: runs.recipes(folder)[name] for name in SYSTEMS}
-    sizes = {
-        "d_model": 16,
-        "d_kv": 8,
-        "d_ff": 16,
-        "num_layers": 1,
-        "num_heads": 2,
-        "decoder_start_token_id": 0,
-    }
-    torch.manual_seed(0)
-    codec = runs.tokenizer()
-    codec.mask_token = runs.WORDS[0]  # for masked language models
-    for place, net in (
-        ("encoder", runs.bert().base_model),
-        ("t5", T5ForConditionalGeneration(T5Config(vocab_size=len(codec), **sizes))),
-    ):
-        net.save_pretrained(folder / place)
-        codec.save_pretrained(folder / place)
-    for name, section in write_data(folder).items():
-        network = "t5" if name == "sequences" else "encoder"
-        texts[name] = f"{section}\nnetwork: {{name: {folder}/{network}}}\n{TRAINING}"
+    texts = {name: text for name, text in runs.recipes(folder).items() if name in SYSTEMS}
+    texts |= runs.head_recipes(folder, TRAINING)
 
     def write(name: str) -> Path:
         if name in NEEDS:
             pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}, of an extra")
-        if name == "images":
-            texts[name] = write_images(folder) + TRAINING
         file = folder / f"{name}.yaml"
         file.write_text(texts[name], encoding="utf-8")
         return file

@@ -14,8 +14,8 @@ from probattn.models.copying import CopyingOptions, CopyingRuns, CopyTask, token
 from probattn.probes import agreement
 from probattn.recipes import load_any_recipe
 from probattn.tasks import Experiments, load_results, train
-from probattn.tasks.experiments.conditions import Seeds, chosen_heads, pools, search_seeds
-from probattn.tasks.experiments.task import condition_stage, found_heads
+from probattn.tasks.experiments.conditions import Seeds, draw_heads, pools, search_seeds
+from probattn.tasks.experiments.task import condition_stage, searched_heads
 
 COPY = """
 experiment:
@@ -154,7 +154,7 @@ def test_heads_are_those_that_the_search_found(tmp_path):
     recipe = load_any_recipe(file)
     results = train(Experiments(recipe), place, resume=False, quiet=True)
     assert list(results) == ["search", "bad", "one_good", "random"]
-    found = found_heads(recipe, place)
+    found = searched_heads(recipe, place)
     accuracy = [record["accuracy"] for record in plain(place / "search" / "metrics.jsonl")]
     seeds = search_seeds(recipe, recipe.experiment.search)
     assert seeds.data == seeds.models and len(set(seeds.heads)) == len(seeds.heads)
@@ -179,7 +179,7 @@ def test_a_search_without_good_heads_is_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"a good head and 2 bad ones, got 1 good and 1 bad, 1 good and 0 bad; try more"
     ):
-        chosen_heads(recipe, recipe.experiment.conditions["bad"], found)
+        draw_heads(recipe, recipe.experiment.conditions["bad"], found)
 
 
 def test_an_experiment_whose_conditions_are_not_all_trained_is_not_reported(copy_run, command, tmp_path):

@@ -22,7 +22,7 @@ from probattn.tasks import load_network, load_results, run_task
 from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import graph_drawing, marked
 from probattn.tasks.graph_text.recipe import GraphTextDataRecipe
-from probattn.tasks.graph_text.results import GraphTextSample, given_row, pieces
+from probattn.tasks.graph_text.results import GraphTextSample, pieces, row_to_write
 from probattn.tasks.graph_text.task import GraphTextTask
 
 pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
@@ -194,7 +194,7 @@ def test_lines_are_written_about(run):
 def test_answers_are_what_the_network_writes(run, monkeypatch):
     """With the network's own tokens, of which some are copies whatever it has learned."""
     task, network = run_task(run), load_network(run)
-    row = given_row(ROW, network.codec)
+    row = row_to_write(ROW, network.codec)
     texts = GraphTexts((row,), network.codec.relations, "given")
     real = task.written(network, texts)
     (answer,) = task.answering.predict(run, [ROW])

@@ -21,7 +21,7 @@ from probattn.report import (
 )
 from probattn.tasks import Translation, write_page
 from probattn.tasks.translation import TranslationResults, TranslationSample
-from probattn.tasks.translation.results import figures, parts_of_bleu, step_seconds, translation_curves
+from probattn.tasks.translation.results import bleu_listing, figures, step_seconds, translation_curves
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs sacrebleu (the extra 'translation')")
 
@@ -94,7 +94,7 @@ def results(name: str = "words", seed: int = 0, **changes: object) -> Translatio
                 translations={"repulsive": "<script>", "deterministic": "x"},
             ),
         ),
-        "listings": (parts_of_bleu(scores, {"deterministic": 0.4, "repulsive": 0.6}, signature),),
+        "listings": (bleu_listing(scores, {"deterministic": 0.4, "repulsive": 0.6}, signature),),
         "curves": tuple(curve for score in scores for curve in translation_curves(RECORDS, score.model)),
     }
     return TranslationResults(**(content | changes))

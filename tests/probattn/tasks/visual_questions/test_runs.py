@@ -30,7 +30,7 @@ from probattn.tasks.visual_questions.page import boxes_of, overlay, shown
 from probattn.tasks.visual_questions.questions import (
     answers_of,
     attention_maps,
-    given_questions,
+    questions_of,
     sample_of,
     variance_shares,
 )
@@ -245,7 +245,7 @@ def test_answers_to_new_questions_are_those_of_the_network(run, recipe):
     lines = ("0\twhat color is the shape?", f"{image}\tis the shape red", "1\tis the shape red?")
     answers = [json.loads(line) for line in runs.succeeds("predict", run, *lines, "--json").splitlines()]
     network, task = load_network(run), run_task(run)
-    questions = given_questions(lines, task.recipe.visual_questions.images("test"))
+    questions = questions_of(lines, task.recipe.visual_questions.images("test"))
     batch = next(task.batches(network, task.rows(network, questions)))
     assert torch.equal(
         batch["pixel_values"][1], batch["pixel_values"][2]
