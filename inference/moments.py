@@ -18,9 +18,6 @@ from probattn.inference.predictive import joined, joined_maps
 from probattn.metrics.functional import welch_p_value
 from probattn.sites.observation import ObservedNoise
 
-Uncertainty = Literal["draws", "moments"]
-"""What the uncertainty of a prediction is taken from."""
-
 POINTS = 512
 """Points of the normal distribution over which probabilities of three classes or more are averaged."""
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
+from probattn.attacks.options import AttackName, Tagger
 from probattn.attacks.records import AttackedText, Outcome
 from probattn.attacks.vectors import read_vectors
 from probattn.attacks.victims import Text, Victim
@@ -30,11 +31,6 @@ from probattn.tasks.classification.recipe import NetworkRecipe
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.networks import quiet_loading
-
-AttackName = Literal["textfooler", "textbugger", "bae", "deepwordbug", "pruthi"]
-"""Jin et al. 2020, Li et al. 2019, Garg and Ramakrishnan 2020 (replacement), Gao et al. 2018, Pruthi et al. 2019."""
-Tagger = Literal["textblob", "nltk", "none"]
-"""What tags words with their parts of speech."""
 
 EXTRA = "pip install 'probattn[attack]'"
 INSTALL = f"{EXTRA}, then pip install --no-deps textattack"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
+from probattn.attacks.options import Prediction, Randomness
 from probattn.data import DataWarning, TextDataset
 from probattn.inference import posterior_expectation, posterior_moments, posterior_predict
 from probattn.inference.predictive import predict_label, rows_per_pass
@@ -25,10 +26,6 @@ from probattn.tasks.classification.networks import class_names
 from probattn.tasks.errors import RunError
 from probattn.tasks.networks import Network
 
-Prediction = Literal["point", "draws", "moments"]
-"""The probabilities that are attacked: at the posterior expectation, the mean over draws, the closed form of it."""
-Randomness = Literal["fixed", "fresh"]
-"""Whether draws take the same random numbers for every text and query, or new ones for every query."""
 Text = str | tuple[str, str]
 """A text, or a pair of texts."""
 
