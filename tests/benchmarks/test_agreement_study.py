@@ -1,7 +1,5 @@
 """The study of agreement, on tiny runs; its measures against loops written out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

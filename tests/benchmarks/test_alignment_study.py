@@ -1,7 +1,5 @@
 """The study of alignment over seeds on a tiny network, and the tables made of it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

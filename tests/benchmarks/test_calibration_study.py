@@ -1,7 +1,5 @@
 """The study of simulation-based calibration: its procedure on posteriors that are known."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

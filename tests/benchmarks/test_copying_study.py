@@ -1,7 +1,5 @@
 """The study of synthetic tasks, on recipes of a few steps."""
 
-from __future__ import annotations
-
 import json
 import statistics
 

@@ -1,7 +1,5 @@
 """The study of graphs over seeds, on a small graph."""
 
-from __future__ import annotations
-
 import json
 
 import graph_study

@@ -1,7 +1,5 @@
 """The study of texts about graphs on a tiny network."""
 
-from __future__ import annotations
-
 import json
 
 import graph_text_study

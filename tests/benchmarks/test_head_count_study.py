@@ -1,7 +1,5 @@
 """The study of accuracy against the number of heads, on a tiny network and reviews instead of its data."""
 
-from __future__ import annotations
-
 import json
 import statistics
 

@@ -1,7 +1,5 @@
 """The study of questions about images on a tiny network."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

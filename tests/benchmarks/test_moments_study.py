@@ -1,7 +1,5 @@
 """The study of closed-form moments on a tiny network, and its table."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

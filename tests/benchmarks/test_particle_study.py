@@ -1,7 +1,5 @@
 """The study of particles measures what it says, and its figures are those of an independent implementation."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

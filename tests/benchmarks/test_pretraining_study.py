@@ -1,7 +1,5 @@
 """The study of pre-training on a tiny network, and its table."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The study of repulsion over seeds, on a tiny network and reviews instead of its data."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The study over seeds on a tiny network."""
 
-from __future__ import annotations
-
 import json
 import math
 

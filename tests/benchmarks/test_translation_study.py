@@ -1,7 +1,5 @@
 """The study of translation over seeds, on a tiny network and a made-up language."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures: a tiny network with its tokenizer, a few texts and pairs, and runs made of them."""
 
-from __future__ import annotations
-
 import pytest
 import runs
 

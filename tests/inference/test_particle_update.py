@@ -1,7 +1,5 @@
 """What the samplers' directions stand for: heads and whole models of posteriors that are known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Heads as particles in training: what the optimiser sees, beside other methods, resumed, and refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

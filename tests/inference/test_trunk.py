@@ -1,7 +1,5 @@
 """What comes before the first latent variable runs once for all draws, and draws are what they were."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections import Counter

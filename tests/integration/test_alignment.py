@@ -1,7 +1,5 @@
 """Training with alignment: weight 0, both methods at once, resuming, precision, and what clipping sees."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

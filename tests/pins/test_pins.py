@@ -1,7 +1,5 @@
 """What others rely on is still there: the golden lines that ``pins.py`` writes."""
 
-from __future__ import annotations
-
 import difflib
 
 import pins

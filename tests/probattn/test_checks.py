@@ -1,7 +1,5 @@
 """Checks of options: what passes, and what the error says."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """Public methods of other libraries, with arguments, that can change the attention, weights or options of a network."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

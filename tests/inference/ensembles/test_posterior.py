@@ -1,7 +1,5 @@
 """Particles of a posterior that is known, and Pyro's own engine beside ours."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import pytest

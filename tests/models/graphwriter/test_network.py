@@ -1,7 +1,5 @@
 """GraphWriter against plain loops, torch's own attention, and itself with other padding and order."""
 
-from __future__ import annotations
-
 import pyro
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Beam search against all texts there are, and copies of entities that no vocabulary holds."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

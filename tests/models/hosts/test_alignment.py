@@ -1,7 +1,5 @@
 """Alignment of converted networks: every family, alone and with latent attention."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pyro import poutine

@@ -1,7 +1,5 @@
 """Penalties on heads of converted networks: every family, alone and with the other methods."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

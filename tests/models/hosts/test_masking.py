@@ -1,7 +1,5 @@
 """Masking heads: against output projections without their columns, and what it leaves as it was."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pyro import poutine

@@ -1,7 +1,5 @@
 """What every registered method promises; a new one is tested as soon as it is registered."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Damaged run folders, full disks, interruptions and hostile arguments: one line that says what to do."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -31,11 +31,9 @@ def test_two_processes_leave_one_run(recipe, tmp_path):
     assert again.returncode != 0 and "expected a new folder" in again.stderr
 
 
-def test_the_demo_asks_for_one_process(tmp_path, monkeypatch):
+def test_the_demo_asks_for_one_process(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    done = subprocess.run(
-        [sys.executable, "-m", "probattn", "demo"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and "expected one process" in done.stderr
+    done = command("demo")
+    assert done.exit_code == 2 and "expected one process" in done.stderr
     assert not any(tmp_path.iterdir())

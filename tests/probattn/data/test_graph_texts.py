@@ -1,7 +1,5 @@
 """Texts about graphs from files, their vocabulary, and batches."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

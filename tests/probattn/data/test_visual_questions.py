@@ -1,7 +1,5 @@
 """Reading questions, answers and images, and what is refused of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

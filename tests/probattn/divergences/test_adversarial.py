@@ -1,7 +1,5 @@
 """The adversarial divergence: its value, and who ascends it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

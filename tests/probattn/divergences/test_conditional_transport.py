@@ -1,7 +1,5 @@
 """Conditional transport against a dense computation of its own, and who ascends what."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What every divergence promises, whatever it measures."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The maximum mean discrepancy: scikit-learn's kernel, closed forms, and what measuring needs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The small networks and the layers that change gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

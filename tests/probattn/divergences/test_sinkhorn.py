@@ -1,7 +1,5 @@
 """Optimal transport against POT, closed forms and derivatives."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import warnings

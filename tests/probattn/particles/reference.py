@@ -1,7 +1,5 @@
 """Kernels and directions written out pair by pair in float64, after the equations."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

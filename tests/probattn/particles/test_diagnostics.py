@@ -1,7 +1,5 @@
 """Measures of particles against closed forms, and what counts as collapsed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Directions against the equations pair by pair, Pyro's engine, gradient descent and the variance of the noise."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Heads as particles: which weights they are, that they are views, and that directions come back to them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """The kernel of random slices: its rotations, its one-dimensional form, and the correlation that it keeps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Agreement of ratings: its definition in plain Python, SciPy's rank correlation, and values of the paper."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from importlib import import_module
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Parallel texts: the words of files, and counts of words."""
 
-from __future__ import annotations
-
 import gzip
 import unicodedata
 from collections import Counter

@@ -1,7 +1,5 @@
 """The lexical probe against loops and against attention to one position."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

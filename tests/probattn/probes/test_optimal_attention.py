@@ -1,7 +1,5 @@
 """Optimal attention against scipy, the paper's example, and its own certificate."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The proxy against loops, its gradient flow against small steps, and its limit at growing width."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Saliency against derivatives worked out by hand and by differences."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

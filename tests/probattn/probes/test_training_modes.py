@@ -1,7 +1,5 @@
 """Scores and weights of the two LSTM models' attention, and the modes that part attention from probe."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

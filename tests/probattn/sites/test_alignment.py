@@ -1,7 +1,5 @@
 """Alignment as a factor: its options, its value, and what each party learns from it."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

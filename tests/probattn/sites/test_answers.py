@@ -1,7 +1,5 @@
 """A call that answers with its weights against the same arithmetic by autograd, and what it keeps."""
 
-from __future__ import annotations
-
 import math
 
 import pyro

@@ -1,7 +1,5 @@
 """Options and the factor of disagreement regularisation."""
 
-from __future__ import annotations
-
 import pyro
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Attention as a function: the forms of its mask, and what it refuses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

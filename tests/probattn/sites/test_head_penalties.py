@@ -1,7 +1,5 @@
 """Penalties on heads that are alike, against loops in numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Masks against loops over pairs."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The KL of one call in one sweep against the distributions' own, and how it is reduced."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.distributions import kl_divergence

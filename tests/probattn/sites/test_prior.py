@@ -1,7 +1,5 @@
 """The prior of the weights against loops over keys."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

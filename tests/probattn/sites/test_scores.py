@@ -1,7 +1,5 @@
 """Scores and their normalisation against loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

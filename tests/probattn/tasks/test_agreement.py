@@ -1,7 +1,5 @@
 """`probattn agreement` on tiny runs: its record against the recorded ratings, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

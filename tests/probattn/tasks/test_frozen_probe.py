@@ -1,7 +1,5 @@
 """Training of attention alone, and training under uniform attention, of texts and of translation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from runs import overrides, succeeds

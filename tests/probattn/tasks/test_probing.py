@@ -1,7 +1,5 @@
 """Attention and probe recorded by the command line: files, records, report, resuming, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

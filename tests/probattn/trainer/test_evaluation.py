@@ -118,14 +118,14 @@ def test_moments_have_the_form_of_draws_and_agree_with_them(scene, tmp_path, hea
         data = [row | {"labels": torch.zeros_like(row["input_ids"])} for row in data]
     elif options:
         data = [row | {"labels": torch.zeros(options["num_labels"])} for row in data]
-    found = trainer_of(scene, tmp_path, net, data, prediction="moments", num_samples=500).predict(data)
+    found = trainer_of(scene, tmp_path, net, data, prediction="moments", num_samples=100).predict(data)
     scores, inputs = torch.as_tensor(found.predictions), program.inputs(scene.collate(data))
-    drawn = module.mean_of_draws(program, inputs, 500, 3)
+    drawn = module.mean_of_draws(program, inputs, 100, 3)
     assert scores.shape == drawn.shape and scores.dtype == drawn.dtype
     # The first order knows no bias, which is smaller than the spread.
     spread = posterior_predict(program, inputs, 100, seed=7).logits.std(dim=0)
     assert (scores - drawn).square().mean() < spread.square().mean()
-    moments = posterior_moments(program, inputs, num_samples=500)
+    moments = posterior_moments(program, inputs, num_samples=100)
     assert moments.source == "expansion"
     means = {"softmax": scores.exp(), "sigmoid": scores.sigmoid(), "identity": scores}[program.link]
     torch.testing.assert_close(means, moments.mean, rtol=1e-4, atol=1e-5)

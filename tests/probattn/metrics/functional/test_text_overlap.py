@@ -1,7 +1,5 @@
 """ROUGE and METEOR by hand, BLEU against sacrebleu, repetition and coverage against loops."""
 
-from __future__ import annotations
-
 import random
 import re
 from types import SimpleNamespace

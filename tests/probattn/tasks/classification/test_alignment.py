@@ -1,7 +1,5 @@
 """Aligned runs through the whole command line, on a tiny network."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """Which words make a prediction unsure: words of tokenizers, and what a run's records say of its inputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

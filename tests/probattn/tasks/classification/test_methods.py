@@ -1,7 +1,5 @@
 """Methods of heads, alone and beside each other: weight zero, resuming, what they are called, and a penalty's run."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """A task about pairs of texts through the whole command line, on a tiny network."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Runs with repulsive heads through the whole command line, on a tiny network."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The self-attentive classifier through the whole command line: built from nothing on the training texts."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Several labels a text: the command line, the measures, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 

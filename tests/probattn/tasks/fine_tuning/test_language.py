@@ -1,7 +1,5 @@
 """Masked and causal language modelling: the command line, the measures, masks, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Texts from texts: the command line, the measures, generation, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Runs on a small graph in Planetoid's form: records, measures, and what is refused."""
 
-from __future__ import annotations
-
 import builtins
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Runs on a tiny corpus: what is measured, shown, predicted, resumed, refused, and fine-tuned."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Texts as streams: what is read, held out, cut and shuffled, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import random

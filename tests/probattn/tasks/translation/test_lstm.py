@@ -1,7 +1,5 @@
 """The command line with the LSTM encoder-decoder: soft attention, BABN and latent alignments, trained and reported."""
 
-from __future__ import annotations
-
 import pytest
 from pyro.infer import TraceEnum_ELBO
 from runs import succeeds

@@ -1,7 +1,5 @@
 """Runs on a small parallel text: records, measures, predictions, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
