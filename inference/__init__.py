@@ -5,14 +5,18 @@ if __name__ != "probattn.inference":
         f"this folder is a part of probattn and no package called {__name__!r}: write `import probattn.inference`"
     )
 
-from probattn.inference.attribution import Pair, leading_pairs, reweighted_expectation, share_by
+from probattn.inference.attribution import (
+    Pair,
+    leading_pairs,
+    reweighted_expectation,
+    share_by,
+    variance_removed,
+)
 from probattn.inference.checkpoint import CheckpointError
-from probattn.inference.deletion import variance_removed
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.expansion import posterior_moments
-from probattn.inference.generation import Generation, generate_with_uncertainty
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.last_layer import (
     FeatureDistance,
@@ -38,8 +42,8 @@ from probattn.inference.program_elbo import TraceGraphMeanFieldELBO
 from probattn.inference.progress import StepObserver
 from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
-from probattn.inference.svgd import SVGDDriver
-from probattn.inference.svi import SVIDriver
+from probattn.inference.sampling import Generation, generate_with_uncertainty
+from probattn.inference.svi import SVGDDriver, SVIDriver
 
 __all__ = [
     "AttentionELBO",

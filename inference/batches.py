@@ -25,10 +25,9 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DataOrder:
-    """The rows of every step, from seed and epoch: a permutation of the rows, cut into steps; the last takes the rest.
+    """The rows of every step, from seed and epoch: a permutation cut into steps; the last takes the rest.
 
-    With ``length_pool`` the rows of that many neighbouring steps are sorted by length and cut again, in random order,
-    so that little of a batch is padding.
+    ``length_pool`` sorts the rows of so many neighbouring steps by length, so that little is padding.
     """
 
     num_rows: int
@@ -99,8 +98,8 @@ class DataOrder:
         assert self.length_pool is not None
         full = self.num_rows // self.rows_per_step * self.rows_per_step
         lengths, pool = np.asarray(self.lengths), self.length_pool * self.rows_per_step
-        parts = [rows[start : min(start + pool, full)] for start in range(0, full, pool)]
-        ordered = [part[np.argsort(lengths[part], kind="stable")] for part in parts]
+        chunks = [rows[start : min(start + pool, full)] for start in range(0, full, pool)]
+        ordered = [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
         steps = np.concatenate([*ordered, rows[:0]]).reshape(-1, self.rows_per_step)
         return np.concatenate([generator.permutation(steps).ravel(), rows[full:]])
 
@@ -119,11 +118,11 @@ class DataOrder:
     def _cut(self, rows: np.ndarray[Any, np.dtype[np.int64]], index: int, rank: int) -> list[Share]:
         rows = rows[index * self.rows_per_step : (index + 1) * self.rows_per_step]
         micro_batches = -(-len(rows) // (self.batch_size * self.num_processes))
-        parts = np.array_split(rows, micro_batches * self.num_processes)
-        mine = parts[rank :: self.num_processes]
+        chunks = np.array_split(rows, micro_batches * self.num_processes)
+        mine = chunks[rank :: self.num_processes]
         return [
-            Share(part.tolist(), len(part) / len(rows)) if len(part) else Share(rows[:1].tolist(), 0.0)
-            for part in mine
+            Share(chunk.tolist(), len(chunk) / len(rows)) if len(chunk) else Share(rows[:1].tolist(), 0.0)
+            for chunk in mine
         ]
 
 
@@ -187,15 +186,15 @@ def _length(row: Mapping[str, Any]) -> int:
 
 def collate_rows(rows: list[Any]) -> Any:
     """Stacks rows as torch does; a list of numbers in a row, as a ``datasets.Dataset`` has them, is a tensor."""
-    return default_collate([_as_tensors(row) if isinstance(row, Mapping) else row for row in rows])
+    return default_collate(
+        [{n: _as_tensor(v) for n, v in row.items()} if isinstance(row, Mapping) else row for row in rows]
+    )
 
 
-def _as_tensors(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _as_tensor(value) if isinstance(value, list) else value for name, value in row.items()}
-
-
-def _as_tensor(values: list[Any]) -> Any:
-    """A tensor of nested lists of numbers; of other lists the list itself."""
+def _as_tensor(values: Any) -> Any:
+    """A tensor of nested lists of numbers; anything else as it is."""
+    if not isinstance(values, list):
+        return values
     first: Any = values
     while isinstance(first, list):
         first = first[0] if first else None

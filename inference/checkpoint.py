@@ -1,4 +1,4 @@
-"""Atomic checkpoints: a folder appears under its name complete, with a manifest of sizes and SHA-256 sums, or not."""
+"""A run's folder: its records, and checkpoints that appear under their names complete, with sums of their files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 from torch import Tensor
 
@@ -29,10 +34,16 @@ from probattn.files.durable import (
 )
 from probattn.files.json_files import read_json
 from probattn.files.manifest import DamagedFolderError, Manifest, verify_manifest, write_manifest
+from probattn.inference.records import RecordWriter, truncate_records
 
 STATE = "state.json"
+RECORDS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
+
+Resume = bool | Literal["auto"]
 _NAME = re.compile(r"step-(\d{6,})")
-_OWN = re.compile(r"probattn(\.\w+)+")
+_LIBRARY_CLASS = re.compile(r"probattn(\.\w+)+")
 
 
 class CheckpointError(RuntimeError):
@@ -58,14 +69,13 @@ class Checkpoint:
     path: Path
     step: int
     state: dict[str, Any]
-    parts: dict[str, Any]
+    tensors: dict[str, Any]
 
 
 class CheckpointStore:
-    """The checkpoints of one run: ``folder/step-000123/`` each, of which the ``keep_last`` newest stay.
+    """The checkpoints of one run, ``folder/step-000123/`` each, of which the ``keep_last`` newest stay.
 
-    Each is written to a hidden folder in the same place, which is synced to the disk and renamed once complete, so
-    that a kill or a full disk leaves the earlier ones as they were. Loading runs no code.
+    Each is written to a hidden folder and renamed once complete, so that a kill or a full disk leaves the earlier ones.
     """
 
     def __init__(self, folder: Path, keep_last: int = 2) -> None:
@@ -89,14 +99,11 @@ class CheckpointStore:
         self,
         step: int,
         state: Mapping[str, Any],
-        parts: Mapping[str, Any],
+        tensors: Mapping[str, Any],
         protect: Collection[int] = (),
     ) -> Path:
-        """Writes one checkpoint, then drops those beyond ``keep_last`` that ``protect`` does not name.
-
-        ``state`` holds plain JSON values, ``parts`` tensors and plain containers by name of their file.
-        """
-        plain = {name: plain_values(part, name) for name, part in parts.items()}
+        """Writes plain JSON values and tensors, then drops steps beyond ``keep_last`` not in ``protect``."""
+        plain = {name: plain_values(content, name) for name, content in tensors.items()}
         target = self.path(step)
         temporary = self.folder / f".{target.name}.{os.getpid()}.tmp"
         try:
@@ -117,17 +124,17 @@ class CheckpointStore:
         if manifest.step != step:
             raise CorruptCheckpointError(f"checkpoint {path}: expected step {step}, got {manifest.step}")
         state: dict[str, Any] = {}
-        parts: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for name in manifest.files:
             try:
                 if name == STATE:
                     state = read_json(path / name, TypeAdapter(dict[str, Any]))
                 else:
-                    parts[Path(name).stem] = torch.load(path / name, map_location="cpu", weights_only=True)
+                    tensors[Path(name).stem] = torch.load(path / name, map_location="cpu", weights_only=True)
             except Exception as error:  # torch's unpickler has no errors of its own: they are of every kind
                 reason = shortened(str(error), 200)
                 raise CorruptCheckpointError(f"checkpoint {path}: {name} is unreadable ({reason})") from error
-        return Checkpoint(path, step, state, parts)
+        return Checkpoint(path, step, state, tensors)
 
     def remove_leftovers(self) -> None:
         """Removes what killed processes left behind: unfinished writes and deletions. Complete ones are not touched."""
@@ -159,12 +166,12 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 
 def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
-    """Refuses a checkpoint whose configuration ``found`` differs from this run's, and names every difference."""
+    """Refuses a checkpoint whose configuration ``stored`` differs from this run's, and names every difference."""
     current, previous = flatten(json.loads(json.dumps(expected))), flatten(stored)
     moved = {
         key
         for key in current.keys() & previous.keys()
-        if _own_class(current[key]) == _own_class(previous[key]) != ""
+        if _library_class(current[key]) == _library_class(previous[key]) != ""
     }
     missing = "(absent)"
     differing = [
@@ -179,9 +186,9 @@ def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str,
         )
 
 
-def _own_class(value: Any) -> str:
+def _library_class(value: Any) -> str:
     """The name of a class of this library without its module, which may change between versions."""
-    return value.rpartition(".")[2] if isinstance(value, str) and _OWN.fullmatch(value) else ""
+    return value.rpartition(".")[2] if isinstance(value, str) and _LIBRARY_CLASS.fullmatch(value) else ""
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -213,14 +220,142 @@ def plain_values(value: Any, where: str) -> Any:
     )
 
 
-def _write(folder: Path, step: int, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+def _write(folder: Path, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     files: dict[str, FileDigest] = {}
-    for name, part in parts.items():
+    for name, content in tensors.items():
         file = f"{name}.pt"
-        files[file] = write_digested(folder / file, partial(torch.save, part))
+        files[file] = write_digested(folder / file, partial(torch.save, content))
     text = json.dumps(state, allow_nan=True, indent=1).encode()
     files[STATE] = write_digested(folder / STATE, lambda out: out.write(text))
     write_manifest(folder, files, step=step)
     sync_folder(folder)
+
+
+class RunStorage:
+    """``folder/metrics.jsonl`` and ``folder/checkpoints/`` of one run, which several processes must see alike.
+
+    A failure of the first process to write is raised in all. While it is open a lock keeps other programs out.
+    """
+
+    def __init__(self, folder: Path, keep_last: int, accelerator: Accelerator) -> None:
+        self.folder = folder
+        self.store = CheckpointStore(folder / CHECKPOINTS, keep_last)
+        self.latest: Path | None = None
+        self.latest_step: int | None = None
+        self._accelerator = accelerator
+        self._writer: RecordWriter | None = None
+        self._lock = FileLock(folder / LOCK, timeout=0)
+
+    @property
+    def records_path(self) -> Path:
+        """The file of the records."""
+        return self.folder / RECORDS
+
+    def open(self, resume: Resume, configuration: Mapping[str, Any]) -> Checkpoint | None:
+        """The checkpoint to continue from, None for a run that begins; opens the records where it left them.
+
+        Raises :class:`CheckpointError`, or ``FileExistsError`` where a run or another program is in the folder.
+        """
+        if not resume:
+            self._require_unused()
+        checkpoint = self._find(resume)
+        if checkpoint is not None:
+            require_same_configuration(configuration, checkpoint.state["configuration"], checkpoint.path)
+            self._require_best(checkpoint)
+            self.latest, self.latest_step = checkpoint.path, checkpoint.step
+        self._accelerator.wait_for_everyone()
+        self._acquire_lock()
+        if self._accelerator.is_main_process:
+            self.store.remove_leftovers()
+            truncate_records(self.records_path, -1 if checkpoint is None else checkpoint.step)
+            self._writer = RecordWriter(self.records_path)
+        self._accelerator.wait_for_everyone()
+        return checkpoint
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Writes a record, in the first process."""
+        if self._writer is not None:
+            self._writer.append(record)
+
+    def save(
+        self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any], protect: Collection[int]
+    ) -> None:
+        """Writes a checkpoint, in the first process, once the records are on the disk; if it cannot, all raise."""
+        failure: CheckpointError | OSError | None = None
+        if self._writer is not None:
+            try:
+                self._writer.sync()
+                self.store.save(step, state, tensors, protect)
+            except (CheckpointError, OSError) as error:
+                failure = error
+        if self._accelerator.num_processes > 1:
+            message = broadcast_object_list([None if failure is None else str(failure)])[0]
+            if failure is None and message is not None:
+                failure = CheckpointError(f"the first process failed: {message}")
+        if failure is not None:
+            raise failure
+        self.latest, self.latest_step = self.store.path(step), step
+
+    def close(self) -> None:
+        """Closes the records and gives the folder free."""
+        try:
+            with self._writer or nullcontext():
+                self._writer = None
+        finally:
+            self._lock.release()
+
+    def _acquire_lock(self) -> None:
+        """Keeps other programs from writing the same run; the system lets go of it when the process dies."""
+        free = True
+        if self._accelerator.is_main_process:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                free = False
+        if self._accelerator.num_processes > 1:
+            free = broadcast_object_list([free])[0]
+        if not free:
+            raise FileExistsError(
+                f"{self.folder}: another program is writing this run; wait for its end, or choose another folder"
+            )
+
+    def _require_unused(self) -> None:
+        steps = self.store.steps()
+        recorded = self.records_path.exists() and self.records_path.stat().st_size > 0
+        if steps or recorded:
+            raise FileExistsError(
+                f"{self.folder} holds a run already ({f'checkpoint of step {steps[-1]}' if steps else RECORDS}); "
+                'continue it with resume=True (or "auto"), or choose another folder'
+            )
+
+    def _find(self, resume: Resume) -> Checkpoint | None:
+        if not resume:
+            return None
+        steps = self.store.steps()
+        if not steps:
+            if resume == "auto":
+                return None
+            raise CheckpointError(f"{self.store.folder}: there is no checkpoint to resume from")
+        failures: list[CorruptCheckpointError] = []
+        for step in reversed(steps):
+            try:
+                checkpoint = self.store.load(step)
+            except CorruptCheckpointError as error:
+                if resume != "auto":
+                    raise CorruptCheckpointError(
+                        f'{error}; resume="auto" would fall back to the one before, if there is one'
+                    ) from error
+                failures.append(error)
+            else:
+                for failure in failures:
+                    warnings.warn(f"{failure}; falling back to {checkpoint.path}", stacklevel=2)
+                return checkpoint
+        raise failures[0]
+
+    def _require_best(self, checkpoint: Checkpoint) -> None:
+        best = checkpoint.state["early_stopping"]["best_step"]
+        if best is not None and best != checkpoint.step:
+            verify_checkpoint(self.store.path(best))

@@ -34,23 +34,20 @@ def model_configuration(model: nn.Module) -> dict[str, Any]:
         "parameters": digest.hexdigest()[:16],
         "sites": {name: repr(site.method) for name, site in attention_sites(model).items()},
     }
-    aligned = {
-        name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, AlignmentFactor)
+    further = {
+        "alignment": _described(model, AlignmentFactor),
+        "disagreement": _described(model, DisagreementFactor),
+        "repulsive": {name: repr(method) for name, (method, _) in repulsive_heads(model).items()},
     }
-    penalised = {
-        name: repr(factor) for name, factor in model.named_modules() if isinstance(factor, DisagreementFactor)
-    }
-    repulsive = {name: repr(method) for name, (method, _) in repulsive_heads(model).items()}
-    described |= {"alignment": aligned} if aligned else {}
-    described |= {"disagreement": penalised} if penalised else {}
-    return described | ({"repulsive": repulsive} if repulsive else {})
+    return described | {key: modules for key, modules in further.items() if modules}
+
+
+def _described(model: nn.Module, kind: type[nn.Module]) -> dict[str, str]:
+    return {name: repr(module) for name, module in model.named_modules() if isinstance(module, kind)}
 
 
 def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:
-    """Class and hyper-parameters of every group, as they are before a scheduler touches them.
-
-    ``fused`` is None, whatever it is: it says how torch computes the same update, and a resumed run keeps its own.
-    """
+    """Class and hyper-parameters of every group, before a scheduler; ``fused`` is None: it changes no number."""
     groups = {
         str(group.get("name", number)): {key: value for key, value in group.items() if _is_plain(value)}
         | ({"fused": None} if "fused" in group else {})
@@ -90,22 +87,16 @@ def warn_of_frozen_sites(model: nn.Module) -> None:
 
 
 def log_latent(owner: str, model: nn.Module, *, guided: bool = False) -> None:
-    """Logs, in one line, what a training takes as latent; that nothing is, as a warning.
-
-    Args:
-        owner: who trains.
-        model: the model.
-        guided: whether a guide of the user's may draw further variables.
-    """
+    """Logs what a training takes as latent, that nothing is as a warning; ``guided`` if a guide may draw more."""
     sites, heads = attention_sites(model), repulsive_heads(model)
     particles = getattr(model, "num_particles", 0)
-    parts = {
+    descriptions = {
         f"the attention weights of {len(sites)} sites": bool(sites),
         f"the heads of {len(heads)} projections, as particles": bool(heads),
         f"the model itself, as {particles} particles": bool(particles),
         "what the guide draws": guided,
     }
-    latent = [part for part, holds in parts.items() if holds]
+    latent = [description for description, holds in descriptions.items() if holds]
     if latent:
         LOGGER.info("%s: latent: %s", owner, "; ".join(latent))
     else:
@@ -138,7 +129,7 @@ def refuse_sharded(module: nn.Module) -> None:
     """Refuses parameters of which this process holds a part: a site reads those of other layers than its own."""
     if not (dist.is_available() and dist.is_initialized()):
         return
-    fsdp = any(getattr(part, "_is_fsdp_managed_module", False) for part in module.modules())
+    fsdp = any(getattr(child, "_is_fsdp_managed_module", False) for child in module.modules())
     if fsdp or any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
         raise ValueError(
             f"AttentionELBO: the model's parameters are sharded by {'FSDP' if fsdp else 'DeepSpeed'}, which gathers "
@@ -166,7 +157,7 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(_is_plain(item) for item in value.values())
     if isinstance(value, (list, tuple)):
-        return all(_is_plain(item) for item in value) and not isinstance(value, str)
+        return all(_is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float, str))
 
 

@@ -11,8 +11,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.inference.contract import refuse_latent
 from probattn.inference.expansion_check import SiteSlopes
+from probattn.inference.guide import refuse_latent
 from probattn.inference.predictive import predict_label
 from probattn.sites.posterior import MeanPoint, SitePosterior
 from probattn.sites.site import INFER_KEY
@@ -77,8 +77,8 @@ class Derivatives(NamedTuple):
         for name, site in self.sites.items():
             _, calls, *pairs = site.steepest.shape
             rest = pairs if calls == len(unit[0]) else [calls // len(unit[0]), *pairs]
-            parts = site.steepest.view_as(site.slopes) * site.slopes / unit  # [N, R, M]
-            share[name] = parts.transpose(0, 1).reshape(*shape, *rest)
+            shares = site.steepest.view_as(site.slopes) * site.slopes / unit  # [N, R, M]
+            share[name] = shares.transpose(0, 1).reshape(*shape, *rest)
             slope[name] = site.slopes.transpose(0, 1).reshape(*shape, *rest)
         return share, slope
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,10 +45,7 @@ class ELBOTerms(NamedTuple):
 
 
 class SiteTerms(NamedTuple):
-    """One site's share of a step, per datum: its KL in nats, plain and reduced but not weighted, and its posterior.
-
-    Of the posterior it has what diagnostics need: a step's objects live until the next step.
-    """
+    """One site's share of a step, per datum: KL in nats, plain and reduced; what diagnostics need of its posterior."""
 
     kl_nats: Tensor
     kl_reduced: Tensor
@@ -231,21 +229,15 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor 
 
 
 def _categorical_divergence(q: Categorical, p: Categorical) -> Tensor:
-    """``kl_divergence(q, p)``, infinite only where q is positive and p forbids it (logit -inf, or probability 0).
-
-    torch's is also infinite where a probability of p is too small for its type.
-    """
+    """``kl_divergence(q, p)``, infinite only where q is positive and p forbids it, not where p underflows."""
     impossible = (p.probs == 0) & (p.logits.exp() > 0)
     ratio = (q.logits - p.logits).masked_fill(impossible, torch.inf).masked_fill(q.probs == 0, 0)
     return (q.probs * ratio).sum(dim=-1)
 
 
 def _plate_scale(site: dict[str, Any]) -> float:
-    scale = 1.0
-    for frame in site["cond_indep_stack"]:
-        if frame.full_size and frame.size:
-            scale *= frame.full_size / frame.size
-    return scale
+    frames = (frame for frame in site["cond_indep_stack"] if frame.full_size and frame.size)
+    return math.prod((frame.full_size / frame.size for frame in frames), start=1.0)
 
 
 def data_size(trace: Trace) -> int:

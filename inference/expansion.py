@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_choice, check_integer
 from probattn.distributions.log_space import computing_dtype
-from probattn.inference.contract import check_output, link_of, naming_contract
 from probattn.inference.derivatives import Expansion, differentiate
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.expansion_check import (
     DOUBT,
     FAR,
     LAST,
+    LOCAL,
     MORE,
     NEAR,
     WIDE,
@@ -29,8 +29,9 @@ from probattn.inference.expansion_check import (
     SiteSlopes,
     deviations,
 )
+from probattn.inference.guide import check_output, naming_contract
 from probattn.inference.moments import Moments, centred, moments_of_draws
-from probattn.inference.posterior import Link, Posterior
+from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.predictive import (
     Model,
     batched_inputs,
@@ -91,12 +92,14 @@ def posterior_moments(
     1. A row whose weights have a relative variance above 10 (a concentration below 0.4, a log-normal scale above 1.5)
        is left to draws.
     2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, the likeliest ones at two
-       standard deviations. If both are within :math:`0.3 \sigma` of :math:`z_0 \pm 2 \sigma`, the row is kept.
+       standard deviations. If both are within :math:`0.3 \sigma` of :math:`z_0 \pm 2 \sigma`, and the relative variance
+       is at most 2 (a concentration of 0.72, a scale of 1.05), the row is kept.
     3. Else ``num_samples`` draws decide. The expansion predicts each of them, :math:`l = \sum_j f_j\, \partial z /
        \partial u_j`, from the weights that were drawn. Compared are the variance of the residuals :math:`z - z_0 - l`
-       over :math:`\sigma^2`, the size of their mean over :math:`\sigma`, and the ratio of the standard deviations of z
-       and l, either way. A row within 0.2, 1.5 and 1.25 is kept, one beyond 0.6, 3 or 1.8 is left to draws. Of others
-       three times as many new draws are taken; those beyond 0.4, 1.5 or 1.3 are left to draws.
+       over :math:`\sigma^2`, the size of their mean over :math:`\sigma`, and two ratios, either way: of the standard
+       deviation of z to that of l, and, of 20 draws or more, to :math:`\sigma`. A row within 0.2, 1.5, 1.25 and 1.4 is
+       kept, one beyond 0.6, 3, 1.8 or 2 is left to draws. Of others three times as many new draws are taken; those
+       beyond 0.4, 1.5, 1.3 or 1.4 are left to draws.
 
     The standard deviation of z is between :math:`\sigma` times 1 minus and 1 plus the root of the residual variance.
     With normal residuals, which 20 draws know to 32% and 60 to 18%, the third step gives up a row with a residual
@@ -159,17 +162,17 @@ def posterior_moments(
     request = _Request(attribution, classes, positions, method, num_samples, chunk_size)
     words = seed_words(seed)
 
-    def of_batch(part: Mapping[str, Tensor], seed: tuple[int, ...]) -> Moments:
+    def of_batch(inputs: Mapping[str, Tensor], seed: tuple[int, ...]) -> Moments:
         return _Batch(
-            model, *batched_inputs(OWNER, prepared_batch(model, part), batch_keys, "labels"), seed, request
+            model, *batched_inputs(OWNER, prepared_batch(model, inputs), batch_keys, "labels"), seed, request
         ).moments()
 
     if isinstance(batch, Mapping | Tensor):
         check_batch(OWNER, batch)
         result = of_batch(cast(Mapping[str, Tensor], batch), words)
     else:
-        parts = enumerate(batches_of(OWNER, batch))
-        result = Moments.together([of_batch(part, (*words, number)) for number, part in parts])
+        batches = enumerate(batches_of(OWNER, batch))
+        result = Moments.together([of_batch(inputs, (*words, number)) for number, inputs in batches])
     if result.check is not None and result.drawn.any():
         warnings.warn(
             f"{OWNER}: the first-order expansion does not hold for {int(result.drawn.sum())} of {len(result.drawn)} "
@@ -278,9 +281,10 @@ class _Batch:
                 return at_positions(self.model(self.some(indices)), 0, self.request.positions)
 
         assert moments.relative_variance is not None
-        wide = ~(moments.relative_variance.reshape(len(indices), -1).amax(dim=1) <= WIDE)
-        doubtful = deviations(moments, slopes, predict) > DOUBT
-        rows = (wide | doubtful).nonzero().squeeze(1)
+        relative = moments.relative_variance.reshape(len(indices), -1).amax(dim=1)
+        wide = ~(relative <= WIDE)
+        doubtful = ~(relative <= LOCAL) | (deviations(moments, slopes, predict) > DOUBT)
+        rows = doubtful.nonzero().squeeze(1)
         if not len(rows):
             return moments
         posterior, residuals = compared(rows, samples, seed)
@@ -297,8 +301,10 @@ def _expanded(
 ) -> tuple[Moments, dict[str, SiteSlopes]] | None:
     """The expansion of rows, which may depend on one another, and slopes by site; None where draws are to be taken."""
     attribute = request.attribution is not False
-    parts = model.modules() if isinstance(model, nn.Module) else ()
-    recurrent = without_cudnn() if any(isinstance(part, nn.RNNBase) for part in parts) else nullcontext()
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    recurrent = (
+        without_cudnn() if any(isinstance(module, nn.RNNBase) for module in modules) else nullcontext()
+    )
     with (
         evaluating(model),
         recurrent,
@@ -357,38 +363,38 @@ def at_positions(logits: Tensor, rows: int, positions: Sequence[int] | None) -> 
     if positions is None:
         return logits
     flat = logits.flatten(rows + 1, -2) if logits.dim() > rows + 2 else logits
-    known = flat.shape[rows + 1] if flat.dim() == rows + 3 else 0
-    if not len(positions) or not all(0 <= place < known for place in positions):
-        have = f"0..{known - 1}" if known else "none, for a row has a single prediction"
+    count = flat.shape[rows + 1] if flat.dim() == rows + 3 else 0
+    if not len(positions) or not all(0 <= position < count for position in positions):
+        have = f"0..{count - 1}" if count else "none, for a row has a single prediction"
         raise ValueError(f"{OWNER}: expected positions among {have}, got {list(positions)}")
     return flat.index_select(rows + 1, torch.tensor(list(positions), device=logits.device))
 
 
 def _leading(logits: Tensor, request: _Request, link: Link) -> Tensor:
     """The leading classes of each prediction, those that are attributed first: int64 ``[B, ..., K]``."""
-    known = logits.shape[-1]
+    count = logits.shape[-1]
     named = () if isinstance(request.attribution, bool) else request.attribution
     first = named if isinstance(named, tuple) else (named,)
     expected = 2 if link == "softmax" else 1
-    if first and (len(set(first)) != expected or not all(0 <= item < known for item in first)):
+    if first and (len(set(first)) != expected or not all(0 <= item < count for item in first)):
         what = "a pair of different classes" if expected == 2 else "one label or number"
         raise ValueError(
-            f"{OWNER}: expected attribution of {what} among 0..{known - 1}, got {request.attribution!r}"
+            f"{OWNER}: expected attribution of {what} among 0..{count - 1}, got {request.attribution!r}"
         )
     if request.classes is not None and request.classes < expected:
         raise ValueError(f"{OWNER}: expected classes >= {expected}, got {request.classes}")
-    number = known if link == "identity" else min(known, request.classes or LEADING)
+    number = count if link == "identity" else min(count, request.classes or LEADING)
     if number < expected:
         raise ValueError(f"{OWNER}: expected two classes or more, got logits of shape {list(logits.shape)}")
-    score = {"softmax": logits, "sigmoid": -logits.abs(), "identity": torch.arange(known, 0, -1).to(logits)}[
+    score = {"softmax": logits, "sigmoid": -logits.abs(), "identity": torch.arange(count, 0, -1).to(logits)}[
         link
     ]
     order = score.float().expand(logits.shape).clone()
     for index, item in enumerate(first):
         order[..., item] = torch.inf if index == 0 else torch.finfo(torch.float32).max
-    chosen = order.topk(number, dim=-1).indices
+    leading = order.topk(number, dim=-1).indices
     if link == "sigmoid" and number > 1:
         best = logits.argmax(dim=-1, keepdim=True)
-        missing = (chosen != best).all(dim=-1)
-        chosen[..., -1] = torch.where(missing, best[..., 0], chosen[..., -1])
-    return chosen
+        missing = (leading != best).all(dim=-1)
+        leading[..., -1] = torch.where(missing, best[..., 0], leading[..., -1])
+    return leading

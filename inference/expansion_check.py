@@ -22,6 +22,10 @@ STEP = 2.0
 """Standard deviations, along the steepest direction of a prediction, at which its expansion is compared with it."""
 DOUBT = 0.3
 """Standard deviations between the two beyond which draws decide."""
+LOCAL = 2.0
+"""Relative variance beyond which draws decide whatever the two are: effects of wide weights depend on one another."""
+ENOUGH = 20
+"""Draws, which know a standard deviation to 16%; fewer are not compared with that of the closed form."""
 MORE = 3
 """Times as many draws of rows for which the first ones are not clear."""
 
@@ -32,13 +36,14 @@ class Limits(NamedTuple):
     variance: float
     bias: float
     ratio: float
+    deviation: float
 
 
-NEAR = Limits(0.2, 1.5, 1.25)
+NEAR = Limits(0.2, 1.5, 1.25, 1.4)
 """Rows within them are kept."""
-FAR = Limits(0.6, 3.0, 1.8)
+FAR = Limits(0.6, 3.0, 1.8, 2.0)
 """Rows beyond them are left to draws; more draws of the others decide,"""
-LAST = Limits(0.4, 1.5, 1.3)
+LAST = Limits(0.4, 1.5, 1.3, 1.4)
 """by these."""
 
 
@@ -119,12 +124,15 @@ class Residuals(NamedTuple):
 
     ``variance`` of the residuals and ``bias``, the size of their mean, with variance and standard deviation of the
     closed form as units; ``ratio``, >= 1, between the standard deviations of draws and of their predictions, whichever
-    is larger first, and ``narrower``, whether the draws' is smaller. Of several positions the means.
+    is larger first; ``deviation``, between those of draws and of the closed form, which shows where large values are
+    seldom drawn, and is 1 of fewer draws than :data:`ENOUGH`; and ``narrower``, whether draws vary less than
+    predictions. Of several positions the means.
     """
 
     variance: Tensor
     bias: Tensor
     ratio: Tensor
+    deviation: Tensor
     narrower: Tensor
 
     @classmethod
@@ -145,18 +153,24 @@ class Residuals(NamedTuple):
         def by_row(values: Tensor) -> Tensor:
             return values.reshape(len(values), -1).mean(dim=1)
 
-        log_ratio = ((drawn.var(dim=0) + rounding) / (predicted.var(dim=0) + rounding)).log() / 2
-        log_ratio = log_ratio.nan_to_num(torch.inf)
+        def log_ratio(reference: Tensor) -> Tensor:
+            ratio = (drawn.var(dim=0) + rounding) / (reference + rounding)
+            return (ratio.log() / 2).nan_to_num(torch.inf)
+
+        of_predicted = log_ratio(predicted.var(dim=0))
+        of_closed = log_ratio(variance if len(drawn) >= ENOUGH else drawn.var(dim=0))
         return cls(
             by_row(relative(residuals.var(dim=0))),
             by_row(relative(residuals.mean(dim=0).square())).sqrt(),
-            by_row(log_ratio.abs()).exp(),
-            by_row(log_ratio) < 0,
+            by_row(of_predicted.abs()).exp(),
+            by_row(of_closed.abs()).exp(),
+            by_row(of_predicted) < 0,
         )
 
     def beyond(self, limits: Limits) -> Tensor:
         """Bool ``[R]``: rows beyond one of the limits."""
-        return (self.variance > limits.variance) | (self.bias > limits.bias) | (self.ratio > limits.ratio)
+        residual = (self.variance > limits.variance) | (self.bias > limits.bias)
+        return residual | (self.ratio > limits.ratio) | (self.deviation > limits.deviation)
 
     def check(self, draws: int) -> MomentCheck:
         """The row with the largest residual variance."""

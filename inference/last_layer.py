@@ -38,16 +38,16 @@ def last_layer(net: nn.Module, num_outputs: int) -> nn.Linear:
     Raises:
         ValueError: there is none.
     """
-    found = [
+    layers = [
         module
         for module in net.modules()
         if isinstance(module, nn.Linear) and module.out_features == num_outputs
     ]
-    if not found:
+    if not layers:
         raise ValueError(
             f"expected a linear layer of {num_outputs} outputs, found none in {type(net).__name__}"
         )
-    return found[-1]
+    return layers[-1]
 
 
 def last_features(
@@ -74,12 +74,12 @@ def last_features(
     inputs, logits, labels = [], [], []
     with _reading(layer) as read:
         for batch in batches:
-            given = {name: value for name, value in batch.items() if name != label_name}
-            found = posterior_expectation(program, given)
-            if len(read) != 1 or read[0].shape[:-1] != found.shape[:-1]:
+            unlabelled = {name: value for name, value in batch.items() if name != label_name}
+            outputs = posterior_expectation(program, unlabelled)
+            if len(read) != 1 or read[0].shape[:-1] != outputs.shape[:-1]:
                 raise ValueError("expected a last layer that reads one vector for each row of logits")
             inputs.append(read.pop().cpu().double())
-            logits.append(found.cpu().double())
+            logits.append(outputs.cpu().double())
             if label_name in batch:
                 labels.append(batch[label_name].cpu())
     if not inputs:
@@ -91,7 +91,7 @@ def last_features(
 def _reading(layer: nn.Linear) -> Iterator[list[Tensor]]:
     """The inputs of a layer, as they come."""
     read: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, given: read.append(given[0].detach()))
+    handle = layer.register_forward_pre_hook(lambda _, args: read.append(args[0].detach()))
     try:
         yield read
     finally:
@@ -149,12 +149,12 @@ class LastLayerLaplace:
         if precision is None:
             squares = sum(float(weight.square().sum()) for weight in weights)
             count = sum(weight.numel() for weight in weights)
-            found = minimize_scalar(
+            optimum = minimize_scalar(
                 lambda log: -fitted._evidence(math.exp(log), squares, count),
                 bounds=tuple(map(math.log, PRECISIONS)),
                 method="bounded",
             )
-            precision = math.exp(float(found.x))
+            precision = math.exp(float(optimum.x))
         return cls(fitted.input_values, u, fitted.output_values, v, precision, fitted.bias)
 
     def _evidence(self, precision: float, squares: float, count: int) -> float:
@@ -216,15 +216,15 @@ class FeatureDistance:
         if features.labels is None:
             raise ValueError("FeatureDistance.fit: expected labels of the training data, got none")
         inputs, labels = features.inputs.double(), features.labels
-        known, indices = labels.unique(return_inverse=True)
-        sums = inputs.new_zeros(len(known), inputs.shape[1]).index_add_(0, indices, inputs)
+        classes, indices = labels.unique(return_inverse=True)
+        sums = inputs.new_zeros(len(classes), inputs.shape[1]).index_add_(0, indices, inputs)
         means = sums / indices.bincount()[:, None]
         within = inputs - means[indices]
         values, vectors = torch.linalg.eigh(within.T @ within / len(inputs))
         # float32, in which networks compute, rounds features of this size to what varies less
         size = inputs.square().sum(dim=-1).mean()
-        kept = values > size * len(values) * torch.finfo(torch.float32).eps ** 2
-        whitening = vectors[:, kept] / values[kept].sqrt()
+        mask = values > size * len(values) * torch.finfo(torch.float32).eps ** 2
+        whitening = vectors[:, mask] / values[mask].sqrt()
         return cls(means, whitening @ whitening.T)
 
     def dumped(self) -> bytes:

@@ -60,10 +60,7 @@ class Meter:
 
 
 class NonFiniteThrough(nn.Module):
-    """Computes on where Pyro's validation stops at a NaN, so that every rank can report the step together.
-
-    An error of the validation is raised if the loss is finite without it; :attr:`complaint` keeps one that is not.
-    """
+    """Computes on where Pyro's validation stops at a NaN, so that all ranks report it; keeps its complaint."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -105,8 +102,8 @@ def accumulate_gradients(
             terms = module(send_to_device(next(batches), accelerator.device))
             # Gradients are averaged over ranks, so a rank's share counts that many times.
             accelerator.backward(terms.loss * (weight * accelerator.num_processes))
-        part = weight * torch.stack([term.detach() for term in terms])
-        total = part if total is None else total + part
+        weighted = weight * torch.stack([term.detach() for term in terms])
+        total = weighted if total is None else total + weighted
     reduced: Tensor = accelerator.reduce(total, "sum")
     return reduced
 
@@ -152,9 +149,9 @@ def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) ->
 def _mean_over_ranks(sums: dict[str, float], rows: int) -> dict[str, float]:
     ranks = gather_object([(sums, rows)])
     total = sum(count for _, count in ranks)
-    names = {name: None for part, _ in ranks for name in part}
+    names = {name: None for values, _ in ranks for name in values}
     order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
-    return {name: sum(part.get(name, 0.0) for part, _ in ranks) / total for name in order}
+    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in order}
 
 
 def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
@@ -197,12 +194,9 @@ class Explosion(NamedTuple):
 def kl_explosion(
     terms: StepTerms, diagnostics: Callable[[], Mapping[str, Mapping[str, float]]], module: nn.Module
 ) -> Explosion | None:
-    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1; None where there is no such KL.
+    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1, in the means of a step.
 
-    Args:
-        terms: means of a step.
-        diagnostics: figures of each site, computed where there is something to say.
-        module: has the attention sites.
+    ``diagnostics`` are figures of each site, computed on demand; ``module`` has the sites.
     """
     if math.isnan(terms.kl) or abs(terms.kl) <= LOST * max(1.0, abs(terms.log_likelihood)):
         return None
@@ -213,7 +207,7 @@ def kl_explosion(
         f"the KL of the attention weights exploded: {terms.kl:.3g} beside a log-likelihood of "
         f"{terms.log_likelihood:.3g}{where}"
     )
-    methods = [part.method for part in module.modules() if isinstance(part, LatentSite)]
+    methods = [child.method for child in module.modules() if isinstance(child, LatentSite)]
     causes = []
     if any(method.scores == "raw" for method in methods):
         causes.append("exp(scores) has no bound with scores='raw': set scores='normalised'")
@@ -222,12 +216,57 @@ def kl_explosion(
     return Explosion(words, "; ".join([*causes, "or lower the KL weight and the learning rates"]))
 
 
-def warn_exploded(step: int, explosion: Explosion) -> None:
-    """Warns of an explosion of a KL in a run that goes on."""
-    message = (
-        f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels; {explosion.advice}"
-    )
-    warnings.warn(message, ExplodedKLWarning, stacklevel=4)
+class StepCheck:
+    """Refuses steps that are not finite, and warns once of a KL that exploded, with the advice ``precision``."""
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        objective: NonFiniteThrough,
+        module: nn.Module,
+        diagnostics: Callable[[], Mapping[str, Mapping[str, float]]],
+        precision: str = "precision='no'",
+    ) -> None:
+        self._accelerator, self._objective, self._module = accelerator, objective, module
+        self._diagnostics, self._precision = diagnostics, precision
+        self._exploded = False
+
+    def terms(self, sums: Tensor, norms: Sequence[Tensor]) -> tuple[StepTerms, float]:
+        """Terms ``[5]``, and the gradient's norm, or that of alignment's networks if it is not finite, as numbers."""
+        *values, norm, other = torch.cat([sums, *(norm.to(sums).reshape(1) for norm in norms)]).tolist()
+        return StepTerms(*values), norm if math.isfinite(other) else other
+
+    def check(
+        self, step: int, terms: StepTerms, norm: float, where: str, checkpoint: Callable[[], Path | None]
+    ) -> None:
+        """Raises :class:`NonFiniteError`, with the checkpoint that is made for it, or warns."""
+        scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
+        finite = math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))
+        explosion = (
+            None if finite and self._exploded else kl_explosion(terms, self._diagnostics, self._module)
+        )
+        if finite and explosion is not None:
+            self._exploded = True
+            lost = f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels"
+            warnings.warn(f"{lost}; {explosion.advice}", ExplodedKLWarning, stacklevel=4)
+        if finite:
+            return
+        complaint = self._objective.complaint
+        sites = gather_object(unhealthy_sites(self._diagnostics()))
+        complaints = gather_object([] if complaint is None else [complaint])
+        raise NonFiniteError(
+            describe_failure(
+                where=f"the loss of step {step + 1}{where}",
+                terms=terms,
+                gradient_norm=norm,
+                sites=list(dict.fromkeys(sites)),
+                gradients=unhealthy_gradients(self._module),
+                complaints=list(dict.fromkeys(complaints)),
+                checkpoint=checkpoint(),
+                precision=self._precision,
+                explosion=explosion,
+            )
+        )
 
 
 def describe_failure(
@@ -244,8 +283,8 @@ def describe_failure(
 ) -> str:
     """The message of :class:`NonFiniteError`: what, where, at which site, and what is kept."""
     if explosion is None:
-        parts = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
-        failure = f"{where} is not finite: {parts}, gradient norm {gradient_norm}"
+        values = ", ".join(f"{name} {value}" for name, value in terms._asdict().items())
+        failure = f"{where} is not finite: {values}, gradient norm {gradient_norm}"
         site = "; no attention site is to blame: every site's KL, concentration and spread are finite"
         advice = (
             "Lower the learning rates, clip harder (max_grad_norm), warm up the KL weight more slowly, or train with "
@@ -257,8 +296,8 @@ def describe_failure(
     site = f"; sites: {_first(sites)}" if sites else site
     gradient = f"; gradients that are not finite: {_first(gradients)}" if gradients else ""
     validation = f"; Pyro's validation: {_first(complaints, 1)}" if complaints else ""
-    kept_state = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
-    return f"{failure}{site}{gradient}{validation}; {kept_state}. No update was made from it. {advice}"
+    saved = f"last checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
+    return f"{failure}{site}{gradient}{validation}; {saved}. No update was made from it. {advice}"
 
 
 def _first(names: Sequence[str], count: int = 3) -> str:

@@ -11,12 +11,12 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
+from probattn.inference.checkpoint import Resume
 from probattn.inference.loop import NonFiniteError
 from probattn.inference.options import RunOptions
 from probattn.inference.records import Record
 from probattn.inference.run import FitResult, Run, Training
 from probattn.inference.session import accelerator_session
-from probattn.inference.storage import Resume
 from probattn.options import Count, Options, Positive
 
 OWNER = "ManyRunsDriver"
@@ -169,10 +169,10 @@ class _ManyRuns(Training):
         yield {"kind": "validation", "step": step, "seconds": seconds, **measured}
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        parts = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
-        return {"last": self.last.get("validation")}, parts
+        tensors = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return {"last": self.last.get("validation")}, tensors
 
-    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-        self.load_weights(parts)
-        self._optimizer.load_state_dict(parts["optimizer"])
+    def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        self.load_weights(tensors)
+        self._optimizer.load_state_dict(tensors["optimizer"])
         self.last = {} if state["last"] is None else {"validation": state["last"]}

@@ -18,9 +18,6 @@ from probattn.inference.predictive import joined, joined_maps
 from probattn.metrics.functional import welch_p_value
 from probattn.sites.observation import ObservedNoise
 
-Uncertainty = Literal["draws", "moments"]
-"""What the uncertainty of a prediction is taken from."""
-
 POINTS = 512
 """Points of the normal distribution over which probabilities of three classes or more are averaged."""
 
@@ -158,8 +155,12 @@ class Moments:
 
     def difference_std(self, first: int = 0, second: int = 1) -> Tensor:
         """Standard deviation of the difference between two of the K leading logits, by their places, ``[B, ...]``."""
-        own = self.covariance
-        variance = own[..., first, first] + own[..., second, second] - 2 * own[..., first, second]
+        covariance = self.covariance
+        variance = (
+            covariance[..., first, first]
+            + covariance[..., second, second]
+            - 2 * covariance[..., first, second]
+        )
         return variance.clamp_min(0).sqrt()
 
     def top_two_p_value(self, num_samples: int = 20) -> Tensor:
@@ -246,27 +247,29 @@ class Moments:
         if not parts:
             raise ValueError("Moments.together: expected at least one part, got none")
         first = parts[0]
-        if len({part.classes.shape[-1] for part in parts}) > 1:
+        if len({moments.classes.shape[-1] for moments in parts}) > 1:
             raise ValueError(
                 "Moments.together: expected parts with as many leading classes, got "
-                f"{sorted({part.classes.shape[-1] for part in parts})}; take fewer (classes=...)"
+                f"{sorted({moments.classes.shape[-1] for moments in parts})}; take fewer (classes=...)"
             )
-        relative = [part.relative_variance for part in parts]
+        relative = [moments.relative_variance for moments in parts]
         return Moments(
-            joined([part.logits for part in parts], 0, torch.nan),
-            joined([part.classes for part in parts], 0, 0),
-            joined([part.covariance for part in parts], 0, 0.0),
+            joined([moments.logits for moments in parts], 0, torch.nan),
+            joined([moments.classes for moments in parts], 0, 0),
+            joined([moments.covariance for moments in parts], 0, 0.0),
             first.link,
             first.noise,
-            share=joined_maps([part.share for part in parts], 0),
-            slope=joined_maps([part.slope for part in parts], 0),
+            share=joined_maps([moments.share for moments in parts], 0),
+            slope=joined_maps([moments.slope for moments in parts], 0),
             relative_variance=(
                 None if None in relative else joined([item for item in relative if item is not None], 0, 0.0)
             ),
             check=max(
-                (part.check for part in parts if part.check), key=lambda check: check.residual, default=None
+                (moments.check for moments in parts if moments.check),
+                key=lambda check: check.residual,
+                default=None,
             ),
-        )._counted(torch.cat([part._counts() for part in parts]))
+        )._counted(torch.cat([moments._counts() for moments in parts]))
 
     def attributed(self) -> _Number:
         """Mean and variance of the number that is attributed, ``[B, ...]`` each."""
@@ -283,11 +286,11 @@ class Moments:
 
     def __repr__(self) -> str:
         rows, *inner, classes = self.logits.shape
-        places = f" at {'x'.join(map(str, inner))} positions" if inner else ""
+        positions = f" at {'x'.join(map(str, inner))} positions" if inner else ""
         what = f"{classes} numbers" if self.link == "identity" else f"{self.link} over {classes}"
         sites = f", shares of {len(self.share)} sites" if self.share else ""
         draws = f" ({int(self.drawn.sum())} of draws)" if self.source == "mixed" else ""
-        head = f"Moments({rows} row{'s' * (rows != 1)}, {what}{places}, {self.source}{draws}{sites})"
+        head = f"Moments({rows} row{'s' * (rows != 1)}, {what}{positions}, {self.source}{draws}{sites})"
         return "\n".join([head, *self._first_rows(), *["  ..."] * (rows > SHOWN_ROWS)])
 
     def _first_rows(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -176,10 +177,7 @@ class SchedulerOptions(Options):
 
 
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
-    """Trainable parameters by group name: those that a program adds apart, the undecayed apart from the others.
-
-    Each is in one group, shared ones once; empty groups are left out, and no group at all is a ``ValueError``.
-    """
+    """Trainable parameters, each once, by group name, the undecayed apart; ``ValueError`` where there are none."""
     stacks = stacked_parameters(model)
     kinds = added_parameters(model)
     names = [name + twin for name in ("pretrained", *kinds) for twin in ("", ".no_decay")]
@@ -202,10 +200,7 @@ def added_parameters(model: nn.Module) -> dict[str, set[int]]:
 
 
 def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Trainable parameters without the networks of alignment factors, and those networks' own.
-
-    These learn from the unweighted divergence, whose gradient does not determine the step of the others.
-    """
+    """Trainable parameters without the networks of alignment factors, and theirs, which learn by another loss."""
     ids = _ids(model, AlignmentFactor)
     parameters = list(_trainable(model))
     others = [parameter for parameter in parameters if id(parameter) not in ids]
@@ -230,10 +225,7 @@ def _trainable(model: nn.Module) -> Iterator[nn.Parameter]:
 def build_optimizer(
     optimizer: OptimizerOptions | OptimizerFactory, model: nn.Module, *, scaled: bool = False
 ) -> Optimizer:
-    """The optimiser of a run; a factory gets the groups of the default options, whose rates it may replace.
-
-    ``scaled`` is whether the loss is, see :meth:`OptimizerOptions.build`.
-    """
+    """The optimiser of a run, with a scaled loss or not; a factory gets the groups of the default options."""
     if isinstance(optimizer, OptimizerOptions):
         return optimizer.build(optimizer.groups(model), scaled=scaled)
     made = optimizer(OptimizerOptions().groups(model))
@@ -287,21 +279,24 @@ class Clipping:
 
     def __init__(self, module: nn.Module) -> None:
         stacks = stacked_parameters(module)
-        self._main, self._alignment = (_groups(part, stacks) for part in split_alignment(module))
+        self._groups = [
+            [
+                Clipped(subset, stacked=stacked)
+                for stacked in (False, True)
+                if (subset := [p for p in parameters if (id(p) in stacks) == stacked])
+            ]
+            for parameters in split_alignment(module)
+        ]
 
     def measure(self) -> tuple[Tensor, Tensor]:
         """Norms of all gradients but alignment's networks', and of theirs."""
-        return _joint(self._main), _joint(self._alignment)
+        main, alignment = map(_joint, self._groups)
+        return main, alignment
 
     def clip(self, limit: float) -> None:
         """Shortens what is longer than ``limit``, as last measured."""
-        for group in (*self._main, *self._alignment):
+        for group in chain.from_iterable(self._groups):
             group.clip(limit)
-
-
-def _groups(parameters: Sequence[nn.Parameter], stacks: set[int]) -> list[Clipped]:
-    parts = [[p for p in parameters if (id(p) in stacks) == stacked] for stacked in (False, True)]
-    return [Clipped(part, stacked=bool(number)) for number, part in enumerate(parts) if part]
 
 
 def _joint(groups: Sequence[Clipped]) -> Tensor:

@@ -44,12 +44,12 @@ class _Once(ParticleKernel):
 
     def __init__(self, kernel: ParticleKernel) -> None:
         self._kernel = kernel
-        self._found: Interaction | None = None
+        self._result: Interaction | None = None
 
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        if self._found is None:
-            self._found = self._kernel.interact(particles, grads)
-        return self._found
+        if self._result is None:
+            self._result = self._kernel.interact(particles, grads)
+        return self._result
 
 
 @dataclass
@@ -64,14 +64,11 @@ class _Member:
 
 
 class ParticleUpdate:
-    r"""Turns gradients of particles into :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1).
+    r"""Turns gradients of particles, of a mean over N data, into :math:`-\epsilon \phi` (An et al. 2020).
 
-    Gradients are those of a mean over N data. With the prior over N it is the potential
-
-    .. math:: u(\theta) = \mathrm{mean} + \frac{|\theta|^2}{2 \sigma^2 N},
-
-    in whose scale all directions and steps are. The posterior is exp(-N u); the noise of "sgld" and "spos" samples
-    exp(-N u / T), particles without noise exp(-u / a), with a the options' repulsion over ``scale``.
+    In the scale of the potential :math:`u = \mathrm{mean} + |\theta|^2 / (2 \sigma^2 N)`: the posterior is exp(-N u),
+    the noise of "sgld" and "spos" samples exp(-N u / T), particles without noise exp(-u / a), a the repulsion over
+    ``scale``.
     """
 
     def __init__(
@@ -87,7 +84,7 @@ class ParticleUpdate:
         self._members = {name: _Member(*member) for name, member in sets.items()}
         self._scale = scale
         self._num_data = num_data
-        self._given = kernel
+        self._override = kernel
         self.diagnostics: dict[str, dict[str, float]] = {}
         """By set of particles: the :class:`probattn.particles.ParticleDiagnostics` of the last measured update."""
 
@@ -108,27 +105,19 @@ class ParticleUpdate:
 
     @torch.no_grad()
     def direct(self, step: int, *, measure: bool = False) -> None:
-        """Replaces the particles' gradients by their directions; other gradients stay.
-
-        The options' seed and ``step`` give the noise; ``measure`` fills :attr:`diagnostics` and warns of coincidence.
-        """
+        """Replaces the particles' gradients by directions, with the step's noise; ``measure`` fills diagnostics."""
         if measure:
             self.diagnostics = {}
         for number, (name, member) in enumerate(self._members.items()):
             particles, grads = member.particles.particles(), member.particles.gradients()
             kernel = _Once(self._kernel(member, (member.options.seed, step, number), particles.device))
-            grads = self._potential(member.options, particles, grads)
+            if not isinstance(prior := member.options.prior, str):  # gradients of u include it
+                grads = grads + particles.to(grads) / (prior**2 * self._num_data)
             direction = self._direction(member, kernel, particles, grads)
             if measure:
                 diagnostics = diagnose(particles, grads, kernel, self._repulsion(member.options))
                 self._measure(name, member, diagnostics, particles)
             member.particles.write(direction, member.options.step_size)
-
-    def _potential(self, options: ParticleOptions, particles: Tensor, grads: Tensor) -> Tensor:
-        """Gradients of u, its prior included."""
-        if isinstance(options.prior, str):
-            return grads
-        return grads + particles.to(grads) / (options.prior**2 * self._num_data)
 
     def _repulsion(self, options: ParticleOptions) -> float:
         """The repulsive weight in the scale of u."""
@@ -154,7 +143,9 @@ class ParticleUpdate:
             member.generator, member.kernel = torch.Generator(device=device), None
         member.generator.manual_seed(derived_seed(*entropy))
         if member.kernel is None:
-            kernel = member.options.build_kernel(member.generator) if self._given is None else self._given
+            kernel = (
+                member.options.build_kernel(member.generator) if self._override is None else self._override
+            )
             member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)
         return member.kernel
 

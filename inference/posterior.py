@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probattn.checks import check_number, check_share, optional
+from probattn.checks import check_choice, check_number, check_share, optional
 from probattn.sites.observation import ObservedNoise
 
 if TYPE_CHECKING:
@@ -25,6 +25,13 @@ SHOWN_ROWS = 10
 def linked(logits: Tensor, link: Link) -> Tensor:
     """Probabilities of logits ``[..., C]``, in single precision: one of C classes, or each of C labels by itself."""
     return logits.float().sigmoid() if link == "sigmoid" else logits.float().softmax(dim=-1)
+
+
+def link_of(owner: str, model: object) -> Link:
+    """What makes probabilities of a model's predictions, its attribute ``link``; "softmax" without one."""
+    link: Link = getattr(model, "link", "softmax")
+    check_choice(owner, "the model's attribute link", link, Link)
+    return link
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +99,7 @@ class Posterior:
     @property
     def predictive_std(self) -> Tensor:
         r"""Standard deviation of an observed number, :math:`\sqrt{\text{std}^2 + \text{noise}^2}`, ``[B, C]``."""
-        noise = self._known_noise("predictive_std")
+        noise = self._require_noise("predictive_std")
         return (self.std.square() + noise.std.to(self.logits.device).square()).sqrt()
 
     def interval(self, level: float = 0.95, *, stretch: float = 1.0) -> Tensor:
@@ -113,14 +120,14 @@ class Posterior:
         """
         check_share("Posterior.interval", "level", level, zero=False, one=False)
         check_number("Posterior.interval", "stretch", stretch, positive=True)
-        noise = self._known_noise("interval")
+        noise = self._require_noise("interval")
         centres = self.logits.cpu().double().numpy()
         ends = [_mixture_quantile(centres, noise, tail) for tail in ((1 - level) / 2, (1 + level) / 2)]
         lower, upper = (torch.from_numpy(end).to(self.logits) for end in ends)
         middle, half = (lower + upper) / 2, stretch * (upper - lower) / 2
         return torch.stack([middle - half, middle + half])
 
-    def _known_noise(self, name: str) -> ObservedNoise:
+    def _require_noise(self, name: str) -> ObservedNoise:
         if self.noise is None:
             raise ValueError(
                 f"Posterior.{name}: expected a head that predicts numbers and learns their noise "
@@ -148,14 +155,14 @@ class Posterior:
 
     def __repr__(self) -> str:
         draws, rows, *inner = self.logits.shape
-        parts = [f"{draws} draw{'s' * (draws != 1)} of {rows} row{'s' * (rows != 1)}"]
-        parts.append(
+        phrases = [f"{draws} draw{'s' * (draws != 1)} of {rows} row{'s' * (rows != 1)}"]
+        phrases.append(
             "x".join(map(str, inner)) + " numbers" if self.link == "identity" else self._link_words()
         )
         sites = self.attention or self.attention_mean
         if sites:
-            parts.append(f"maps of {len(sites)} sites" + ("" if self.attention else " (mean and spread)"))
-        return f"Posterior({', '.join(parts)})"
+            phrases.append(f"maps of {len(sites)} sites" + ("" if self.attention else " (mean and spread)"))
+        return f"Posterior({', '.join(phrases)})"
 
     def _link_words(self) -> str:
         *inner, classes = self.logits.shape[2:]
@@ -189,11 +196,11 @@ class Posterior:
         if self.link == "softmax":
             columns["entropy"] = self.entropy.flatten().tolist()
             columns["mutual_information"] = self.mutual_information.flatten().tolist()
-        places = mean.shape[:-1]
-        index: Any = pd.RangeIndex(places[0], name="row")
-        if len(places) > 1:
-            levels = ["row", *(f"position {number}" for number in range(1, len(places)))]
-            index = pd.MultiIndex.from_product([range(size) for size in places], names=levels)
+        shape = mean.shape[:-1]
+        index: Any = pd.RangeIndex(shape[0], name="row")
+        if len(shape) > 1:
+            levels = ["row", *(f"position {number}" for number in range(1, len(shape)))]
+            index = pd.MultiIndex.from_product([range(size) for size in shape], names=levels)
         return pd.DataFrame(columns, index=index)
 
     def plot(
@@ -245,9 +252,9 @@ class Posterior:
         """Mean and standard deviation of a site's map, averaged over heads, with their titles."""
         sites = self.attention or self.attention_mean
         if site is not None and site not in (sites or {}):
-            known = ", ".join(sites or {}) or "none: predict with attention='all'"
+            names = ", ".join(sites or {}) or "none: predict with attention='all'"
             raise ValueError(
-                f"Posterior.plot: expected a site of this posterior, got {site!r}; it has {known}"
+                f"Posterior.plot: expected a site of this posterior, got {site!r}; it has {names}"
             )
         if not sites:
             return []

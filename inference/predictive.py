@@ -23,18 +23,18 @@ from probattn.checks import check_batch
 from probattn.distributions.log_space_distribution import carried_log, carried_weights, exp_carrying_log
 from probattn.inference.batches import as_rows, collate_rows
 from probattn.inference.configuration import attention_sites, network_name, refuse_unwrapped
-from probattn.inference.contract import (
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.inference.guide import (
+    PREDICTION_KEY,
+    AttentionGuide,
     check_output,
     draw_apart,
     is_other_latent,
-    link_of,
     naming_contract,
     refuse_latent,
     refuse_unstarted,
 )
-from probattn.inference.ensembles.ensemble import ParticleEnsemble
-from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
-from probattn.inference.posterior import Posterior
+from probattn.inference.posterior import Posterior, link_of
 from probattn.inference.session import evaluating
 from probattn.inference.trunk import Trunk
 from probattn.sites.answers import AnsweringPosterior
@@ -194,9 +194,9 @@ def posterior_predict(
     if guide is not None:
         refuse_unstarted("posterior_predict", guide)
 
-    def predict(part: Mapping[str, Tensor], words: Sequence[int]) -> _Drawn:
+    def predict(data: Mapping[str, Tensor], words: Sequence[int]) -> _Drawn:
         inputs, keys, rows = batched_inputs(
-            "posterior_predict", prepared_batch(network, part), batch_keys, label_name
+            "posterior_predict", prepared_batch(network, data), batch_keys, label_name
         )
         chunk = chunk_size or preferred or rows_per_pass(device_of(inputs)) // rows or 1
         chunk = chunk if guide is None else 1
@@ -217,8 +217,8 @@ def posterior_predict(
     if isinstance(batch, Mapping | Tensor):
         check_batch("posterior_predict", batch)
         return Posterior(*predict(cast(Mapping[str, Tensor], batch), words), link, noise)
-    parts = enumerate(batches_of("posterior_predict", batch))
-    return Posterior(*_together([predict(part, (*words, number)) for number, part in parts]), link, noise)
+    batches = enumerate(batches_of("posterior_predict", batch))
+    return Posterior(*_together([predict(data, (*words, number)) for number, data in batches]), link, noise)
 
 
 _Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]
@@ -232,9 +232,9 @@ def batches_of(owner: str, data: Any) -> Iterator[Mapping[str, Tensor]]:
         data = DataLoader(
             as_rows(data, owner), BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator()
         )
-    for part in data:
-        check_batch(owner, part)
-        yield part
+    for batch in data:
+        check_batch(owner, batch)
+        yield batch
 
 
 def moved_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -261,19 +261,21 @@ def _together(drawn: Sequence[_Drawn]) -> _Drawn:
     return logits, joined_maps(draws, 1), joined_maps(means, 0), joined_maps(spreads, 0)
 
 
-def joined_maps(parts: Sequence[dict[str, Tensor] | None], dim: int) -> dict[str, Tensor] | None:
+def joined_maps(maps: Sequence[dict[str, Tensor] | None], dim: int) -> dict[str, Tensor] | None:
     """Maps by site behind one another; None where there are none."""
-    given = [part for part in parts if part is not None]
-    return {name: joined([part[name] for part in given], dim, 0.0) for name in given[0]} if given else None
+    present = [item for item in maps if item is not None]
+    return (
+        {name: joined([item[name] for item in present], dim, 0.0) for name in present[0]} if present else None
+    )
 
 
-def joined(parts: Sequence[Tensor], dim: int, fill: float) -> Tensor:
+def joined(tensors: Sequence[Tensor], dim: int, fill: float) -> Tensor:
     """Tensors behind one another, shorter ones filled up."""
-    sizes = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    sizes = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
     filled = []
-    for part in parts:
-        whole = part.new_full([*sizes[:dim], part.shape[dim], *sizes[dim + 1 :]], fill)
-        whole[tuple(slice(int(size)) for size in part.shape)] = part
+    for tensor in tensors:
+        whole = tensor.new_full([*sizes[:dim], tensor.shape[dim], *sizes[dim + 1 :]], fill)
+        whole[tuple(slice(int(size)) for size in tensor.shape)] = tensor
         filled.append(whole)
     return torch.cat(filled, dim=dim)
 
@@ -282,7 +284,7 @@ def joined(parts: Sequence[Tensor], dim: int, fill: float) -> Tensor:
 class AttentionDraws:
     """Gathers attention weights of wanted sites over passes, as draws, or ``streaming`` as running moments."""
 
-    wanted: Literal["all"] | Sequence[str] | None
+    sites: Literal["all"] | Sequence[str] | None
     streaming: bool
     draws: dict[str, list[Tensor]] = field(default_factory=dict)
     moments: dict[str, tuple[int, Tensor, Tensor]] = field(default_factory=dict)
@@ -291,7 +293,7 @@ class AttentionDraws:
     def add(self, name: str, posterior: SitePosterior, value: Tensor, draws: int) -> None:
         """Takes over a site's drawn values of one pass, ``draws`` of them folded into the batch."""
         self.seen.add(name)
-        if self.wanted is None or (self.wanted != "all" and name not in self.wanted):
+        if self.sites is None or (self.sites != "all" and name not in self.sites):
             return
         weights = carried_weights(value, posterior.mask)
         weights = posterior.weights(carried_log(value)) if weights is None else weights
@@ -303,21 +305,19 @@ class AttentionDraws:
 
     def check(self) -> None:
         """Raises ``ValueError`` unless the passes so far met the wanted sites."""
-        if self.wanted == "all" and not self.seen:
+        if self.sites == "all" and not self.seen:
             raise ValueError("posterior_predict: the model has no attention site; convert the network first")
-        for name in () if self.wanted is None or self.wanted == "all" else self.wanted:
+        for name in () if self.sites is None or self.sites == "all" else self.sites:
             if name not in self.seen:
                 names = ", ".join(sorted(self.seen)) or "none: convert the network first"
                 raise ValueError(f"posterior_predict: no attention site {name!r}; the model has {names}")
 
     def results(self) -> tuple[dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]:
         """Draws, means and standard deviations by site; None for what is not kept."""
-        if self.wanted is None:
+        if self.sites is None:
             return None, None, None
         values = self.moments if self.streaming else self.draws
-        order = (
-            list(values) if self.wanted == "all" else list(self.wanted)
-        )  # that of the pass, or the requested one
+        order = list(values if self.sites == "all" else self.sites)  # that of the pass, or the requested one
         if not self.streaming:
             return {name: torch.cat(self.draws[name]) for name in order}, None, None
         moments = {name: self.moments[name] for name in order}
@@ -354,25 +354,25 @@ class _Folding:
         guide = _PredictionGuide(model, self.collector, self.others)
         shares = len(seeds) > 1 and self.others is None
         trunk = Trunk(model if shares else None, self.inputs, self.keys, self.rows)
-        parts: list[Tensor] = []
+        outputs: list[Tensor] = []
         with (
             naming_contract("posterior_predict", model, self.inputs),
             trunk.once(min(self.chunk, len(seeds))),
         ):
             for start in range(0, len(seeds), self.chunk):
-                part = seeds[start : start + self.chunk]
-                mirrored = [self.antithetic and bool(draw % 2) for draw in range(start, start + len(part))]
-                guide.begin(part, device_of(self.inputs), mirrored)
+                chunk = seeds[start : start + self.chunk]
+                mirrored = [self.antithetic and bool(draw % 2) for draw in range(start, start + len(chunk))]
+                guide.begin(chunk, device_of(self.inputs), mirrored)
                 folded = {
-                    name: value.repeat(len(part), *[1] * (value.dim() - 1)) if name in self.keys else value
+                    name: value.repeat(len(chunk), *[1] * (value.dim() - 1)) if name in self.keys else value
                     for name, value in self.inputs.items()
                 }
-                with guide, trunk.folded(len(part)):
+                with guide, trunk.folded(len(chunk)):
                     output = model(folded)
-                check_output("posterior_predict", output, len(part) * self.rows)
-                parts.append(output.unflatten(0, (len(part), self.rows)))
+                check_output("posterior_predict", output, len(chunk) * self.rows)
+                outputs.append(output.unflatten(0, (len(chunk), self.rows)))
                 self.collector.check()
-        logits = torch.cat(parts)
+        logits = torch.cat(outputs)
         if len(seeds) > 1 and not self.collector.seen:
             _refuse_equal(model, logits)
         return logits
@@ -394,12 +394,12 @@ def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Seque
     if not attention_sites(ensemble):
         folding.collector.check()
         return ensemble.outputs(folding.inputs)
-    parts: list[Tensor] = []
+    outputs: list[Tensor] = []
     stacks = ensemble.stacks()
     for index in range(ensemble.num_particles):
         rows = {name: stack[index] for name, stack in stacks.items()}
-        parts.append(folding.logits(partial(ensemble.call, rows), [_seed((s, index), 0) for s in seeds]))
-    return torch.cat(parts)
+        outputs.append(folding.logits(partial(ensemble.call, rows), [_seed((s, index), 0) for s in seeds]))
+    return torch.cat(outputs)
 
 
 def rows_per_pass(device: torch.device) -> int:
@@ -413,7 +413,7 @@ class _PredictionGuide(AttentionGuide):
     def __init__(self, model: Model, collector: AttentionDraws, others: AttentionGuide | None = None) -> None:
         super().__init__(model)
         self.collector, self._others = collector, others
-        self.takes_outputs = collector.wanted is None
+        self.takes_outputs = collector.sites is None
         self._shared, self._scratch = SharedUpward(), Scratch()
         self._met: set[str] = set()
 
@@ -421,7 +421,7 @@ class _PredictionGuide(AttentionGuide):
         """Prepares the next pass, of a draw for each seed."""
         self.noise = SeededNoise(seeds, device, mirrored)
         self._apart = (seeds[0], device)
-        self.graph_pass = GraphPass(with_kl=False) if self.collector.wanted is None else None
+        self.graph_pass = GraphPass(with_kl=False) if self.collector.sites is None else None
         self._met.clear()
         self.trace.nodes.clear()
 
@@ -507,10 +507,10 @@ def device_of(inputs: Mapping[str, Tensor]) -> torch.device:
 
 def seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:
     """A seed as a tuple of integers, which differs wherever seeds do."""
-    parts = [seed] if isinstance(seed, SupportsIndex) else seed
-    if not isinstance(parts, Iterable) or not all(isinstance(part, SupportsIndex) for part in parts):
+    words = [seed] if isinstance(seed, SupportsIndex) else seed
+    if not isinstance(words, Iterable) or not all(isinstance(word, SupportsIndex) for word in words):
         raise TypeError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
-    entropy = [operator.index(part) for part in parts]
+    entropy = [operator.index(word) for word in words]
     if min(entropy, default=0) < 0:
         raise ValueError(f"posterior_predict: expected a seed >= 0, or a sequence of them, got {seed!r}")
     return seed_integers(entropy)

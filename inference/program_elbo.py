@@ -29,11 +29,7 @@ ESTIMATORS = (Trace_ELBO, TraceGraph_ELBO, TraceEnum_ELBO)
 
 
 class ProgramELBOModule(AttentionELBOModule):
-    """A model, a guide of its own and one of Pyro's estimators as one module; ``forward`` gives the loss parts.
-
-    They are the loss with the estimator's gradient, the expected log-likelihood of what is observed, factors, and as KL
-    what is left of the loss; from draws both are estimates.
-    """
+    """A model, its guide and one of Pyro's estimators; the KL is what likelihood and factors leave of its loss."""
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], elbo: ELBO) -> None:
         if not isinstance(elbo, ESTIMATORS):
@@ -51,7 +47,7 @@ class ProgramELBOModule(AttentionELBOModule):
             loss = differentiable_loss(self.elbo, model_trace, guide_trace)
             # Where there are no such sites, they are numbers of the CPU.
             likelihood, factors = (
-                term.to(loss.device) for term in expected_observations(model_trace, guide_trace)
+                _expectation(guide_trace, sites).to(loss.device) for sites in _observed(model_trace)
             )
             kl = loss.detach() + likelihood + factors
             size = data_size(model_trace)
@@ -73,19 +69,15 @@ def differentiable_loss(elbo: ELBO, model_trace: Trace, guide_trace: Trace) -> T
     return surrogate - surrogate.detach() + value.detach()
 
 
-def expected_observations(model_trace: Trace, guide_trace: Trace) -> tuple[Tensor, Tensor]:
-    """Log density of the observed sites and the sum of factors, undivided and without gradient.
-
-    Where the guide enumerates, they are expectations under it; otherwise those of the draw.
-    """
-    sites = [site for site in model_trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
-    parts = [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
-    with torch.no_grad():
-        terms = [_expectation(guide_trace, part) for part in parts]
-    return terms[0], terms[1]
+def _observed(trace: Trace) -> list[list[dict[str, Any]]]:
+    """Observed sites without factors, and factors."""
+    sites = [site for site in trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
+    return [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
 
 
+@torch.no_grad()
 def _expectation(guide_trace: Trace, sites: list[dict[str, Any]]) -> Tensor:
+    """Sum of log densities, undivided: the expectation where the guide enumerates, otherwise that of the draw."""
     if not any("packed" in site for site in sites):
         return torch.as_tensor(sum((site["log_prob_sum"] for site in sites), 0.0)).detach()
     symbols = guide_trace.plate_to_symbol

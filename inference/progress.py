@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -16,14 +15,12 @@ from probattn.inference.session import evaluating, preserved_random_state
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from probattn.inference.bars import TrainingBar
-
 Observe = Callable[[int, nn.Module], None]
 """Called with the number of updates done and the model."""
 
 
 class TrainingProgress:
-    """A bar on the error stream, title, step and time left first.
+    """A bar on the error stream, title, step and time left first, with words under it that wrap in narrow terminals.
 
     Nothing is shown where that is no terminal, and where rich (extra ``cli``) is not installed.
     """
@@ -37,27 +34,50 @@ class TrainingProgress:
         shown: bool = True,
         console: Console | None = None,
     ) -> None:
-        self._bar: TrainingBar | None = None
-        if shown and find_spec("rich"):
-            from probattn.inference.bars import TrainingBar
-
-            self._bar = TrainingBar(title, total=total, done=done, console=console)
+        self._bar = _bar(console) if shown and find_spec("rich") else None
+        if self._bar is not None:
+            self._task = self._bar.add_task(title, total=total, completed=done)
 
     def show(self, step: int, words: Callable[[], str]) -> None:
         """Shows a completed step and a text about it, which is not computed in silence."""
         if self._bar is not None:
-            self._bar.show(step, words)
+            self._bar.words = words()
+            self._bar.update(self._task, completed=step)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _bar(console: Console | None) -> Any:
+    """A bar of rich; None where the console is no terminal: several releases end even an idle bar with a line."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class TimeLeft(TimeRemainingColumn):
+        def render(
+            self, task: Task
+        ) -> Text:  # "done" also of a training that was complete when it was resumed
+            return Text("done") if task.completed == task.total else super().render(task) + Text(" left")
+
+    class Bar(Progress):
+        words = ""
+
+        def get_renderables(self) -> Iterable[Any]:
+            yield self.make_tasks_table(self.tasks)
+            yield Text(self.words)
+
+    console = Console(stderr=True) if console is None else console
+    if not console.is_terminal:
+        return None
+    title = TextColumn("{task.description}", markup=False)
+    return Bar(title, MofNCompleteColumn(), TimeLeft(), BarColumn(bar_width=None), console=console)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -74,10 +73,7 @@ class RecordWriter:
             raise explain_os_error(error, f"writing the records {self.path}") from error
 
     def sync(self) -> None:
-        """Forces the lines onto the disk; a checkpoint does so before it counts as complete.
-
-        Raises ``OSError`` too where the file under this name is another one: the rest of the run would be missing.
-        """
+        """Forces the lines onto the disk; ``OSError`` too where another file has this name by now."""
         try:
             opened = os.fstat(self._file.fileno())
             os.fsync(self._file.fileno())
@@ -97,9 +93,7 @@ class RecordWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

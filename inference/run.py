@@ -9,18 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from probattn.inference.checkpoint import flatten
+from probattn.inference.checkpoint import Resume, RunStorage, flatten
 from probattn.inference.options import RunOptions, StoppingState
 from probattn.inference.progress import TrainingProgress, observe_step
 from probattn.inference.records import Record
-from probattn.inference.storage import Resume, RunStorage
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -70,10 +69,7 @@ class Training(ABC):
 
     @abstractmethod
     def update(self, step: int, rescue: Callable[[], Path | None]) -> None:
-        """Makes the update that follows ``step`` completed ones.
-
-        ``rescue`` keeps the state before it, if that is still whole, and gives the newest checkpoint.
-        """
+        """Makes the update after ``step`` completed ones; ``rescue`` saves a state before it that is whole."""
 
     @abstractmethod
     def words(self) -> str:
@@ -88,12 +84,12 @@ class Training(ABC):
         """Plain values and parts of a checkpoint after ``step`` updates."""
 
     @abstractmethod
-    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Takes over what :meth:`state` returned."""
 
-    def load_weights(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Takes over the weights among ``parts``."""
-        self.model.load_state_dict(parts["model"])
+    def load_weights(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes over the weights among ``tensors``."""
+        self.model.load_state_dict(tensors["model"])
 
     def finish(self) -> None:
         """Leaves the model ready for use."""
@@ -119,7 +115,7 @@ class Run:
         checkpoint = None if self._storage is None else self._storage.open(resume, self._configuration)
         try:
             if checkpoint is not None:
-                self._training.load_state(checkpoint.state, checkpoint.parts)
+                self._training.load_state(checkpoint.state, checkpoint.tensors)
                 self._step = checkpoint.step
                 self._earlier_seconds = checkpoint.state["seconds"]
                 self._stopping = StoppingState(**checkpoint.state["early_stopping"])
@@ -128,7 +124,11 @@ class Run:
             if checkpoint is None:
                 self._report()
                 self._observe()
-            with self._progress() as progress, Interruption() as interruption:
+            shown = self._options.progress and self._accelerator.is_main_process
+            bar = TrainingProgress(
+                total=self._training.total, done=self._step, title=self._options.title, shown=shown
+            )
+            with bar as progress, Interruption() as interruption:
                 self._update_until_the_end(progress, interruption)
         finally:
             if self._storage is not None:
@@ -159,8 +159,10 @@ class Run:
         if self._storage is None:
             if improved:
                 self._best_weights = self._weights()
-        elif improved or self._finished() or self._due():
-            self._save()
+        else:
+            every = self._options.checkpoint_every or self._training.steps_per_epoch
+            if improved or self._finished() or self._step % every == 0:
+                self._save()
 
     def _report(self) -> bool:
         """Publishes what is due; whether early stopping's metric is the best so far."""
@@ -202,9 +204,6 @@ class Run:
             device, last = self._accelerator.device, self._step > 0 and self._finished()
             observe_step(self._options.observers, self._step, self._training.model, device, last=last)
 
-    def _due(self) -> bool:
-        return self._step % (self._options.checkpoint_every or self._training.steps_per_epoch) == 0
-
     def _finished(self) -> bool:
         return self._step >= self._training.total or self._stopped_early()
 
@@ -223,7 +222,7 @@ class Run:
         """Leaves the model with the weights to keep, ready for use."""
         best = self._stopping.best_step
         if best is not None and best != self._step:
-            weights = self._best_weights if self._storage is None else self._storage.store.load(best).parts
+            weights = self._best_weights if self._storage is None else self._storage.store.load(best).tensors
             assert weights is not None
             self._training.load_weights(weights)
         self._training.finish()
@@ -238,7 +237,7 @@ class Run:
 
     def _save(self) -> None:
         assert self._storage is not None
-        plain, parts = self._training.state(self._step)
+        plain, tensors = self._training.state(self._step)
         state = {
             "step": self._step,
             **plain,
@@ -247,24 +246,16 @@ class Run:
             "configuration": self._configuration,
         }
         best = self._stopping.best_step
-        self._storage.save(self._step, state, parts, protect=() if best is None else (best,))
+        self._storage.save(self._step, state, tensors, protect=() if best is None else (best,))
 
     def _weights(self) -> dict[str, Any]:
         """A copy of the weights, on the CPU, that later updates leave alone."""
-        _, parts = self._training.state(self._step)
+        _, tensors = self._training.state(self._step)
         return {
-            name: {key: value.detach().to("cpu", copy=True) for key, value in part.items()}
-            for name, part in parts.items()
+            name: {key: value.detach().to("cpu", copy=True) for key, value in state.items()}
+            for name, state in tensors.items()
             if name in ("model", "guide")
         }
-
-    def _progress(self) -> TrainingProgress:
-        return TrainingProgress(
-            total=self._training.total,
-            done=self._step,
-            title=self._options.title,
-            shown=self._options.progress and self._accelerator.is_main_process,
-        )
 
     def _seconds(self) -> float:
         return self._earlier_seconds + time.monotonic() - self._started
@@ -284,11 +275,7 @@ class Run:
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A signal ended a training after a whole update.
-
-    Attributes:
-        number: of the signal.
-    """
+    """A signal, of this number, ended a training after a whole update."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -296,10 +283,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Lets SIGINT and SIGTERM wait for the end of an update; a second one does what it does outside.
-
-    Handlers can be set in the main thread alone; a signal that is ignored, or not handled by Python, stays so.
-    """
+    """Lets SIGINT and SIGTERM wait for an update's end, in the main thread; a second one does not wait."""
 
     def __init__(self) -> None:
         self.came = 0
@@ -318,9 +302,7 @@ class Interruption:
         self.came = number
         self._restore()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _restore(self) -> None:

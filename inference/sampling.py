@@ -1,7 +1,9 @@
-"""Plain passes that draw: a network's forward, pipelines and generation under sampled attention."""
+"""Plain passes that draw (a network's forward, pipelines, generation), and generated texts with their uncertainty."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,8 @@ from torch import Tensor, nn
 
 from probattn.checks import check_integer
 from probattn.inference.configuration import attention_sites, network_name
+from probattn.inference.predictive import rows_per_pass
+from probattn.inference.session import evaluating
 from probattn.sites.noise import PlacedNoise, hashed
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
@@ -195,8 +199,12 @@ class _Sampler(Messenger):
             if self._draws > 1:
                 self._refuse_unrepeatable(kwargs)
                 inputs, kwargs = self._repeated(inputs), self._repeated(kwargs)
-            given = [inputs, *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")), *kwargs.values()]
-            first = next((item for item in given if isinstance(item, Tensor) and item.dim() > 0), None)
+            candidates = [
+                inputs,
+                *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")),
+                *kwargs.values(),
+            ]
+            first = next((item for item in candidates if isinstance(item, Tensor) and item.dim() > 0), None)
             self._prompts = self._draws if first is None else len(first)
             self._generations += 1
             try:
@@ -214,3 +222,145 @@ class _Sampler(Messenger):
                     f"sampling: expected no {name} in a generation of {self._draws} draws, which cannot be repeated; "
                     "leave it out or use draws=1"
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    r"""Generated sequences, and what draws of the attention say of them.
+
+    With :math:`p_s(y_t \mid y_{<t}, x)` the probability of a token under draw s of P, and its predictive distribution
+    :math:`\bar p = \frac 1P \sum_s p_s`, the uncertainties are those of Malinin and Gales (2021), section 3:
+
+    .. math:: \mathrm H[\bar p], \quad \mathrm I = \mathrm H[\bar p] - \tfrac 1P \textstyle\sum_s \mathrm H[p_s], \quad
+        \text{score} = \log \tfrac 1P \textstyle\sum_s \prod_t p_s(y_t \mid y_{<t}, x)
+
+    Attributes:
+        sequences: token numbers as ``generate`` returns them, int64 ``[N, L]``; N is prompts times returned sequences.
+        tokens: the generated ones among them, ``[N, T]``.
+        mask: bool ``[N, T]``, False after a sequence's end.
+        log_probabilities: :math:`\log \bar p` of each generated token, ``[N, T]``, nats; 0 after the end.
+        entropy: ``[N, T]``, nats; 0 after the end.
+        mutual_information: ``[N, T]``, nats; 0 after the end.
+        scores: log-probability of each sequence, ``[N]``, nats.
+    """
+
+    sequences: Tensor
+    tokens: Tensor
+    mask: Tensor
+    log_probabilities: Tensor
+    entropy: Tensor
+    mutual_information: Tensor
+    scores: Tensor
+
+    def __repr__(self) -> str:
+        rows, tokens = self.tokens.shape
+        return f"Generation({rows} sequences of up to {tokens} tokens)"
+
+
+def generate_with_uncertainty(
+    net: Any, inputs: Mapping[str, Tensor], *, draws: int = 20, seed: int = 0, **options: Any
+) -> Generation:
+    """Generates as the network does at its posterior mean, then scores every token under draws of the attention.
+
+    The text is that of ``net.generate(**inputs, **options)``: greedy, sampled or from beams. Each draw then reads it
+    whole, as decoding under :func:`probattn.sampling` would have.
+
+    Args:
+        net: a converted network that generates: decoder alone, or encoder and decoder.
+        inputs: what ``generate`` takes, ``input_ids`` and ``attention_mask`` (or an encoder's other inputs).
+        draws: P, >= 1.
+        seed: non-negative integer.
+        **options: for ``generate``, such as ``max_new_tokens`` and ``num_beams``.
+
+    Returns:
+        Sequences, and entropy, mutual information and log-probability of each token.
+
+    Raises:
+        TypeError: the network does not generate.
+        ValueError: a network without attention sites, a number out of its range, or options that are not for here.
+
+    Example:
+        >>> import probattn
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> from probattn.models import convert
+        >>> config = GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, bos_token_id=1, eos_token_id=2)
+        >>> net = convert(GPT2LMHeadModel(config), probattn.BayesianAttention()).eval()
+        >>> prompt = {"input_ids": torch.tensor([[3, 4, 5]]), "attention_mask": torch.ones(1, 3).long()}
+        >>> out = generate_with_uncertainty(net, prompt, draws=3, max_new_tokens=4, min_new_tokens=4, pad_token_id=0)
+        >>> out.entropy.shape, bool((out.mutual_information >= -1e-6).all())
+        (torch.Size([1, 4]), True)
+    """
+    check_integer("generate_with_uncertainty", "draws", draws, minimum=1)
+    check_integer("generate_with_uncertainty", "seed", seed, minimum=0)
+    if not callable(getattr(net, "generate", None)):
+        raise TypeError(
+            f"generate_with_uncertainty: expected a network that generates, got {type(net).__name__}; load it with "
+            "AutoModelForCausalLM or AutoModelForSeq2SeqLM"
+        )
+    with evaluating(net):
+        answer = net.generate(**inputs, **(options | {"return_dict_in_generate": True}))
+        sequences: Tensor = answer.sequences
+        arguments, target = _teacher_forced(net, inputs, sequences)
+        mask = until_the_end(net, target, options)
+        mean = expected_entropy = torch.zeros((), device=target.device)
+        log_probabilities = []
+        chunk = max(1, rows_per_pass(target.device) // len(target))
+        for first in range(0, draws, chunk):
+            count = min(chunk, draws - first)
+            with folded_draws(net, seed, count, first):
+                logits = net(**arguments, use_cache=False).logits
+            for item in logits.unflatten(0, (count, -1)):
+                scores = item[:, -1 - target.shape[1] : -1] if _continues(net) else item
+                log_p = scores.float().log_softmax(dim=-1)
+                p = log_p.exp()
+                mean, expected_entropy = mean + p, expected_entropy + torch.special.entr(p).sum(dim=-1)
+                log_probabilities.append(log_p.gather(-1, target[..., None])[..., 0])
+    entropy = torch.special.entr(mean / draws).sum(dim=-1)
+    drawn = torch.stack(log_probabilities).where(mask, 0.0)  # [P, N, T]
+    return Generation(
+        sequences,
+        target,
+        mask,
+        (drawn.logsumexp(dim=0) - math.log(draws)).where(mask, 0.0),
+        entropy.where(mask, 0.0),
+        (entropy - expected_entropy / draws).clamp_min(0).where(mask, 0.0),
+        drawn.sum(dim=-1).logsumexp(dim=0) - math.log(draws),
+    )
+
+
+def _continues(net: Any) -> bool:
+    return not net.config.is_encoder_decoder
+
+
+def _teacher_forced(
+    net: Any, inputs: Mapping[str, Tensor], sequences: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Inputs of a pass over whole sequences, and the generated tokens ``[N, T]`` that it is to predict."""
+    prompts = next(iter(inputs.values()))
+    repeats = len(sequences) // len(prompts)
+    repeated = {name: value.repeat_interleave(repeats, dim=0) for name, value in inputs.items()}
+    if not _continues(net):
+        return repeated | {"decoder_input_ids": sequences[:, :-1]}, sequences[:, 1:]
+    ids = inputs.get("input_ids")
+    if ids is None:
+        raise ValueError(
+            f"generate_with_uncertainty: expected input_ids among the inputs, got {', '.join(inputs)}"
+        )
+    target = sequences[:, ids.shape[1] :]
+    mask = repeated.get("attention_mask", torch.ones_like(repeated["input_ids"]))
+    mask = torch.cat([mask, mask.new_ones(target.shape)], dim=1)
+    arguments = repeated | {"input_ids": sequences, "attention_mask": mask}
+    # As generate counts them, without the padding.
+    if "position_ids" in inspect.signature(net.forward).parameters:
+        arguments["position_ids"] = (mask.long().cumsum(dim=1) - 1).clamp_min(0)
+    return arguments, target
+
+
+def until_the_end(net: Any, target: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """True up to the first token that ends a sequence, that one included."""
+    configured = getattr(options.get("generation_config"), "eos_token_id", net.generation_config.eos_token_id)
+    ends = options.get("eos_token_id", configured)
+    if ends is None:
+        return torch.ones_like(target, dtype=torch.bool)
+    last = torch.isin(target, torch.as_tensor(ends, device=target.device)).long()
+    return last.cumsum(dim=1) - last == 0

@@ -48,13 +48,9 @@ def accelerator_session(
     folder: Path | None = None,
     find_unused_parameters: bool = False,
 ) -> Iterator[Accelerator]:
-    """An accelerator of its own, independent of others in this process.
-
-    accelerate keeps device, precision and gradient state in process-wide singletons: a second accelerator of another
-    precision is refused, and a first one's settings pass silently to the next. Theirs are put aside and put back.
-    """
+    """An accelerator of its own: accelerate's process-wide settings of others are put aside and put back."""
     with _SESSION.changed() as changes:
-        changes.enter_context(_own_accelerate_state())
+        changes.enter_context(_fresh_accelerate_state())
         accelerator = Accelerator(
             mixed_precision=precision,
             cpu=cpu,
@@ -77,7 +73,7 @@ def accelerator_session(
 
 
 @contextmanager
-def _own_accelerate_state() -> Iterator[None]:
+def _fresh_accelerate_state() -> Iterator[None]:
     singletons = (AcceleratorState, GradientState, PartialState)
     before = [dict(singleton._shared_state) for singleton in singletons]
     for singleton in singletons:
@@ -105,10 +101,7 @@ def seed_generators(*seed: int) -> None:
 
 
 def derived_seed(*entropy: int) -> int:
-    """A seed of 63 bits from integers >= 0; as many others give an unrelated one.
-
-    Zeros at the end of up to four integers add nothing: (5) and (5, 0) give the same.
-    """
+    """A seed of 63 bits from integers >= 0, unrelated to others of as many; zeros at the end add nothing."""
     state = np.random.SeedSequence(seed_integers(entropy)).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 

@@ -47,8 +47,8 @@ class Source(ABC):
         """The updates that follow ``step`` completed ones, up to ``total``."""
 
     @abstractmethod
-    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
-        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+    def evaluation(self, seed: tuple[int, ...], limit: int | None) -> Iterator[tuple[Any, int]]:
+        """This rank's batches of one pass in order, or the first ``limit``, with their numbers of rows."""
 
     def total(self, steps: int | None, epochs: int | None) -> int:
         """Updates of a run that was asked for in either way."""
@@ -66,30 +66,21 @@ class Source(ABC):
         length = self.steps_per_epoch
         return float(self.position(step)[0]) if length is None else round(step / length, 6)
 
-    def _order(self, rows: int) -> DataOrder:
-        """Rows in order, cut into the steps of this run."""
-        options = self.options
-        return DataOrder(
-            rows,
-            batch_size=options.batch_size,
-            accumulation=options.accumulation,
-            num_processes=self.num_processes,
-            shuffle=False,
-        )
+    def _order(self, rows: int, **order: Any) -> DataOrder:
+        """Rows cut into the steps of this run, in order unless ``order`` says another."""
+        options, order = self.options, {"shuffle": False} | order
+        sizes = options.batch_size, options.accumulation, self.num_processes
+        return DataOrder(rows, *sizes, **order)
 
 
-class RowSource(Source):
+class _RowSource(Source):
     """Batches of a data set that is read by row, in the order of :class:`DataOrder`."""
 
     @cached_property
     def order(self) -> DataOrder:
-        """The order of the rows."""
         options = self.options
-        return DataOrder(
+        return self._order(
             len(self.data),
-            batch_size=options.batch_size,
-            accumulation=options.accumulation,
-            num_processes=self.num_processes,
             seed=options.seed,
             shuffle=options.shuffle,
             drop_last=options.drop_last,
@@ -99,22 +90,18 @@ class RowSource(Source):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Updates in a pass over the data."""
         return self.order.steps_per_epoch
 
     def configuration(self) -> dict[str, Any]:
-        """Settings that a resumed run must share."""
         return self.order.configuration()
 
     def position(self, step: int) -> tuple[int, int]:
-        """Epoch and step within it of the update that follows ``step`` completed ones."""
         return self.order.position(step)
 
     def restore(self, step: int, epoch: int, index: int) -> None:
-        """Nothing: the position follows from the step."""
+        """The position follows from the step."""
 
     def steps(self, step: int, total: int) -> Iterator[Step]:
-        """The updates that follow ``step`` completed ones, up to ``total``."""
         while step < total:
             epoch, _ = self.order.position(step)
             steps = list(self.order.epoch_shares(step, self.rank))[: total - step]
@@ -124,11 +111,10 @@ class RowSource(Source):
                 yield [share.weight for share in shares], itertools.islice(batches, len(shares))
             step += len(steps)
 
-    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
-        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+    def evaluation(self, seed: tuple[int, ...], limit: int | None) -> Iterator[tuple[Any, int]]:
         rows, size = list(range(self.rank, len(self.data), self.num_processes)), self.options.batch_size
-        parts = [rows[first : first + size] for first in range(0, len(rows), size)][:most]
-        return zip(self._load(parts, seed), map(len, parts), strict=True)
+        batches = [rows[first : first + size] for first in range(0, len(rows), size)][:limit]
+        return zip(self._load(batches, seed), map(len, batches), strict=True)
 
     def _load(self, batches: list[list[int]], seed: tuple[int, ...]) -> DataLoader[Any]:
         options = self.options
@@ -137,13 +123,10 @@ class RowSource(Source):
         )
 
 
-class StreamSource(Source):
-    """Batches of a stream, in the stream's own order.
+class _StreamSource(Source):
+    """Batches of a stream in its own order, of which every rank reads all rows and takes its share of each step.
 
-    Every rank reads all rows and takes its share of each step, as if they were a data set with ``shuffle=False``. Where
-    the stream ends, the last step takes what is left and the next epoch begins; a stream that has ``set_epoch``
-    (those of datasets, which then shuffle anew) is told its number. A resumed run reads the rows of its epoch again up
-    to its place.
+    The last step takes what is left; ``set_epoch`` is told the epoch's number, and a resumed run reads up to its place.
     """
 
     def __init__(self, data: Any, options: RunOptions, rank: int, num_processes: int) -> None:
@@ -152,7 +135,6 @@ class StreamSource(Source):
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Updates in a pass over the data; None for a stream that does not say its length."""
         try:
             rows = len(self.data)
         except TypeError:
@@ -161,7 +143,7 @@ class StreamSource(Source):
         return full + (1 if rest and not self.options.drop_last else 0)
 
     def configuration(self) -> dict[str, Any]:
-        """Settings that a resumed run must share; a stream's own cannot be compared."""
+        """A stream's own order cannot be compared."""
         order = self._order(1).configuration()
         return (
             {"stream": True}
@@ -174,14 +156,13 @@ class StreamSource(Source):
         return self._epoch, step - self._start
 
     def restore(self, step: int, epoch: int, index: int) -> None:
-        """Takes over the position in a checkpoint."""
         self._epoch, self._start = epoch, step - index
 
     def steps(self, step: int, total: int) -> Iterator[Step]:
-        """The updates that follow ``step`` completed ones, up to ``total``."""
         size, collate = self._order(1).rows_per_step, self.options.collate or default_collate
         while step < total:
-            self._begin_epoch()
+            if hasattr(self.data, "set_epoch"):
+                self.data.set_epoch(self._epoch)
             stream = iter(self.data)
             with preserved_random_state(torch.device("cpu")):
                 for _ in itertools.islice(stream, (step - self._start) * size):
@@ -200,19 +181,14 @@ class StreamSource(Source):
                     )
                 self._epoch, self._start = self._epoch + 1, step
 
-    def evaluation(self, seed: tuple[int, ...], most: int | None) -> Iterator[tuple[Any, int]]:
-        """This rank's batches of one pass in order, or the first ``most``, with their numbers of rows."""
+    def evaluation(self, seed: tuple[int, ...], limit: int | None) -> Iterator[tuple[Any, int]]:
         collate = self.options.collate or default_collate
         stream = itertools.islice(self.data, self.rank, None, self.num_processes)
-        for _ in itertools.count() if most is None else range(most):
+        for _ in itertools.count() if limit is None else range(limit):
             rows = list(itertools.islice(stream, self.options.batch_size))
             if not rows:
                 return
             yield collate(rows), len(rows)
-
-    def _begin_epoch(self) -> None:
-        if hasattr(self.data, "set_epoch"):
-            self.data.set_epoch(self._epoch)
 
 
 def _collated(rows: list[Any], shares: list[Share], collate: Any) -> Iterator[Any]:
@@ -228,12 +204,7 @@ def is_stream(data: Any) -> bool:
 
 
 def check_data(data: Any, what: str, options: RunOptions) -> Any:
-    """``data``, or a mapping's rows, once it is sure that it can be read; ``what`` names it in messages.
-
-    Raises:
-        TypeError: it is a ``DataLoader``, an iterator, or no data.
-        ValueError: it is empty, or a stream with options that need rows.
-    """
+    """``data``, or a mapping's rows, if it can be read with these options; ``what`` names it in errors."""
     if not is_stream(data):
         return as_rows(data, what)
     if iter(data) is data:
@@ -256,5 +227,5 @@ def check_data(data: Any, what: str, options: RunOptions) -> Any:
 
 def source_of(data: Any, options: RunOptions, rank: int, num_processes: int) -> Source:
     """The source of the batches of checked data."""
-    kind = StreamSource if is_stream(data) else RowSource
+    kind = _StreamSource if is_stream(data) else _RowSource
     return kind(data, options, rank, num_processes)

@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from pyro.infer import ELBO
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from probattn.inference.configuration import (
     kl_reduction_label,
@@ -24,21 +23,15 @@ from probattn.inference.configuration import (
     options_configuration,
 )
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
-from probattn.inference.ensembles.objective import EnsembleObjective
+from probattn.inference.ensembles.particles import EnsembleObjective
 from probattn.inference.loop import (
-    Explosion,
     Meter,
-    NonFiniteError,
     NonFiniteThrough,
+    StepCheck,
     StepTerms,
     accumulate_gradients,
-    describe_failure,
     evaluate,
-    kl_explosion,
     mean_diagnostics,
-    unhealthy_gradients,
-    unhealthy_sites,
-    warn_exploded,
 )
 from probattn.inference.optimizers import Clipping, SchedulerOptions, build_optimizer, learning_rates
 from probattn.inference.options import RunOptions
@@ -111,22 +104,17 @@ class ProgramTraining(Training):
         total = self._source.total(steps, epochs)
         super().__init__(model, total, self._source.steps_per_epoch or total)
         self._optimizer_configuration = optimizer_configuration(update.optimizer)  # a scheduler changes rates
-        self._scheduler = self._build_scheduler()
+        scheduler = options.scheduler
+        build = scheduler.build if isinstance(scheduler, SchedulerOptions) else scheduler
+        self._scheduler = None if build is None else build(update.optimizer, total)
         self._guarded = NonFiniteThrough(update.objective)
         self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()
-        self._exploded = False
+        self._check = StepCheck(accelerator, self._guarded, update.objective, update.objective.diagnostics)
         self._batches: Iterator[Step] = iter(())
         self._terms, self._norm, self._kl_weight = StepTerms(*[math.nan] * 5), math.nan, 0.0
         self._rates: dict[str, float] = {}
         self._recorded = time.monotonic()
-
-    def _build_scheduler(self) -> LRScheduler | ReduceLROnPlateau | None:
-        chosen = self._options.scheduler
-        if chosen is None:
-            return None
-        build = chosen.build if isinstance(chosen, SchedulerOptions) else chosen
-        return build(self._update.optimizer, self.total)
 
     def configuration(self) -> dict[str, Any]:
         """Settings that a resumed run must share, besides its fingerprint."""
@@ -162,14 +150,18 @@ class ProgramTraining(Training):
         weights, batches = next(self._batches)
         self._kl_weight = self._options.kl_schedule.weight(step, self.total)
         self._update.weigh_kl(self._kl_weight)
-        self._terms, self._norm = self._gradients(weights, batches)
-        if not self._is_finite():
+        sums = accumulate_gradients(self._accelerator, self._module, weights, batches)
+        self._accelerator.unscale_gradients()  # once: a gradient scaler refuses a second time
+        self._terms, self._norm = self._check.terms(sums, self._update.norms())
+
+        def checkpoint() -> Path | None:
             if before is not None:
                 restore_random_state(before, device)
-            raise NonFiniteError(self._failure(step, rescue))
-        if not self._exploded and (explosion := self._explosion()):
-            self._exploded = True
-            warn_exploded(step, explosion)
+            return rescue()
+
+        epoch, index = self._source.position(step)
+        where = f" (epoch {epoch + 1}, its step {index + 1})"
+        self._check.check(step, self._terms, self._norm, where, checkpoint)
         self._update.direct(step, measure=self._is_recorded(step + 1))
         self._optimizer.step()
         self._rates = learning_rates(self._optimizer)
@@ -178,38 +170,6 @@ class ProgramTraining(Training):
             self._scheduler.step()
         self._optimizer.zero_grad()
         self._meter.add(self._terms)
-
-    def _gradients(self, weights: list[float], batches: Iterator[Any]) -> tuple[StepTerms, float]:
-        """Means of the objective's parts; the gradient's norm, or that of alignment's networks if it is not finite."""
-        sums = accumulate_gradients(self._accelerator, self._module, weights, batches)
-        self._accelerator.unscale_gradients()  # once: a gradient scaler refuses a second time
-        norms = [norm.to(sums).reshape(1) for norm in self._update.norms()]
-        *values, norm, other = torch.cat([sums, *norms]).tolist()
-        return StepTerms(*values), norm if math.isfinite(other) else other
-
-    def _is_finite(self) -> bool:
-        scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
-        return math.isfinite(sum(self._terms)) and (scaled or math.isfinite(self._norm))
-
-    def _failure(self, step: int, rescue: Callable[[], Path | None]) -> str:
-        sites = gather_object(unhealthy_sites(self._update.objective.diagnostics()))
-        complaint = self._guarded.complaint
-        complaints = gather_object([] if complaint is None else [complaint])
-        epoch, index = self._source.position(step)
-        return describe_failure(
-            where=f"the loss of step {step + 1} (epoch {epoch + 1}, its step {index + 1})",
-            terms=self._terms,
-            gradient_norm=self._norm,
-            sites=list(dict.fromkeys(sites)),
-            gradients=unhealthy_gradients(self._update.objective),
-            complaints=list(dict.fromkeys(complaints)),
-            checkpoint=rescue(),
-            explosion=self._explosion(),
-        )
-
-    def _explosion(self) -> Explosion | None:
-        objective = self._update.objective
-        return kl_explosion(self._terms, objective.diagnostics, objective)
 
     def words(self) -> str:
         """Text of a progress bar about the last update."""
@@ -260,8 +220,8 @@ class ProgramTraining(Training):
             "kl_weight": kl_weight,
         }
 
-    def _evaluate(self, most: int | None = None) -> dict[str, float]:
-        """Means over all validation rows, or ``most`` batches, with the same noise every time and without a trace."""
+    def _evaluate(self, limit: int | None = None) -> dict[str, float]:
+        """Means over all validation rows, or ``limit`` batches, with the same noise every time and without a trace."""
         accelerator, metrics = self._accelerator, self._options.validation_metrics
         assert self._validation is not None
         with preserved_random_state(accelerator.device):
@@ -270,7 +230,7 @@ class ProgramTraining(Training):
             return evaluate(
                 accelerator,
                 self._guarded,
-                self._validation.evaluation(seed, most),
+                self._validation.evaluation(seed, limit),
                 None if metrics is None else partial(metrics, self.model),
             )
 
@@ -278,7 +238,7 @@ class ProgramTraining(Training):
         """Refuses early stopping on a metric that is not there; the user's own are known from a first batch."""
         rule = self._options.early_stopping
         if rule is not None and rule.modes.keys() - set(StepTerms._fields):
-            rule.values(self._evaluate(most=1))
+            rule.values(self._evaluate(limit=1))
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint."""
@@ -290,7 +250,7 @@ class ProgramTraining(Training):
             "reporter": {"meter": asdict(self._meter), "last": self.last},
         }
         scaler = self._accelerator.scaler
-        parts = {
+        tensors = {
             "model": self.model.state_dict(),
             "training": {
                 "optimizer": self._optimizer.state_dict(),
@@ -300,13 +260,13 @@ class ProgramTraining(Training):
             },
         }
         if isinstance(self._update.guide, nn.Module):
-            parts["guide"] = self._update.guide.state_dict()
-        return plain, parts
+            tensors["guide"] = self._update.guide.state_dict()
+        return plain, tensors
 
-    def load_state(self, state: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Takes over what :meth:`state` returned."""
-        self.load_weights(parts)
-        training, scaler = parts["training"], self._accelerator.scaler
+        self.load_weights(tensors)
+        training, scaler = tensors["training"], self._accelerator.scaler
         self._optimizer.load_state_dict(training["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(training["scheduler"])
@@ -318,11 +278,11 @@ class ProgramTraining(Training):
         rank, device = self._accelerator.process_index, self._accelerator.device
         restore_random_state(training["random"][rank], device)
 
-    def load_weights(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Takes over the weights among ``parts``."""
-        super().load_weights(parts)
+    def load_weights(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes over the weights among ``tensors``."""
+        super().load_weights(tensors)
         if isinstance(self._update.guide, nn.Module):
-            self._update.guide.load_state_dict(parts["guide"])
+            self._update.guide.load_state_dict(tensors["guide"])
 
     def finish(self) -> None:
         """Leaves the model in evaluation mode, under the final KL weight."""

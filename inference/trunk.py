@@ -60,28 +60,18 @@ class _UntilLatent(Messenger):
 class _Result(NamedTuple):
     """One call of a module: sizes or values of its arguments, and its output, whose parts have a row a datum or not."""
 
-    given: list[object]
+    sizes: list[object]
     leaves: list[tuple[Any, bool]]
     form: Any
 
 
 @dataclass
 class Trunk:
-    """Outputs of the modules that finish before the first latent variable of a pass is reached.
+    """What modules compute before the first latent variable of a pass: once, and repeated for folded draws.
 
-    A network whose last layer alone is latent computes the same embeddings and lower layers in every draw. They run
-    once, with the batch as it is; passes into which draws are folded take their outputs, repeated. A module is skipped
-    only where that makes no difference: it takes and gives tensors and plain values, finishes before the first random
-    number of a pass, speaks to no Pyro handler, no hook looks inside, and later arguments have the sizes of the first
-    but for the rows. Everything else runs in every pass.
-
-    One prediction runs at a time in a process; a plain pass of another thread meets the modules' own forward passes.
-
-    Args:
-        model: in evaluation mode. One that is compiled, scripted or spread over devices is left alone.
-        inputs: of a batch.
-        keys: inputs with a row a datum.
-        rows: of the batch.
+    A module is skipped where that makes no difference: it takes and gives tensors and plain values, ends before the
+    first random number, speaks to no Pyro handler, no hook looks inside, and later arguments have the first sizes but
+    for the rows. Models that are compiled, scripted or spread over devices run whole; so do passes of other threads.
     """
 
     model: Any
@@ -96,18 +86,14 @@ class Trunk:
     _thread: int = field(default_factory=threading.get_ident, init=False)
 
     @contextmanager
-    def once(self, most: int) -> Iterator[None]:
-        """Runs what comes before the first latent variable; :meth:`folded` skips it inside.
-
-        Args:
-            most: draws of a pass, at most.
-        """
+    def once(self, draws: int) -> Iterator[None]:
+        """Runs what comes before the first latent variable, for passes of at most so many draws."""
         modules = self._install()
         try:
             if modules:
-                self._run(most)
-                kept = {module for module, result in self._log if result is not None}
-                _remove(module for module in modules if module not in kept)
+                self._run(draws)
+                finished = {module for module, result in self._log if result is not None}
+                _remove(module for module in modules if module not in finished)
             yield
         finally:
             _remove(modules)
@@ -131,16 +117,16 @@ class Trunk:
         watched = {module for module in modules if _is_watched(module)}
         for module in modules[1:]:
             inside = not watched.isdisjoint(module.modules())
-            own, forward = vars(module).get("forward"), module.forward
-            call = _Call(partial(self._call, module, forward, inside), own)
+            override, forward = vars(module).get("forward"), module.forward
+            call = _Call(partial(self._call, module, forward, inside), override)
             vars(module)["forward"] = update_wrapper(call, forward)
         return modules[1:]
 
-    def _run(self, most: int) -> None:
+    def _run(self, draws: int) -> None:
         """The first pass, with a number of rows that is no other size of the inputs: so outputs tell their rows."""
         sizes = {size for name, value in self.inputs.items() for size in value.shape[name in self.keys :]}
         self._first = self.rows
-        while most > 1 and self._first in (1, *sizes):
+        while draws > 1 and self._first in (1, *sizes):
             self._first += 1
         batch = {
             name: torch.cat([value, value[-1:].expand(self._first - self.rows, *value.shape[1:])])
@@ -162,9 +148,9 @@ class Trunk:
         """A forward pass of a module: kept in the first pass, skipped in later ones if it can be."""
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        given = _sizes_and_values((args, kwargs))
+        sizes = _sizes_and_values((args, kwargs))
         if self._folded:
-            result = self._next(module, given)
+            result = self._next(module, sizes)
             return forward(*args, **kwargs) if result is None else self._repeated(result)
         start = len(self._log)
         self._running.append(watched)
@@ -172,20 +158,22 @@ class Trunk:
         leaves, form = tree_flatten(output)
         runs = (
             self._running.pop()
-            or given is None
+            or sizes is None
             or not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
         )
-        if runs or not any(_has_rows(size, self._first) for size in given or ()):
+        if runs or not any(_has_rows(size, self._first) for size in sizes or ()):
             self._log.insert(start, (module, None))
         else:
-            kept = [
-                (leaf, isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first)) for leaf in leaves
+            outputs = [
+                (leaf[: self.rows], True)
+                if isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first)
+                else (leaf, False)
+                for leaf in leaves
             ]
-            parts = [(leaf[: self.rows], True) if rows else (leaf, False) for leaf, rows in kept]
-            self._log[start:] = [(module, _Result(given or [], parts, form))]
+            self._log[start:] = [(module, _Result(sizes or [], outputs, form))]
         return output
 
-    def _next(self, module: nn.Module, given: list[object] | None) -> _Result | None:
+    def _next(self, module: nn.Module, sizes: list[object] | None) -> _Result | None:
         """What this call of a module gave in the first pass; None if it is to run."""
         left = self._left.get(module)
         result = left.popleft() if left else None
@@ -193,9 +181,9 @@ class Trunk:
             return None
         expected = [
             torch.Size([self._folded, *size[1:]]) if _has_rows(size, self._first) else size
-            for size in result.given
+            for size in result.sizes
         ]
-        if given != expected:
+        if sizes != expected:
             self._left.clear()  # this pass goes another way than the first
             return None
         return result

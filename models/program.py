@@ -220,17 +220,15 @@ def divided_by(number: float | None) -> AbstractContextManager[Any]:
 def read_logits(program: HeadProgram, output: Any, shape: tuple[int | None, ...], advice: str) -> Tensor:
     """The ``logits`` of an output, or the tensor that it is; a ``ValueError`` unless its shape fits, None any size."""
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if isinstance(logits, Tensor) and _fits(logits.shape, shape):
+    sizes = logits.shape if isinstance(logits, Tensor) else ()
+    if len(sizes) == len(shape) and all(size in (None, n) for size, n in zip(shape, sizes, strict=True)):
+        assert isinstance(logits, Tensor)
         return logits
     expected = ", ".join("C" if size is None else str(size) for size in shape)
     received = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
     raise ValueError(
         f"{type(program).__name__}: expected a network that returns logits [{expected}], got {received}; {advice}"
     )
-
-
-def _fits(got: torch.Size, shape: tuple[int | None, ...]) -> bool:
-    return len(got) == len(shape) and all(size in (None, n) for size, n in zip(shape, got, strict=True))
 
 
 def check_classes(

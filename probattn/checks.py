@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeGuard, get_args
@@ -45,6 +46,26 @@ def optional(owner: str, module: str, extra: str) -> ModuleType:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise missing(owner, package, extra) from error
+
+
+def imported_when_used(
+    package: str, names: Iterable[str], modules: Iterable[str], options: Iterable[str]
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package whose public names are imported with the first use.
+
+    Those in ``options`` come from its module of that name, which imports little, the others from ``modules``.
+    """
+    public, light = frozenset(names), frozenset(options)
+
+    def attribute(name: str) -> Any:
+        for module in (["options"] if name in light else modules) if name in public else ():
+            value = getattr(import_module(f"{package}.{module}"), name, None)
+            if value is not None:
+                setattr(sys.modules[package], name, value)
+                return value
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return attribute
 
 
 def shortened(text: str, limit: int = MESSAGE) -> str:

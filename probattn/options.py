@@ -51,6 +51,11 @@ Natural = Annotated[int, Ge(0)]
 Filled = Annotated[str, MinLen(1)]
 """Text of one character or more."""
 
+Uncertainty = Literal["draws", "moments"]
+"""What the uncertainty of a prediction is taken from."""
+ConformalScore = Literal["lac", "aps"]
+"""Least ambiguous sets (Sadinle et al. 2019), or adaptive ones (Romano et al. 2020)."""
+
 Item = TypeVar("Item")
 SomeOf = Annotated[Sequence[Item], MinLen(1)]
 """One item or more; kept as a tuple."""
@@ -96,6 +101,21 @@ class Options:
         values = {field.name: getattr(self, field.name) for field in fields(kind)}
         for name, value in _checked(kind, values).items():
             object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawingOptions(Options):
+    """How a finished run predicts, as far as its recipe does not say it.
+
+    Args:
+        num_samples: posterior draws; the recipe's by default.
+        seed: seed of the draws; the recipe's by default.
+        uncertainty: what the uncertainty comes from: draws, or moments, their closed form for less.
+    """
+
+    num_samples: Count | None = None
+    seed: Natural | None = None
+    uncertainty: Uncertainty = "draws"
 
 
 def hints(options: type[Any]) -> Mapping[str, Any]:

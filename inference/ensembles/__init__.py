@@ -1,8 +1,7 @@
 """Copies of one model as particles of one posterior over its parameters."""
 
 from probattn.inference.ensembles.ensemble import ParticleEnsemble, log_mean_probabilities
-from probattn.inference.ensembles.objective import EnsembleObjective
-from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
+from probattn.inference.ensembles.particles import EnsembleObjective, EnsembleOptions, EnsembleParticles
 
 __all__ = [
     "EnsembleObjective",

@@ -16,17 +16,18 @@ from torch.func import functional_call
 from probattn.checks import check_integer, check_number
 from probattn.files.durable import replace_atomically
 from probattn.inference.checkpoint import plain_values
-from probattn.inference.ensembles.execution import Execution, ExecutionName
-from probattn.inference.ensembles.stacking import (
+from probattn.inference.ensembles.stacks import (
     OWNER,
     Choice,
+    Execution,
+    ExecutionName,
     check_model,
-    chosen_buffers,
-    chosen_parameters,
     copied,
     perturbed,
     repeated,
     rows_of,
+    selected_buffers,
+    selected_parameters,
 )
 
 Initial = Literal["perturb"] | Callable[[int], nn.Module]
@@ -96,22 +97,22 @@ class ParticleEnsemble(nn.Module):
         check_integer(OWNER, "seed", seed, minimum=0)
         check_number(OWNER, "spread", spread, positive=False)
         check_model(model)
-        chosen = chosen_parameters(model, parameters)
-        buffer_stacks = chosen_buffers(model, buffers)
+        selected = selected_parameters(model, parameters)
+        buffer_stacks = selected_buffers(model, buffers)
         self.num_particles = num_particles
-        self.parameter_names = tuple(chosen)
+        self.parameter_names = tuple(selected)
         self.buffer_names = tuple(buffer_stacks)
         self.execution = Execution(execution, chunk_size)
         if initial == "perturb":
             generator = torch.Generator().manual_seed(seed)
-            rows = {name: perturbed(p, num_particles, spread, generator) for name, p in chosen.items()}
+            rows = {name: perturbed(p, num_particles, spread, generator) for name, p in selected.items()}
             rows |= {name: repeated(b, num_particles) for name, b in buffer_stacks.items()}
         else:
-            rows = rows_of(initial, num_particles, chosen | buffer_stacks)
-        stacks = {name: nn.Parameter(rows[name]) for name in chosen} | {
+            rows = rows_of(initial, num_particles, selected | buffer_stacks)
+        stacks = {name: nn.Parameter(rows[name]) for name in selected} | {
             name: rows[name] for name in buffer_stacks
         }
-        self.model = copied(model, chosen | buffer_stacks, stacks)
+        self.model = copied(model, selected | buffer_stacks, stacks)
 
     @property
     def executions(self) -> dict[str, str]:

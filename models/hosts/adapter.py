@@ -88,7 +88,8 @@ class HostedSite(nn.Module):
         if self.factor is not None and call.index in self.aligned:
             # Over the tokens of a datum, those of all its windows together.
             tokens = as_tokens(folded.query, windows), as_tokens(folded.key, windows)
-            self.factor(call.name, *tokens, *_token_masks(validity, windows))
+            masks = () if validity is None else (validity.query_valid, as_tokens(validity.key_valid, windows))
+            self.factor(call.name, *tokens, *masks)
         latent = self.site is not None and call.index in self.selected
         attended = self._latent(call, folded, windows, validity, read.bias) if latent else host.eager()
         if self.penalty is not None and call.index in self.penalty.calls:
@@ -175,10 +176,6 @@ def _attending(host: HostCall, layout: Any, bias: Tensor | None, windows: int = 
     bias = None if bias is None else windows_to_heads(bias, windows)
     scale, softcap = options.get("scaling"), options.get("softcap")
     return Attending(host.query, host.key, host.value, layout, scale, bias, softcap)
-
-
-def _token_masks(mask: AttentionMask | None, windows: int) -> tuple[Tensor | None, ...]:
-    return () if mask is None else (mask.query_valid, as_tokens(mask.key_valid, windows))
 
 
 def host_attention(

@@ -120,7 +120,10 @@ def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) 
         if attention in ("all", call.kind) and _in_part(call, layers):
             groups[call.stack, call.kind].append(call)
     words = "all" if isinstance(layers, str) and layers in get_args(Part) else layers
-    selected = {call.name for group in groups.values() for call in _pick(group, words)}
+    selected = set()
+    for (stack, kind), group in groups.items():
+        numbers = layer_numbers(len(group), words, f" for the {kind} attention of {stack!r}")
+        selected |= {group[number].name for number in numbers}
     if not selected:
         raise ValueError(
             f"no attention call with layers={layers!r} and attention={attention!r} in this network"
@@ -135,11 +138,6 @@ def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:
     if layers == "cross" or call.kind == "cross":
         return layers == call.kind
     return call.decoder == (layers == "decoder")
-
-
-def _pick(group: list[AttentionCall], layers: str | Sequence[int]) -> list[AttentionCall]:
-    among = f" for the {group[0].kind} attention of {group[0].stack!r}"
-    return [group[number] for number in layer_numbers(len(group), layers, among)]
 
 
 def layer_numbers(count: int, layers: str | Sequence[int], among: str = "") -> list[int]:

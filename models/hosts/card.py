@@ -54,7 +54,8 @@ def describe(
 def notes(net: Any) -> dict[str, Any]:
     """What :func:`describe` was told of a network, and where the network was loaded from."""
     host = host_of(net)
-    defaults = {"base_model": _base(host)} if isinstance(host, PreTrainedModel) else {}
+    path = str(host.name_or_path or "") if isinstance(host, PreTrainedModel) else ""
+    defaults = {"base_model": without_folders(path)}
     said: dict[str, Any] = vars(host).get(NOTES, {})
     return {key: value for key, value in (defaults | said).items() if value}
 
@@ -99,10 +100,6 @@ def leave_out_folders(card: Path) -> None:
         written.save(card)
 
 
-def _base(net: PreTrainedModel) -> str:
-    return without_folders(str(net.name_or_path or ""))
-
-
 def _card(description: Description, auto_class: str) -> str:
     card = description.card
     base = str(card.get("base_model", ""))
@@ -140,12 +137,11 @@ def card_sections(description: Description, auto_class: str) -> str:
 
 
 def _table(figures: Any) -> list[str]:
-    rows = [f"| {name} | {_figure(value)} |" for name, value in _mapping(figures).items()]
+    rows = [
+        f"| {name} | {f'{value:.4g}' if isinstance(value, float | int) else value} |"
+        for name, value in _mapping(figures).items()
+    ]
     return ["| Measured | Value |", "| --- | --- |", *rows, ""] if rows else []
-
-
-def _figure(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float | int) else str(value)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

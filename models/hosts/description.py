@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 from safetensors import SafetensorError
@@ -56,7 +56,9 @@ class Description(BaseModel):
         """The description of a network that was converted as the record has it."""
         content: dict[str, Any] = {"format": FORMAT, "class": type(net).__name__, "methods": []}
         if record is not None:
-            content["methods"] = [{"kind": method.kind, **_written(method)} for method in record.methods]
+            content["methods"] = [
+                {"kind": method.kind, **asdict(cast(Any, method))} for method in record.methods
+            ]
             content["layers"] = record.layers if isinstance(record.layers, str) else list(record.layers)
             content["attention"] = record.attention
         return cls.model_validate_json(
@@ -117,10 +119,6 @@ def read_description(source: Path) -> Description:
             f"{file}: expected format {FORMAT}, got {described.format}; another version wrote it"
         )
     return described
-
-
-def _written(method: Any) -> dict[str, Any]:
-    return asdict(method)
 
 
 WEIGHTS = "probattn.safetensors"

@@ -233,7 +233,9 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     names = {id(module): name for name, module in net.named_modules()}
     repeated = Counter(id(record.module) for record in records)
     stacks = [_stack(names[id(record.module)]) for record in records]
-    kinds = [_kind(record) for record in records]
+    kinds: list[Literal["self", "cross"]] = [
+        "self" if record.query[2] == record.key[2] else "cross" for record in records
+    ]
     decoders = {stack for stack, record in zip(stacks, records, strict=True) if _decodes(record)}
     counts: Counter[int] = Counter()
     layers: Counter[tuple[str, str]] = Counter()
@@ -249,7 +251,8 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
             kind=kind,
             causal=_is_causal(record),
             window=record.window,
-            rows_alike=record.window is None and _rows_alike(record.valid),
+            rows_alike=record.window is None
+            and (record.valid is None or bool((record.valid == record.valid[:, :, :1]).all())),
             stack=stack,
             layer=layers[stack, kind],
             decoder=stack in decoders,
@@ -269,10 +272,6 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     return AttentionCalls(calls)
 
 
-def _kind(record: _Recorded) -> Literal["self", "cross"]:
-    return "self" if record.query[2] == record.key[2] else "cross"
-
-
 def _is_causal(record: _Recorded) -> bool:
     queries, keys = record.query[2], record.key[2]
     if record.valid is None or queries != keys or queries == 1:
@@ -284,10 +283,6 @@ def _is_causal(record: _Recorded) -> bool:
 def _decodes(record: _Recorded) -> bool:
     """True if a call's stack is causal; one without self attention is recognised by its ``is_decoder``."""
     return _is_causal(record) or bool(getattr(record.module, "is_decoder", False))
-
-
-def _rows_alike(valid: Tensor | None) -> bool:
-    return valid is None or bool((valid == valid[:, :, :1]).all())
 
 
 def _is_windowed(record: _Recorded) -> bool:

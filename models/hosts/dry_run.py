@@ -197,7 +197,14 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
     That is: every module's attributes (modes, hooks, buffers with their contents), the attention implementation in
     every configuration, and the random generators of Python, numpy and torch.
     """
-    attributes = [(module, dict(vars(module)), _copied_dicts(module)) for module in net.modules()]
+    attributes = [
+        (
+            module,
+            dict(vars(module)),
+            {name: dict(it) for name, it in vars(module).items() if isinstance(it, dict)},
+        )
+        for module in net.modules()
+    ]
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     before = implementations(net)
     try:
@@ -213,10 +220,6 @@ def untouched(net: PreTrainedModel) -> Iterator[None]:
                     buffer.copy_(content)
         for module, values, dicts in attributes:
             _restore_module(module, values, dicts)
-
-
-def _copied_dicts(module: nn.Module) -> dict[str, dict[Any, Any]]:
-    return {name: dict(value) for name, value in vars(module).items() if isinstance(value, dict)}
 
 
 def _restore_module(module: nn.Module, values: dict[str, Any], dicts: dict[str, dict[Any, Any]]) -> None:

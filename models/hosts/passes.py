@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -173,7 +173,8 @@ class StackPass:
         if owner.training and torch.is_grad_enabled():
             prepare_recomputing(owner)
         self.clear()
-        rows = next((len(value) for value in _tensors([*args, *kwargs.values()])), None)
+        values = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        rows = next((len(value) for value in values if value.dim()), None)
         self._passes[threading.get_ident()] = _Pass(
             open=True,
             call=hooked_call(),
@@ -279,10 +280,6 @@ class StackPass:
         if current.queries is None or current.queries.shape != (rows, queries):
             current.queries = own_keys(valid.expand(rows, -1, -1, -1), queries)
         return current.queries
-
-
-def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
-    return (value for value in values if isinstance(value, Tensor) and value.dim() > 0)
 
 
 def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall, is_bridge
+from probattn.models.hosts.replaced import Outer, outer_modules
 from probattn.sites import AttentionSite
 from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
 from probattn.sites.hooks import hooked_call, is_running, may_look
@@ -41,7 +42,7 @@ class _Pass:
     """One forward pass of the network in one thread: how many of its parts are inside, and whether none is driven.
 
     ``call`` is the outermost part's; ``ran`` are the attention modules that ran, with their
-    names, ``reached`` those whose sites did.
+    names, ``reached`` those whose sites did, ``outer`` the modules around them that ran, by name.
     """
 
     owner: NetworkPasses
@@ -50,6 +51,7 @@ class _Pass:
     depth: int = 0
     ran: dict[nn.Module, str] = field(default_factory=dict)
     reached: set[nn.Module] = field(default_factory=set)
+    outer: dict[str, nn.Module] = field(default_factory=dict)
 
 
 _PASSES: dict[int, list[_Pass]] = {}
@@ -91,6 +93,7 @@ class NetworkPasses:
         before: configurations with the names of the implementations that they had; names set later replace these.
         hosts: the attention modules that hold a site, a factor or a penalty, with what holds them.
         members: all attention modules.
+        outer: modules around those that hold something, by name.
         attends_as_before: whether passes outside a driver may run the function that the network had.
     """
 
@@ -102,6 +105,7 @@ class NetworkPasses:
         before: Implementations,
         hosts: Mapping[nn.Module, HostedSite],
         members: Collection[nn.Module],
+        outer: Mapping[str, Outer],
         attends_as_before: bool,
     ) -> None:
         self._before = before
@@ -109,6 +113,7 @@ class NetworkPasses:
         self._hosts = hosts
         self._names = {host: hosted.calls[0].module for host, hosted in hosts.items()}
         self.members = members
+        self._outer = outer
         self._attends_as_before = attends_as_before
 
     @classmethod
@@ -130,11 +135,15 @@ class NetworkPasses:
         )
         hosts = {net.get_submodule(name): hosting for name, hosting in hosted.items()}
         members = {net.get_submodule(call.module) for call in calls}
-        passes = cls(before, hosts, members, attends_as_before)
+        outer = outer_modules(net, hosted)
+        passes = cls(before, hosts, members, outer, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
+        handles += [  # passes refer neither to these nor to parts, which they would keep alive
+            net.get_submodule(name).register_forward_pre_hook(partial(passes.meet_outer, name=name))
+            for name in outer
+        ]
         for network in net.modules() if hosts else ():
             if isinstance(network, PreTrainedModel):
-                # A part is not referred to by its passes, which would keep it alive.
                 site = next(
                     (name for module in network.modules() if (name := passes._names.get(module))), None
                 )
@@ -181,6 +190,25 @@ class NetworkPasses:
         if current is not None and current.owner is self:
             current.ran[host] = self._names[host]
 
+    def meet_outer(self, module: nn.Module, _: tuple[Any, ...], *, name: str) -> None:
+        """A forward pre-hook of a module around attention modules."""
+        within = graph_pass()
+        if within is not None:
+            within.outer[name] = self, module
+        if compiled_pass() is None:
+            self._meet_outer(module, name)
+
+    @torch.compiler.disable(reason="passes are kept by thread")
+    def _meet_outer(self, module: nn.Module, name: str) -> None:
+        current = _current()
+        if current is not None and current.owner is self:
+            current.outer[name] = module
+
+    def check_outer(self, network: str, modules: Mapping[str, nn.Module], ran: Collection[str]) -> None:
+        """Refuses a pass of modules of which one was replaced and did not run the attention modules in it."""
+        for name, module in modules.items():
+            self._outer[name].check(network, name, module, ran)
+
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: object, *, site: str | None) -> None:
         """A forward hook of a part that runs after errors too."""
         if compiled_pass() is None:
@@ -199,7 +227,10 @@ class NetworkPasses:
             network = type(module).__name__
             names = [name for host, name in current.ran.items() if host not in current.reached]
             refuse_unreached(network, names, len(current.ran))
-            if site is not None and not current.ran and graph_pass() is None and not _may_drop_layers(module):
+            within = graph_pass()
+            ran = {*current.ran.values(), *(() if within is None else within.ran)}
+            self.check_outer(network, current.outer, ran)
+            if site is not None and not current.ran and within is None and not _may_drop_layers(module):
                 refuse_none(network, site)
 
     @torch.compiler.disable(reason="a name that was set after conversion is taken over once")

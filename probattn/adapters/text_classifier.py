@@ -29,10 +29,10 @@ from probattn.inference import (
     posterior_moments,
     posterior_predict,
 )
-from probattn.inference.moments import Uncertainty
 from probattn.metrics.functional.inputs import widened
 from probattn.models import Classifier, convert
 from probattn.models.program import seeded
+from probattn.options import Uncertainty
 from probattn.sites.bayesian import BayesianAttention
 from probattn.tasks.classification.networks import load_classifier, load_tokenizer
 from probattn.tasks.classification.recipe import MINILM, NetworkRecipe

@@ -5,20 +5,33 @@
 imported when an attack begins.
 """
 
-from probattn.attacks.counterfitting import CounterFitting, Fitted, counter_fit
-from probattn.attacks.records import (
-    AttackedText,
-    AttackFile,
-    AttackResult,
-    AttackSummary,
-    Share,
-    read_attack,
-    summarise,
-)
-from probattn.attacks.running import AttackOptions, attack_run, attack_texts
-from probattn.attacks.tables import attack_table, compared_attacks
-from probattn.attacks.vectors import make_vectors, read_vectors, vectors_file
-from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
+from typing import TYPE_CHECKING
+
+from probattn.checks import imported_when_used
+
+if TYPE_CHECKING:
+    from probattn.attacks.options import AttackOptions
+    from probattn.attacks.records import (
+        AttackedText,
+        AttackFile,
+        AttackResult,
+        AttackSummary,
+        Share,
+        attack_table,
+        compared_attacks,
+        read_attack,
+        summarise,
+    )
+    from probattn.attacks.running import attack_run, attack_texts
+    from probattn.attacks.vectors import (
+        CounterFitting,
+        Fitted,
+        counter_fit,
+        make_vectors,
+        read_vectors,
+        vectors_file,
+    )
+    from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
 
 __all__ = [
     "AttackFile",
@@ -43,3 +56,10 @@ __all__ = [
     "summarise",
     "vectors_file",
 ]
+
+__getattr__ = imported_when_used(
+    __name__,
+    __all__,
+    ("records", "running", "vectors", "victims"),
+    options=("AttackOptions",),
+)

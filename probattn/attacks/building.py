@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
+from probattn.attacks.options import AttackName, Tagger
 from probattn.attacks.records import AttackedText, Outcome
 from probattn.attacks.vectors import read_vectors
 from probattn.attacks.victims import Text, Victim
@@ -30,17 +31,11 @@ from probattn.tasks.classification.recipe import NetworkRecipe
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.networks import quiet_loading
-from probattn.tasks.progress import note
-
-AttackName = Literal["textfooler", "textbugger", "bae", "deepwordbug", "pruthi"]
-"""Jin et al. 2020, Li et al. 2019, Garg and Ramakrishnan 2020 (replacement), Gao et al. 2018, Pruthi et al. 2019."""
-Tagger = Literal["textblob", "nltk", "none"]
-"""What tags words with their parts of speech."""
 
 EXTRA = "pip install 'probattn[attack]'"
 INSTALL = f"{EXTRA}, then pip install --no-deps textattack"
 PAIR = ("premise", "hypothesis")
-WINDOW = 15
+WINDOWED: dict[str, Any] = {"window_size": 15, "skip_text_shorter_than_window": True}
 """Words around a change whose meaning is compared, as in TextFooler."""
 ANGLE = 0.840845057
 """1 - 0.5 / pi, the angular similarity that TextFooler's program asks for."""
@@ -73,15 +68,7 @@ it's he's she's that's there's i'm i've i'd i'll you're you've you'd you'll we'r
 
 @dataclass(frozen=True)
 class Resources:
-    """What the attacks use beside the victim.
-
-    Args:
-        vectors: file of counter-fitted vectors; None for the usual place.
-        similarity: least cosine similarity of a word and its replacement.
-        tagger: of parts of speech.
-        encoder: network of sentences, mean-pooled; None for no such constraint.
-        masked_lm: folder or hub name of a masked language model.
-    """
+    """What attacks use beside the victim, as :class:`AttackOptions` has it; None: the usual vectors, no encoder."""
 
     vectors: Path | None = None
     similarity: float = 0.9
@@ -92,15 +79,9 @@ class Resources:
 
 @cache
 def load_textattack() -> Any:
-    """TextAttack.
+    """TextAttack, or ``RunError``; what its import does to the environment is undone.
 
-    Its import tries, once, to download data for NLTK, reads NLTK's stop words for what is not used here (where they are
-    missing it is given those of this library), and sets variables of the environment, which are put back. It imports
-    flair for taggers that are not used here either: where flair is missing or does not go with the installed
-    transformers, classes that refuse to be used replace it meanwhile, and a note says so.
-
-    Raises:
-        RunError: it is not installed, or cannot be imported.
+    The import tries, once, to download data for NLTK, and reads NLTK's stop words and flair for what is not used here.
     """
     if importlib.util.find_spec("textattack") is None:
         raise RunError(
@@ -108,7 +89,7 @@ def load_textattack() -> Any:
         )
     environment = dict(os.environ)
     try:
-        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(), _flair(), _nltk_words():
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(), _empty_flair(), _nltk_words():
             warnings.simplefilter("ignore")
             textattack = importlib.import_module("textattack")
     except (ImportError, AttributeError, RuntimeError) as error:
@@ -123,78 +104,57 @@ def load_textattack() -> Any:
 
 
 @contextlib.contextmanager
-def _flair() -> Iterator[None]:
-    """Within the block flair can be imported, if only in name."""
-    names = ("flair", "flair.data", "flair.models")
-    try:
-        for name in names:
-            importlib.import_module(name)
-    except (ImportError, AttributeError, RuntimeError) as error:
-        reason = one_line(error)
-    else:
-        yield
-        return
-
-    class Unusable:
-        """In place of a class of flair."""
-
-        def __init__(self, *_: object, **__: object) -> None:
-            raise RunError(
-                f"flair cannot be imported here ({reason}), and no attack of this library needs it"
-            )
-
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "flair"}
-    standing = {name: ModuleType(name) for name in names}
-    flair, data, models = (standing[name] for name in names)
+def _empty_flair() -> Iterator[None]:
+    """Within the block flair has nothing but the names that TextAttack imports, for taggers that are not used here."""
+    before = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "flair"}
+    modules = {name: ModuleType(name) for name in ("flair", "flair.data", "flair.models")}
+    flair, data, models = modules.values()
     vars(flair).update(data=data, models=models, __path__=[])
-    vars(data).update(Sentence=Unusable, Tokenizer=Unusable)
-    vars(models).update(SequenceTagger=Unusable)
-    for name in before:
-        del sys.modules[name]
-    sys.modules.update(standing)
+    vars(data).update(Sentence=object, Tokenizer=object)
+    vars(models).update(SequenceTagger=object)
+    sys.modules.update(modules)
     try:
         yield
     finally:
-        for name in names:
+        for name in modules:
             sys.modules.pop(name, None)
         sys.modules.update(before)
-    note(f"flair, which TextAttack imports and no attack here uses, is left out ({reason})")
 
 
 @contextlib.contextmanager
 def _nltk_words() -> Iterator[None]:
     """Within the block NLTK has a list of English stop words."""
     nltk: Any = importlib.import_module("nltk")
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "corpora", "stopwords")
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root, "corpora", "stopwords")
         folder.mkdir(parents=True)
         (folder / "english").write_text("\n".join(sorted(stopwords())), encoding="utf-8")
-        nltk.data.path.append(place)  # the last place where it looks
+        nltk.data.path.append(root)  # the last place where it looks
         try:
             yield
         finally:
-            nltk.data.path.remove(place)
+            nltk.data.path.remove(root)
 
 
 def build_attack(name: AttackName, victim: Victim, queries: int, resources: Resources) -> Attacker:
-    """An attack on a victim.
+    """What attacks texts one by one, in at most so many queries each (>= 2, the first for the text itself).
 
-    Args:
-        name: which one.
-        victim: what is attacked.
-        queries: most queries a text, the first of which asks for the text itself, >= 2.
-        resources: what it uses.
-
-    Returns:
-        What attacks texts one by one.
-
-    Raises:
-        RunError: TextAttack or a resource is missing.
+    Raises ``RunError`` where TextAttack or a resource is missing.
     """
-    textattack = load_textattack()
-    transformation, constraints, search = _PARTS[name](textattack, resources)
+    textattack: Any = load_textattack()
+    swaps, constraints, importance = _COMPONENTS[name](textattack, resources)
+    methods, kinds = textattack.search_methods, textattack.transformations
+
+    class Wrapper(textattack.models.wrappers.ModelWrapper):
+        """The victim as TextAttack asks it."""
+
+        model = victim
+
+        def __call__(self, text_input_list: Sequence[Text], **_: object) -> Tensor:
+            return victim(text_input_list)
+
     goal = textattack.goal_functions.UntargetedClassification(
-        _wrapper(textattack, victim), query_budget=queries, model_batch_size=BATCH
+        Wrapper(), query_budget=queries, model_batch_size=BATCH
     )
     pre = textattack.constraints.pre_transformation
     shared = [
@@ -202,17 +162,14 @@ def build_attack(name: AttackName, victim: Victim, queries: int, resources: Reso
         pre.StopwordModification(stopwords=_InAnyCase(stopwords())),
         pre.InputColumnModification(list(PAIR), {PAIR[0]}),
     ]
+    transformation = swaps[0] if len(swaps) == 1 else kinds.CompositeTransformation(swaps)
+    search = methods.GreedyWordSwapWIR(wir_method=importance) if importance else methods.GreedySearch()
     return Attacker(textattack.Attack(goal, [*shared, *constraints], transformation, search), victim)
 
 
 @dataclass(frozen=True)
 class Attacker:
-    """An attack of TextAttack on a victim.
-
-    Args:
-        attack: TextAttack's.
-        victim: what is attacked.
-    """
+    """An attack of TextAttack on a victim."""
 
     attack: Any
     victim: Victim
@@ -223,10 +180,10 @@ class Attacker:
         result = self.attack.attack(text if pair is None else pair, label)
         before, after = result.original_result, result.perturbed_result
         words = before.attacked_text.words_per_input[-1]
-        given, made = before.attacked_text.tokenizer_input, after.attacked_text.tokenizer_input
+        original, made = before.attacked_text.tokenizer_input, after.attacked_text.tokenizer_input
         return AttackedText(
-            text=given if isinstance(given, str) else given[-1],
-            first=None if isinstance(given, str) else given[0],
+            text=original if isinstance(original, str) else original[-1],
+            first=None if isinstance(original, str) else original[0],
             label=self.victim.classes[label],
             outcome=self._outcome(type(result).__name__),
             probability=float(before.raw_output[label]),
@@ -259,66 +216,36 @@ class _InAnyCase(frozenset[str]):
         return isinstance(word, str) and super().__contains__(word.lower())
 
 
-def _wrapper(textattack: Any, victim: Victim) -> Any:
-    class Wrapper(textattack.models.wrappers.ModelWrapper):
-        """The victim as TextAttack asks it."""
-
-        def __init__(self) -> None:
-            self.model = victim
-
-        def __call__(self, text_input_list: Sequence[Text], **_: object) -> Tensor:
-            return victim(text_input_list)
-
-    return Wrapper()
-
-
 _OPEN = {"NN": "NOUN", "VB": "VERB", "MD": "VERB", "JJ": "ADJ", "RB": "ADV"}
 """Universal tags by the beginning of those of the Penn Treebank."""
-Parts = tuple[Any, list[Any], Any]
-"""Transformation, constraints beside those of all attacks, and search."""
+Components = tuple[list[Any], list[Any], str | None]
+"""Transformations, constraints beside those of all attacks, and what orders words by their importance, if anything."""
 
 
-def _textfooler(textattack: Any, resources: Resources) -> Parts:
+def _textfooler(textattack: Any, resources: Resources) -> Components:
     embedding = _embedding(textattack, resources)
     similar = textattack.constraints.semantics.WordEmbeddingDistance(
         embedding=embedding, min_cos_sim=resources.similarity
     )
-    return (
-        textattack.transformations.WordSwapEmbedding(max_candidates=NEIGHBOURS, embedding=embedding),
-        [
-            similar,
-            *_part_of_speech(textattack, resources),
-            *_meaning(
-                textattack,
-                resources,
-                threshold=ANGLE,
-                compare_against_original=False,
-                window_size=WINDOW,
-                skip_text_shorter_than_window=True,
-            ),
-        ],
-        _importance(textattack, "delete"),
-    )
+    near = _meaning(textattack, resources, threshold=ANGLE, compare_against_original=False, **WINDOWED)
+    swaps = _swaps(textattack, "Embedding", max_candidates=NEIGHBOURS, embedding=embedding)
+    return swaps, [similar, *_part_of_speech(textattack, resources), *near], "delete"
 
 
-def _textbugger(textattack: Any, resources: Resources) -> Parts:
-    swaps, inner = (
-        textattack.transformations,
-        {"random_one": True, "skip_first_char": True, "skip_last_char": True},
-    )
-    return (
-        swaps.CompositeTransformation(
-            [
-                swaps.WordSwapRandomCharacterInsertion(letters_to_insert=" ", **inner),
-                swaps.WordSwapRandomCharacterDeletion(**inner),
-                swaps.WordSwapNeighboringCharacterSwap(**inner),
-                _look_alikes(textattack),
-                swaps.WordSwapEmbedding(max_candidates=5, embedding=_embedding(textattack, resources)),
-            ]
-        ),
-        _meaning(textattack, resources, threshold=0.8),
-        _importance(textattack, "delete"),
-    )
+def _textbugger(textattack: Any, resources: Resources) -> Components:
+    inner = partial(_swaps, textattack, random_one=True, skip_first_char=True, skip_last_char=True)
+    swaps = [
+        *inner("RandomCharacterInsertion", letters_to_insert=" "),
+        *inner("RandomCharacterDeletion", "NeighboringCharacterSwap"),
+        _look_alikes(textattack),
+        *_swaps(textattack, "Embedding", max_candidates=5, embedding=_embedding(textattack, resources)),
+    ]
+    return swaps, _meaning(textattack, resources, threshold=0.8), "delete"
+
+
+def _swaps(textattack: Any, *names: str, **options: Any) -> list[Any]:
+    """Changes of words by their names in TextAttack."""
+    return [getattr(textattack.transformations, f"WordSwap{name}")(**options) for name in names]
 
 
 def _look_alikes(textattack: Any) -> Any:
@@ -329,12 +256,14 @@ def _look_alikes(textattack: Any) -> Any:
 
         def _get_replacement_words(self, word: str) -> list[str]:
             indices = [index for index, letter in enumerate(word) if letter in LOOK_ALIKE]
-            return [f"{word[:place]}{LOOK_ALIKE[word[place]]}{word[place + 1 :]}" for place in indices]
+            return [
+                f"{word[:position]}{LOOK_ALIKE[word[position]]}{word[position + 1 :]}" for position in indices
+            ]
 
     return LookAlikes()
 
 
-def _bae(textattack: Any, resources: Resources) -> Parts:
+def _bae(textattack: Any, resources: Resources) -> Components:
     if resources.masked_lm is None:
         raise RunError(
             "--attack bae: expected a masked language model, a folder or a name on the hub, got none; give it with "
@@ -350,10 +279,10 @@ def _bae(textattack: Any, resources: Resources) -> Parts:
         """Texts as long as the longest of a batch, on the network's device."""
 
         def _encode_text(self, text: list[str]) -> Any:
-            given = tokenizer(text, padding=True, truncation=True, max_length=most, return_tensors="pt")
-            return {name: given[name].to(net.device) for name in FEATURES if name in given}
+            encoded = tokenizer(text, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+            return {name: encoded[name].to(net.device) for name in FEATURES if name in encoded}
 
-    most = length_limit(tokenizer, net.config)
+    limit = length_limit(tokenizer, net.config)
     swap = Masked(
         method="bae",
         masked_language_model=net,
@@ -362,63 +291,25 @@ def _bae(textattack: Any, resources: Resources) -> Parts:
         min_confidence=0.0,
     )
     net.to(current_device())
-    return (
-        swap,
-        [
-            *_part_of_speech(textattack, resources),
-            *_meaning(
-                textattack,
-                resources,
-                threshold=0.936338023,
-                metric="cosine",
-                compare_against_original=True,
-                window_size=WINDOW,
-                skip_text_shorter_than_window=True,
-            ),
-        ],
-        _importance(textattack, "delete"),
-    )
+    options = {"threshold": 0.936338023, "metric": "cosine", "compare_against_original": True}
+    near = _meaning(textattack, resources, **options, **WINDOWED)
+    return [swap], [*_part_of_speech(textattack, resources), *near], "delete"
 
 
-def _deepwordbug(textattack: Any, _: Resources) -> Parts:
-    swaps = textattack.transformations
-    return (
-        swaps.CompositeTransformation(
-            [
-                swaps.WordSwapNeighboringCharacterSwap(),
-                swaps.WordSwapRandomCharacterSubstitution(),
-                swaps.WordSwapRandomCharacterDeletion(),
-                swaps.WordSwapRandomCharacterInsertion(),
-            ]
-        ),
-        [textattack.constraints.overlap.LevenshteinEditDistance(30)],
-        _importance(textattack, "unk"),
-    )
+def _deepwordbug(textattack: Any, _: Resources) -> Components:
+    kinds = "Substitution", "Deletion", "Insertion"
+    names = "NeighboringCharacterSwap", *(f"RandomCharacter{kind}" for kind in kinds)
+    return _swaps(textattack, *names), [textattack.constraints.overlap.LevenshteinEditDistance(30)], "unk"
 
 
-def _pruthi(textattack: Any, _: Resources) -> Parts:
-    swaps, inner = (
-        textattack.transformations,
-        {"random_one": False, "skip_first_char": True, "skip_last_char": True},
-    )
-    return (
-        swaps.CompositeTransformation(
-            [
-                swaps.WordSwapNeighboringCharacterSwap(**inner),
-                swaps.WordSwapRandomCharacterDeletion(**inner),
-                swaps.WordSwapRandomCharacterInsertion(**inner),
-                swaps.WordSwapQWERTY(**inner),
-            ]
-        ),
-        [
-            textattack.constraints.pre_transformation.MinWordLength(min_length=4),
-            textattack.constraints.overlap.MaxWordsPerturbed(max_num_words=1),
-        ],
-        textattack.search_methods.GreedySearch(),
-    )
+def _pruthi(textattack: Any, _: Resources) -> Components:
+    names = "NeighboringCharacterSwap", "RandomCharacterDeletion", "RandomCharacterInsertion", "QWERTY"
+    swaps = _swaps(textattack, *names, random_one=False, skip_first_char=True, skip_last_char=True)
+    short = textattack.constraints.pre_transformation.MinWordLength(min_length=4)
+    return swaps, [short, textattack.constraints.overlap.MaxWordsPerturbed(max_num_words=1)], None
 
 
-_PARTS: dict[AttackName, Callable[[Any, Resources], Parts]] = {
+_COMPONENTS: dict[AttackName, Callable[[Any, Resources], Components]] = {
     "textfooler": _textfooler,
     "textbugger": _textbugger,
     "bae": _bae,
@@ -427,31 +318,24 @@ _PARTS: dict[AttackName, Callable[[Any, Resources], Parts]] = {
 }
 
 
-def _importance(textattack: Any, how: str) -> Any:
-    """Words in the order of their importance, each changed as hurts most."""
-    return textattack.search_methods.GreedyWordSwapWIR(wir_method=how)
-
-
 def _embedding(textattack: Any, resources: Resources) -> Any:
     words, vectors = read_vectors(resources.vectors)
     indices = {word: index for index, word in enumerate(words)}
-    known = dict(enumerate(words))
-    return textattack.shared.WordEmbedding(vectors.numpy(), indices, known, _Neighbours(vectors))
+    by_index = dict(enumerate(words))
+    return textattack.shared.WordEmbedding(vectors.numpy(), indices, by_index, _Neighbours(vectors))
 
 
-class _Neighbours:
+class _Neighbours(dict[int, list[int]]):
     """Rows of the matrix of nearest neighbours, each word itself before them, made as they are asked for."""
 
     def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
         self._vectors = vectors
-        self._rows: dict[int, list[int]] = {}
 
-    def __getitem__(self, place: int) -> list[int]:
-        if place not in self._rows:
-            most = min(NEIGHBOURS + 1, len(self._vectors))
-            near = (self._vectors @ self._vectors[place]).topk(most).indices.tolist()
-            self._rows[place] = [place, *(other for other in near if other != place)]
-        return self._rows[place]
+    def __missing__(self, row: int) -> list[int]:
+        count = min(NEIGHBOURS + 1, len(self._vectors))
+        near = (self._vectors @ self._vectors[row]).topk(count).indices.tolist()
+        return self.setdefault(row, [row, *(other for other in near if other != row)])
 
 
 def _part_of_speech(textattack: Any, resources: Resources) -> list[Any]:
@@ -518,14 +402,14 @@ def _meaning(textattack: Any, resources: Resources, **options: Any) -> list[Any]
 
 @cache
 def _encoder(name: str) -> tuple[Any, Any]:
-    place = NetworkRecipe(name=name).locate()
+    folder = NetworkRecipe(name=name).locate()
     with quiet_loading():
-        net = open_pretrained(AutoModel, place)
-        return net.to(current_device()).eval(), open_pretrained(AutoTokenizer, place)
+        net = open_pretrained(AutoModel, folder)
+        return net.to(current_device()).eval(), open_pretrained(AutoTokenizer, folder)
 
 
 def _encoded(net: Any, tokenizer: Any, sentences: Sequence[str]) -> Tensor:
-    parts = []
+    means = []
     for start in range(0, len(sentences), 2 * BATCH):
         batch = tokenizer(
             list(sentences[start : start + 2 * BATCH]), padding=True, truncation=True, return_tensors="pt"
@@ -533,5 +417,5 @@ def _encoded(net: Any, tokenizer: Any, sentences: Sequence[str]) -> Tensor:
         with torch.no_grad():
             states = net(**batch).last_hidden_state
         real = batch["attention_mask"][..., None].to(states.dtype)
-        parts.append(((states * real).sum(dim=1) / real.sum(dim=1)).cpu())
-    return torch.cat(parts)
+        means.append(((states * real).sum(dim=1) / real.sum(dim=1)).cpu())
+    return torch.cat(means)

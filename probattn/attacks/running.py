@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge
 
-from probattn.attacks.building import AttackName, Resources, Tagger, build_attack
-from probattn.attacks.records import AttackedText, AttackFile, AttackResult, summarise
-from probattn.attacks.tables import ATTACKS
-from probattn.attacks.vectors import vectors_file
-from probattn.attacks.victims import NetworkVictim, Prediction, Randomness, Text, Victim
+from probattn.attacks.building import build_attack
+from probattn.attacks.options import AttackOptions
+from probattn.attacks.records import ATTACKS, AttackedText, AttackFile, AttackResult, summarise
+from probattn.attacks.victims import NetworkVictim, Text, Victim
 from probattn.data import BUILT_IN, DataWarning, Source, TextDataset
-from probattn.files.durable import digest, file_sha256, write_atomically
+from probattn.files.durable import digest, write_atomically
 from probattn.inference.session import preserved_random_state, seed_generators
-from probattn.options import Count, Natural, Options, Share
 from probattn.tasks import Classification, RunError, run_task
 from probattn.tasks.classification.task import classification_of
 from probattn.tasks.held_out import network_digest
@@ -29,93 +24,8 @@ from probattn.tasks.progress import tracked
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import BASELINE, RECIPE
 
-WORD_ATTACKS = ("textfooler", "textbugger")
-"""Those that need counter-fitted vectors."""
-MEANING_ATTACKS = (*WORD_ATTACKS, "bae")
-"""Those that compare meanings."""
-TAGGED_ATTACKS = ("textfooler", "bae")
-"""Those that look at parts of speech."""
-
 Attack = Callable[[Text, int], AttackedText]
 """Attacks a text of a class, an index."""
-
-
-@dataclass(frozen=True)
-class AttackOptions(Options):
-    """An attack on the texts of a run.
-
-    Args:
-        attack: "textfooler", "textbugger", "bae", "deepwordbug" or "pruthi".
-        prediction: what is attacked: "point", the prediction at the posterior expectation, or of a network without
-            latent attention; "draws", the mean over draws; "moments", its closed form.
-        number: texts that are attacked at most, a fixed choice that looks random.
-        queries: most queries of the network for a text, >= 2.
-        seed: of random changes and of draws.
-        num_samples: draws of a prediction.
-        noise: "fixed": every query meets the same draws; "fresh": draws of its own. An attack that looks at fresh noise
-            once a text takes luck for success and for failure; see the documentation.
-        data: a data set that has a name, such as "textfooler_imdb"; None for the run's test texts.
-        vectors: file of counter-fitted vectors; None for the usual one.
-        similarity: least cosine similarity of a word and its replacement (TextFooler), in [0, 1]; 0.9 suits the
-            vectors of :func:`make_vectors`, 0.5 is what TextFooler's program asks of 300-dimensional ones.
-        tagger: of parts of speech: "textblob", "nltk", or "none" for no such constraint.
-        encoder: network of sentences whose meaning is to stay: "minilm", a folder or a name on the hub; "none" for no
-            such constraint.
-        masked_lm: folder or hub name of a masked language model, for "bae".
-
-    Raises:
-        ValueError: a value out of its range.
-    """
-
-    attack: AttackName = "textfooler"
-    prediction: Prediction = "point"
-    number: Count = 200
-    queries: Annotated[int, Ge(2)] = 500
-    seed: Natural = 0
-    num_samples: Count = 20
-    noise: Randomness = "fixed"
-    data: str | None = None
-    vectors: str | None = None
-    similarity: Share = 0.9
-    tagger: Tagger = "textblob"
-    encoder: str = "minilm"
-    masked_lm: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Stem of the files of its records."""
-        fresh = self.noise == "fresh" and self.prediction == "draws"
-        words = [self.attack, self.prediction, self.data, "fresh" if fresh else None]
-        return "_".join([*(word for word in words if word), str(self.seed)])
-
-    @property
-    def resources(self) -> Resources:
-        """What the attack uses beside the network."""
-        return Resources(
-            vectors=None if self.vectors is None else Path(self.vectors),
-            similarity=self.similarity,
-            tagger=self.tagger,
-            encoder=None if self.encoder == "none" else self.encoder,
-            masked_lm=self.masked_lm,
-        )
-
-    def settings(self) -> dict[str, Any]:
-        """All that this attack depends on, of the options; what it does not use is left out."""
-        kept = {"attack", "prediction", "number", "queries", "seed", "data"}
-        kept |= {"num_samples", "noise"} if self.prediction == "draws" else set()
-        kept |= {"similarity"} if self.attack == "textfooler" else set()
-        kept |= {"tagger"} if self.attack in TAGGED_ATTACKS else set()
-        kept |= {"encoder"} if self.attack in MEANING_ATTACKS else set()
-        kept |= {"masked_lm"} if self.attack == "bae" else set()
-        found = {name: value for name, value in vars(self).items() if name in kept}
-        file = Path(self.vectors) if self.vectors else vectors_file()
-        if self.attack in WORD_ATTACKS and file.is_file():
-            found["vectors"] = file_sha256(file)[:16]
-        for name in ("encoder", "masked_lm"):
-            folder = Path(str(found.get(name)))
-            if folder.is_dir():  # which another training may have filled anew
-                found[name] = f"{found[name]} {_weights_digest(folder)}"
-        return found
 
 
 def attack_run(
@@ -156,6 +66,9 @@ def attack_run(
     attack = build_attack(options.attack, victim, options.queries, options.resources)
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
     path = file.with_suffix(".json")
+    versions = package_versions()
+    with suppress(PackageNotFoundError):
+        versions["textattack"] = version("textattack")
     with AttackFile(file, settings, again=again) as records:
         if len(records.done) < len(data):
             path.unlink(missing_ok=True)  # of an attack that was begun anew
@@ -167,7 +80,7 @@ def attack_run(
             trained_on=task.recipe.data.train.source,
             training_seed=task.recipe.training.seed,
             settings=settings,
-            versions=package_versions() | _version("textattack"),
+            versions=versions,
             summary=summarise(records.done),
         )
     write_atomically(path, (result.model_dump_json(indent=1) + "\n").encode())
@@ -188,7 +101,8 @@ def attack_texts(attack: Attack, victim: Victim, data: TextDataset, records: Att
     left = range(len(records.done), len(data))
     for row in tracked(left, f"attack on {data.source}") if left else ():
         pair = data.pair(row)
-        with _seeded(seed, row):
+        with preserved_random_state(torch.device("cpu")):
+            seed_generators(seed, row)
             victim.begin(row)
             text = data.texts[row] if pair is None else (data.texts[row], pair)
             records.append(attack(text, data.labels[row]))
@@ -233,21 +147,3 @@ def _warn_of_training_texts(data: TextDataset, train: TextDataset) -> None:
             DataWarning,
             stacklevel=3,
         )
-
-
-def _weights_digest(folder: Path) -> str:
-    return digest(file_sha256(file) for file in sorted(folder.glob("*.safetensors")))
-
-
-@contextmanager
-def _seeded(seed: int, row: int) -> Iterator[None]:
-    with preserved_random_state(torch.device("cpu")):
-        seed_generators(seed, row)
-        yield
-
-
-def _version(package: str) -> dict[str, str]:
-    try:
-        return {package: version(package)}
-    except PackageNotFoundError:
-        return {}

@@ -1,23 +1,25 @@
-"""Counter-fitted vectors as a file: made from GloVe and lists of synonyms and antonyms, and read back."""
+"""Counter-fitted word vectors, whose neighbours are synonyms and not antonyms: made from GloVe, kept in a file."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from probattn.attacks.counterfitting import CounterFitting, Fitted, counter_fit
 from probattn.data import DataError, word_vectors
 from probattn.data.files import data_file, package_file, read_text
 from probattn.data.words import GLOVE
 from probattn.files.durable import replace_atomically
+from probattn.options import Count, NonNegative, Options, Positive
 from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
+from probattn.tasks.progress import tracked
 
 VECTORS = "counter_fitted_glove.txt"
 """Usual name of the file."""
@@ -27,6 +29,163 @@ ORIGIN = "https://github.com/nmrksic/counter-fitting (linguistic_constraints)"
 MOST_WORDS = 60_000
 """Words that are fitted unless asked otherwise, the most frequent ones; the original has about 65,000."""
 _WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
+CHUNK = 1 << 16
+"""Pairs, and at most so many rows times words of distances, that are looked at together."""
+
+Pairs = Iterable[tuple[str, str]]
+Active = Callable[[Tensor, slice], Tensor]
+"""Whether the terms of some pairs, at their distances ``[N]``, are above zero."""
+
+
+@dataclass(frozen=True)
+class CounterFitting(Options):
+    r"""How vectors are counter-fitted.
+
+    Args:
+        epochs: passes over all pairs, >= 1.
+        step: by how much of its mean directions a vector moves in a pass, > 0.
+        antonyms: distance :math:`\delta` up to which antonyms repel each other, >= 0.
+        synonyms: distance :math:`\gamma` down to which synonyms attract each other, >= 0.
+        neighbours: distance :math:`\rho` within which words are neighbours that are to stay as near, >= 0.
+    """
+
+    epochs: Count = 20
+    step: Positive = 0.1
+    antonyms: NonNegative = 1.0
+    synonyms: NonNegative = 0.0
+    neighbours: NonNegative = 0.2
+
+
+class Fitted(NamedTuple):
+    """Counter-fitted vectors, and mean cosine similarities of the pairs before and after.
+
+    Attributes:
+        vectors: of length 1, ``[V, D]``.
+        pairs: number of pairs by kind, "synonyms", "antonyms" and "neighbours".
+        before: their mean cosine similarity in the vectors that were given; NaN without pairs.
+        after: the same in the fitted ones.
+    """
+
+    vectors: Tensor
+    pairs: Mapping[str, int]
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+def counter_fit(
+    words: Sequence[str],
+    vectors: Tensor,
+    synonyms: Pairs,
+    antonyms: Pairs,
+    options: CounterFitting | None = None,
+) -> Fitted:
+    r"""Moves synonyms together and antonyms apart, and keeps neighbours near (Mrksic et al., NAACL 2016, section 2).
+
+    With the cosine distance d, :math:`\tau(x) = \max(0, x)` and the vectors v that are given,
+
+    .. math:: \sum_{(u, w) \in A} \tau(\delta - d(v'_u, v'_w)) + \sum_{(u, w) \in S} \tau(d(v'_u, v'_w) - \gamma)
+        + \sum_{(i, j) \in N} \tau(d(v'_i, v'_j) - d(v_i, v_j)),
+        \qquad N = \{(i, j) : d(v_i, v_j) \le \rho\}
+
+    goes down: in each pass every vector moves by ``step`` times, for each of the three sums, the mean of its gradients
+    over the terms that are above zero, and is scaled to length 1. Means in place of sums keep words of many pairs from
+    jumping, and the hundreds of neighbours that frequent words have among 50-dimensional vectors from outweighing their
+    few antonyms. A pair that is in both lists counts as antonyms, and antonyms are no neighbours.
+
+    Args:
+        words: V different ones.
+        vectors: their vectors, none of which is 0, ``[V, D]``.
+        synonyms: pairs S; those with a word that has no vector are passed over.
+        antonyms: pairs A, likewise.
+        options: the numbers above; None for the defaults, those of the paper.
+
+    Returns:
+        The vectors and what became of the pairs.
+
+    Raises:
+        ValueError: numbers of words and vectors differ, or a vector is 0 or not finite.
+
+    Example:
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.4, 0.9]])
+        >>> fitted = counter_fit(["good", "fine", "bad"], vectors, [("good", "fine")], [("fine", "bad")])
+        >>> fitted.pairs
+        {'synonyms': 1, 'antonyms': 1, 'neighbours': 0}
+        >>> bool(fitted.after["synonyms"] > fitted.before["synonyms"]), fitted.after["antonyms"] < 0.5
+        (True, True)
+    """
+    options = options or CounterFitting()
+    vectors = vectors.cpu()
+    norms = vectors.float().norm(dim=-1, keepdim=True)
+    if len(words) != len(vectors):
+        raise ValueError(f"counter_fit: expected {len(words)} vectors, one a word, got {len(vectors)}")
+    if not bool((torch.isfinite(norms) & (norms > 0)).all()):
+        raise ValueError("counter_fit: expected finite vectors other than 0")
+    start = vectors.float() / norms
+    indices = {word: index for index, word in enumerate(words)}
+    apart = _numbered(antonyms, indices)
+    together = _without(_numbered(synonyms, indices), apart, len(words))
+    near = _without(_neighbours(start, options.neighbours), apart, len(words))
+    distances = 1 - _cosines(start, near)
+    current = start
+    for _ in tracked(range(options.epochs), "counter-fitting"):
+        move = _move(current, apart, -1.0, lambda d, _: d < options.antonyms)
+        move += _move(current, together, 1.0, lambda d, _: d > options.synonyms)
+        move += _move(current, near, 1.0, lambda d, chunk: d > distances[chunk])
+        current = torch.nn.functional.normalize(current + options.step * move, dim=-1)
+    kinds = {"synonyms": together, "antonyms": apart, "neighbours": near}
+    return Fitted(
+        current,
+        {kind: len(pairs) for kind, pairs in kinds.items()},
+        {kind: _cosines(start, pairs).mean().item() for kind, pairs in kinds.items()},
+        {kind: _cosines(current, pairs).mean().item() for kind, pairs in kinds.items()},
+    )
+
+
+def _move(vectors: Tensor, pairs: Tensor, sign: float, active: Active) -> Tensor:
+    """Mean direction of each vector over its active pairs, ``[V, D]``: on the sphere, together (1) or apart (-1)."""
+    total, count = torch.zeros_like(vectors), vectors.new_zeros(len(vectors))
+    for start in range(0, len(pairs), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        first, second = pairs[chunk].unbind(dim=-1)
+        u, w = vectors[first], vectors[second]
+        cosine = (u * w).sum(dim=-1, keepdim=True)
+        weight = active(1 - cosine[:, 0], chunk).float()[:, None]
+        for index, vector, other in ((first, u, w), (second, w, u)):
+            total.index_add_(0, index, sign * weight * (other - cosine * vector))
+            count.index_add_(0, index, weight[:, 0])
+    return total / count.clamp_min(1)[:, None]
+
+
+def _numbered(pairs: Pairs, indices: Mapping[str, int]) -> Tensor:
+    """Different pairs of known words by their places, the smaller first: int64 ``[N, 2]``."""
+    unique = {
+        (min(indices[a], indices[b]), max(indices[a], indices[b]))
+        for a, b in pairs
+        if a in indices and b in indices and a != b
+    }
+    return torch.tensor(sorted(unique), dtype=torch.long).reshape(-1, 2)
+
+
+def _without(pairs: Tensor, others: Tensor, size: int) -> Tensor:
+    """The pairs that are not among others; both have their smaller place first."""
+    keys, taken = (item[:, 0] * size + item[:, 1] for item in (pairs, others))
+    return pairs[~torch.isin(keys, taken)]
+
+
+def _neighbours(vectors: Tensor, radius: float) -> Tensor:
+    """Pairs of vectors of length 1 within a cosine distance, the smaller place first."""
+    chunks = [torch.zeros(0, 2, dtype=torch.long)]
+    rows = max(1, CHUNK * 64 // len(vectors))
+    for start in tracked(range(0, len(vectors), rows), "neighbours of words"):
+        near = (vectors[start : start + rows] @ vectors[start:].T) >= 1 - radius
+        pairs = near.triu(diagonal=1).nonzero()
+        chunks.append(pairs + start)
+    return torch.cat(chunks)
+
+
+def _cosines(vectors: Tensor, pairs: Tensor) -> Tensor:
+    cosines = [(vectors[chunk[:, 0]] * vectors[chunk[:, 1]]).sum(dim=-1) for chunk in pairs.split(CHUNK)]
+    return torch.cat(cosines)
 
 
 def vectors_file() -> Path:
@@ -68,10 +227,12 @@ def make_vectors(
     file = file or vectors_file()
     synonyms, antonyms = list(_pairs(SYNONYMS)), list(_pairs(ANTONYMS))
     words = _vocabulary(source, most)
-    found = word_vectors({word: index for index, word in enumerate(words)}, source)
-    if found.found != len(words):
-        raise DataError(f"{source}: expected a vector of each of {len(words):,} words, got {found.found:,}")
-    fitted = counter_fit(words, found.weight, synonyms, antonyms, options)
+    embedding = word_vectors({word: index for index, word in enumerate(words)}, source)
+    if embedding.found != len(words):
+        raise DataError(
+            f"{source}: expected a vector of each of {len(words):,} words, got {embedding.found:,}"
+        )
+    fitted = counter_fit(words, embedding.weight, synonyms, antonyms, options)
     file.parent.mkdir(parents=True, exist_ok=True)
 
     def write(opened: Any) -> None:
@@ -124,13 +285,13 @@ def _pairs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
                 raise DataError(f"{path} line {number}: expected two words, got {len(pair)}")
 
 
-def _vocabulary(source: str | Path, most: int | None) -> list[str]:
+def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     """Different words of a source that consist of letters, in its order."""
     words: dict[str, None] = {}
     for word in _glove_words() if str(source) == GLOVE else _first_words(Path(source)):
         if _WORD.fullmatch(word):
             words[word] = None
-        if len(words) == most:
+        if len(words) == limit:
             break
     if not words:
         raise DataError(f"{source}: expected vectors of words, a word and its numbers a line, found no word")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
+from probattn.attacks.options import Prediction, Randomness
 from probattn.data import DataWarning, TextDataset
 from probattn.inference import posterior_expectation, posterior_moments, posterior_predict
 from probattn.inference.predictive import predict_label, rows_per_pass
@@ -25,10 +26,6 @@ from probattn.tasks.classification.networks import class_names
 from probattn.tasks.errors import RunError
 from probattn.tasks.networks import Network
 
-Prediction = Literal["point", "draws", "moments"]
-"""The probabilities that are attacked: at the posterior expectation, the mean over draws, the closed form of it."""
-Randomness = Literal["fixed", "fresh"]
-"""Whether draws take the same random numbers for every text and query, or new ones for every query."""
 Text = str | tuple[str, str]
 """A text, or a pair of texts."""
 
@@ -91,8 +88,8 @@ class NetworkVictim:
 
     def __call__(self, texts: Sequence[Text]) -> Tensor:
         """Probabilities of the classes, float64 ``[N, C]``, each row's sum 1."""
-        found = [self._probabilities(batch) for batch in self._batches(texts)]
-        probabilities = torch.cat(found).cpu().double()
+        batches = [self._probabilities(batch) for batch in self._batches(texts)]
+        probabilities = torch.cat(batches).cpu().double()
         return probabilities / probabilities.sum(dim=-1, keepdim=True)
 
     def _batches(self, texts: Sequence[Text]) -> Any:
@@ -154,27 +151,8 @@ class _FixedNoise(Messenger):
         posterior = (msg["infer"] or {}).get(INFER_KEY)
         if isinstance(posterior, SitePosterior) and msg["value"] is None:
             keys = torch.tensor([hashed(self._seed, str(msg["name"]), draw) for draw in self._draws])
-            msg["value"] = posterior.predict(_RepeatedNoise(keys), self._shared)
+            rows = len(posterior.inputs.raw) // len(keys)
+            noise = PlacedNoise(keys.repeat_interleave(rows), draws=len(keys))
+            msg["value"] = posterior.predict(noise, self._shared)
         else:
             predict_label(msg)
-
-
-class _RepeatedNoise:
-    """:class:`PlacedNoise` of a map for each draw, repeated for its rows."""
-
-    def __init__(self, keys: Tensor) -> None:
-        self._noise, self.draws = PlacedNoise(keys), len(keys)
-
-    def uniform(self, like: Tensor) -> Tensor:
-        """Uniform(0, 1) numbers of ``like``'s shape ``[P * B, H, T, S]``."""
-        return self._repeated(self._noise.uniform(self._first(like)), like)
-
-    def normal(self, like: Tensor) -> Tensor:
-        """N(0, 1) numbers of ``like``'s shape."""
-        return self._repeated(self._noise.normal(self._first(like)), like)
-
-    def _first(self, like: Tensor) -> Tensor:
-        return like.unflatten(0, (self.draws, -1))[:, 0]
-
-    def _repeated(self, noise: Tensor, like: Tensor) -> Tensor:
-        return noise.repeat_interleave(len(like) // self.draws, dim=0)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from probattn.cli import attacking, comparing, triaging
-from probattn.cli.console import drawing_options, echo, show
-from probattn.cli.errors import fails_in_one_line, says_how_to_resume
+from probattn.cli import studies
+from probattn.cli.console import echo, fails_in_one_line, says_how_to_resume, show
 from probattn.cli.options import (
     BaselineOption,
     DeviceOption,
@@ -22,8 +21,9 @@ from probattn.cli.options import (
     RunArgument,
     RunsArgument,
     SamplesOption,
-    SeedOption,
+    takes_options,
 )
+from probattn.options import DrawingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,9 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(attacking.commands)
-app.add_typer(triaging.commands)
-app.add_typer(comparing.commands)
+app.add_typer(studies.commands)
 
 
 def _recipe_names() -> list[str]:
@@ -141,13 +139,9 @@ def evaluate(
     echo(f"next: probattn report {shlex.join(map(str, run))}")
 
 
-def _other_than_draws(uncertainty: Literal["draws", "moments"]) -> dict[str, str]:
-    """The option of ``predict``, unless it is the default, which tasks of other packages need not know."""
-    return {} if uncertainty == "draws" else {"uncertainty": uncertainty}
-
-
 @app.command()
 @fails_in_one_line
+@takes_options
 def predict(
     run: RunArgument,
     texts: Annotated[
@@ -157,14 +151,8 @@ def predict(
         list[str] | None,
         typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
     ] = None,
-    num_samples: SamplesOption = None,
-    seed: SeedOption = None,
-    uncertainty: Annotated[
-        Literal["draws", "moments"],
-        typer.Option(
-            help="What the uncertainty comes from: draws, or moments, their closed form for less.",
-        ),
-    ] = "draws",
+    *,
+    options: DrawingOptions,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -218,18 +206,18 @@ def predict(
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
     answers_by = tasks.required(task.answering, run)
-    drawing = {**drawing_options(task, num_samples=num_samples, seed=seed), **_other_than_draws(uncertainty)}
+    answers_by.drawing(options)  # refuses what the task does not take
     answering: Any
     with devices.on(device):
-        answering, drawing = (
-            (answers_by, drawing) if policy is None else _decided_by(policy, task, run, num_samples, seed)
+        answering, options = (
+            (answers_by, options) if policy is None else _decided_by(policy, task, run, options)
         )
     if input_ is not None:
         if pair:
             raise tasks.RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        options = FileRequest(
+        request = FileRequest(
             input_,
             output,
             format_,
@@ -244,9 +232,9 @@ def predict(
             counts = predict_file(
                 answers_by,
                 run,
-                options,
+                request,
                 (lambda answers: map(answers_by.columns, answers)) if policy is None else answering.columns,
-                **drawing,
+                options,
             )
         _tell_file(output, *counts, None if policy is None else answering)
         return
@@ -261,7 +249,7 @@ def predict(
     first = texts or []
     check_texts(answers_by, run, first, pair or [])
     with devices.on(device):
-        answers, objects = answering.answers(list(answers_by.predict(run, first, pair or None, **drawing)))
+        answers, objects = answering.answers(list(answers_by.predict(run, first, pair or None, options)))
     if as_json:
         for item in objects:
             typer.echo(json.dumps(item))
@@ -283,19 +271,17 @@ def _tell_file(output: Path | None, predicted: int, blank: int, applied: Any) ->
             echo(f"warning: {warning}", err=True)
 
 
-def _decided_by(
-    place: Path, task: Any, run: Path, num_samples: int | None, seed: int | None
-) -> tuple[Any, dict[str, Any]]:
+def _decided_by(path: Path, task: Any, run: Path, options: DrawingOptions) -> tuple[Any, DrawingOptions]:
     """What answers by a policy, in place of the task, and how it predicts; refuses options that say it otherwise."""
     from probattn.tasks import RunError
     from probattn.triage import apply_policy
 
-    for option, value in (("--num-samples", num_samples), ("--seed", seed)):
+    for option, value in (("--num-samples", options.num_samples), ("--seed", options.seed)):
         if value is not None:
             raise RunError(
                 f"{option} {value}: expected no such option beside --policy, which says how to predict"
             )
-    applied = apply_policy(task, run, place)
+    applied = apply_policy(task, run, path)
     return applied, applied.policy.drawing
 
 
@@ -361,15 +347,15 @@ def inspect(
     from probattn.tasks.classification.networks import load_any
     from probattn.tasks.errors import RunError, one_line
 
-    chosen: Any = layers
+    indices: Any = layers
     if layers not in {"all", "first", "last"}:
         try:
-            chosen = [int(part) for part in layers.split(",")]
+            indices = [int(number) for number in layers.split(",")]
         except ValueError as error:
             raise RunError(f"--layers: expected 'all', 'first', 'last' or numbers, got {layers!r}") from error
     net = load_any(NetworkRecipe(name=model))
     try:
-        calls = inspect_network(net, layers=chosen, attention=cast(Any, attention))  # or it refuses
+        calls = inspect_network(net, layers=indices, attention=cast(Any, attention))  # or it refuses
     except (TypeError, ValueError) as error:
         raise RunError(one_line(error)) from error
     echo(str(calls))
@@ -413,7 +399,7 @@ def demo(
 @fails_in_one_line
 def recipes() -> None:
     """List the recipes that come with the library, and what each is for."""
-    from probattn.cli.overview import recipes_table
+    from probattn.cli.starting import recipes_table
 
     show(recipes_table())
 
@@ -422,7 +408,7 @@ def recipes() -> None:
 @fails_in_one_line
 def methods() -> None:
     """List the attention methods, with their sections of a recipe."""
-    from probattn.cli.overview import methods_table
+    from probattn.cli.starting import methods_table
 
     show(methods_table())
 

@@ -1,15 +1,24 @@
-"""What commands print, and options that several of them take."""
+"""What commands print, and one clear line with exit status 2 for what a user can put right."""
 
 from __future__ import annotations
 
-import re
+import codecs
+import functools
+import gc
+import io
+import os
+import shlex
 import shutil
+import signal
 import sys
-from typing import TYPE_CHECKING, Any
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TextIO, TypeVar
 
 import typer
-
-from probattn.cli.errors import wrapped
 
 if TYPE_CHECKING:
     from probattn.report import Sheet
@@ -22,34 +31,169 @@ def echo(text: str, *, err: bool = False) -> None:
     typer.echo(wrapped(printable_lines(text), sys.stderr if err else sys.stdout), err=err)
 
 
-def show(sheet: Sheet) -> None:
+def show(table: Sheet) -> None:
     """Prints a table on standard output, in the width of the terminal where that is one."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    sys.stdout.write(f"{sheet.text(width)}\n")
+    sys.stdout.write(f"{table.text(width)}\n")
 
 
-def drawing_options(task: Any, **options: int | None) -> dict[str, Any]:
-    """Options of predictions; where one is None, that of the run's recipe.
+EXIT_STATUS = 2
+SIGNALLED = 128
+"""What shells add to the number of the signal that ended a program."""
 
-    Raises:
-        RunError: one is given, and the task's answers have no draws.
-    """
-    from probattn.tasks import RunError
-
-    undrawn = getattr(task.answering, "undrawn", None)
-    for name, value in options.items():
-        if value is not None and undrawn is not None:
-            option = f"--{name.replace('_', '-')} {value}"
-            raise RunError(f"{option}: expected no such option, {undrawn}; leave it out")
-    section = getattr(task.recipe, "prediction", None)
-    values = {
-        name: getattr(section, name, None) if value is None else value for name, value in options.items()
-    }
-    return {name: value for name, value in values.items() if value is not None}
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-def options_error(command: str, error: ValueError) -> ValueError:
-    """The error of a command's options, which names the command in place of their class."""
-    from probattn.tasks import RunError
+def expected_errors() -> tuple[type[Exception], ...]:
+    """Errors that a user can put right. Anything else is a defect of ours and keeps its traceback."""
+    from probattn.data import DataError
+    from probattn.inference.checkpoint import CheckpointError
+    from probattn.inference.loop import NonFiniteError
+    from probattn.inference.records import RecordsError
+    from probattn.models import StoredNetworkError
+    from probattn.recipes import RecipeError
+    from probattn.report import ResultsFileError
+    from probattn.tasks.errors import RunError
 
-    return RunError(f"{command}: {re.sub(r'^[A-Za-z]+Options[.]', '', str(error))}")
+    return (
+        RunError,
+        RecipeError,
+        DataError,
+        StoredNetworkError,
+        ResultsFileError,
+        RecordsError,
+        CheckpointError,
+        NonFiniteError,
+        OSError,
+    )
+
+
+def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Turns :func:`expected_errors` into a line on standard error and exit status 2; warnings about data are lines."""
+
+    @functools.wraps(command)
+    @_open_streams()
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with kept_imports():
+            from probattn.data import DataWarning
+            from probattn.inference.loop import ExplodedKLWarning
+            from probattn.report import printable
+            from probattn.tasks.errors import one_line
+
+        with warnings.catch_warnings():
+            warnings.showwarning = _Lines((DataWarning, ExplodedKLWarning))
+            for category in (DataWarning, ExplodedKLWarning):
+                warnings.simplefilter("always", category)
+            try:
+                _check_arguments([*args, *kwargs.values()])
+                return command(*args, **kwargs)
+            except expected_errors() as error:
+                typer.echo(wrapped(printable(f"error: {one_line(error)}"), sys.stderr), err=True)
+                raise typer.Exit(EXIT_STATUS) from error
+            except KeyboardInterrupt as error:
+                typer.echo(printable(f"interrupted{f': {error}' if error.args else ''}"), err=True)
+                raise typer.Exit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
+
+    return guarded
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """Lines that a terminal shows with breaks between words; elsewhere as they are."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        if len(line) > width
+        else line
+        for line in text.splitlines()
+    )
+
+
+@contextmanager
+def _open_streams() -> Iterator[None]:
+    """Where standard output or error is closed, nothing is written to it; what its encoding lacks becomes an escape."""
+    with ExitStack() as stack:
+        for stream, redirected in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            if stream is None:
+                nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                stack.enter_context(redirected(nowhere))
+            elif isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+                stream.reconfigure(errors="backslashreplace")
+        yield
+
+
+@contextmanager
+def kept_imports() -> Iterator[None]:
+    """Leaves what is imported here out of all garbage collections, which take two fifths of a short command's time."""
+    if "probattn.tasks" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def interruption_says(words: Callable[[], str | None]) -> Iterator[None]:
+    """Makes an interruption in this block say how to go on; not where there are no words."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if (advice := words()) is not None:
+            error.args = (f"{f'{error}; ' if error.args else ''}{advice}",)
+        raise
+
+
+def says_how_to_resume(folder: Path, device: str | None = None) -> AbstractContextManager[None]:
+    """Makes an interruption say how to continue the run, once its folder allows it."""
+    recipe, where = folder / "recipe.yaml", "" if device is None else f" --device {device}"
+    command = f"probattn train {shlex.quote(str(recipe))} --output {shlex.quote(str(folder))} --resume{where}"
+    return interruption_says(lambda: f"continue with `{command}`" if recipe.exists() else None)
+
+
+def _check_arguments(values: Iterable[object]) -> None:
+    """Refuses what is no text: such bytes come in as halves of characters, which no file and no tokenizer takes."""
+    from probattn.checks import shown
+    from probattn.tasks.errors import RunError
+
+    for value in values:
+        if isinstance(value, list):
+            _check_arguments(value)
+        elif isinstance(value, (str, Path)):
+            try:
+                str(value).encode()
+            except UnicodeEncodeError as error:
+                raise RunError(
+                    f"argument {shown(str(value))}: expected UTF-8 text, got other bytes at character "
+                    f"{error.start + 1}; write it in UTF-8"
+                ) from error
+
+
+class _Lines:
+    """Writes a warning of some categories as a line, once a command; others as Python does."""
+
+    def __init__(self, categories: tuple[type[Warning], ...]) -> None:
+        self._categories = categories
+        self._written: set[str] = set()
+
+    def __call__(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        from probattn.report import printable
+
+        if not issubclass(category, self._categories):
+            (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
+        elif str(message) not in self._written:
+            self._written.add(str(message))
+            sys.stderr.write(wrapped(printable(f"warning: {message}"), sys.stderr) + "\n")

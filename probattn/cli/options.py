@@ -1,11 +1,118 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options of commands: those that several have, and those that classes of options declare."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import GenericAlias, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
+from annotated_types import Ge, Le
+
+from probattn.options import DrawingOptions, Options, descriptions, hints
+
+SENTENCE = re.compile(r"(?<!\bal)(?<!\bFig)\.(?=\s|$)(?!\s+[a-z0-9(])")
+"""The full stop that ends a sentence."""
+
+
+def first_sentence(text: str) -> str:
+    """The beginning of a text up to its first full stop, on one line.
+
+    Example:
+        >>> first_sentence("Zhang et al. 2021: attention. More of it.")
+        'Zhang et al. 2021: attention.'
+    """
+    line = " ".join(text.split())
+    end = SENTENCE.search(line)
+    return line if end is None else line[: end.end()]
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replaces each parameter that is a class of options by the options of a command line that its fields declare.
+
+    Defaults, ranges and choices are those of the annotations, help is the first sentence of a field's description. A
+    field without a default is an argument. The class checks the values; its error names the command.
+    """
+    signature, types = inspect.signature(command), get_type_hints(command, include_extras=True)
+    kinds = {
+        name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, Options)
+    }
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name in kinds:
+            parameters += _parameters(kinds[name])
+        else:
+            parameters.append(parameter.replace(annotation=types[name], kind=parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def filled(**values: Any) -> None:
+        for name, kind in kinds.items():
+            fields = {field: values.pop(field) for field in hints(kind)}
+            try:
+                values[name] = kind(**{field: value for field, value in fields.items() if value is not None})
+            except ValueError as problem:
+                raise _options_error(command.__name__, problem) from problem
+        command(**values)
+
+    vars(filled)["__signature__"] = signature.replace(parameters=parameters)
+    filled.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return filled
+
+
+def _options_error(command: str, error: ValueError) -> ValueError:
+    """The error of a command's options, which names the command in place of their class."""
+    from probattn.tasks import RunError
+
+    return RunError(f"{command}: {re.sub(r'^[A-Za-z]+Options[.]', '', str(error))}")
+
+
+def _parameters(kind: type[Options]) -> Iterator[inspect.Parameter]:
+    """The parameters of a command that the fields of a class declare, in the order of its constructor."""
+    for name, field in inspect.signature(kind).parameters.items():
+        plain, default = _plain(hints(kind)[name]), None if field.default == () else field.default
+        yield field.replace(
+            annotation=Annotated[plain, _declared(kind, name)], default=default, kind=field.KEYWORD_ONLY
+        )
+
+
+def _declared(kind: type[Options], name: str) -> Any:
+    """What the command line shows of a field."""
+    fields, bounds = hints(kind), {type(item): item for item in _constraints(hints(kind)[name])}
+    sentence = first_sentence(descriptions(kind)[name])
+    text = re.sub(r"`(\w+)`", lambda match: f"--{match[1]}" if match[1] in fields else match[0], sentence)
+    if inspect.signature(kind).parameters[name].default is inspect.Parameter.empty:
+        return typer.Argument(help=text)
+    low, high = bounds.get(Ge), bounds.get(Le)
+    return typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=text,
+        min=None if low is None else low.ge,
+        max=None if high is None else high.le,
+    )
+
+
+def _plain(annotation: Any) -> Any:
+    """A type as typer takes it: without constraints, with lists for sequences."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _plain(arguments[0])
+    if origin in (Union, UnionType):
+        return functools.reduce(lambda one, other: one | other, map(_plain, arguments))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return GenericAlias(list, (_plain(arguments[0]),))
+    return annotation
+
+
+def _constraints(annotation: Any) -> Iterable[Any]:
+    """The bounds of a number, or of one of the members of a union."""
+    for argument in get_args(annotation):
+        yield from _constraints(argument)
+    yield from getattr(annotation, "__metadata__", ())
+
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 RunsArgument = Annotated[
@@ -24,5 +131,4 @@ LimitOption = Annotated[
     int | None,
     typer.Option(help="Most examples of each data set, a fixed choice; metrics.json says so.", min=1),
 ]
-SamplesOption = Annotated[int | None, typer.Option(help="Posterior draws; the recipe's by default.", min=1)]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of the draws; the recipe's by default.", min=0)]
+SamplesOption = Annotated[int | None, _declared(DrawingOptions, "num_samples")]

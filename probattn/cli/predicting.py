@@ -11,6 +11,7 @@ from typing import Any
 
 from probattn.cli.rows import STANDARD, TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
 from probattn.files.spreadsheets import Escape
+from probattn.options import DrawingOptions
 from probattn.tasks import RunError
 from probattn.tasks.answering import Answering
 from probattn.tasks.progress import shown, tracked
@@ -55,7 +56,7 @@ def predict_file(
     run: Path,
     options: FileRequest,
     columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
-    **drawing: Any,
+    drawing: DrawingOptions | None = None,
 ) -> tuple[int, int]:
     """Predicts the rows of a file and writes them with ``columns`` of their answers.
 
@@ -103,13 +104,13 @@ def predict_file(
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
         texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
-        answers = answering.predict(run, texts, second_texts, **drawing)
-        found = columns(tracked(answers, f"predictions of {table.name}"))
+        answers = answering.predict(run, texts, second_texts, drawing)
+        outputs = columns(tracked(answers, f"predictions of {table.name}"))
         predicted = 0
 
         def rows() -> Iterator[tuple[Row, Mapping[str, Any]]]:
             nonlocal predicted
-            for row, answer, has_text in _beside(waiting, found, options.undecided or {}):
+            for row, answer, has_text in _beside(waiting, outputs, options.undecided or {}):
                 predicted += has_text
                 yield row, answer
 
@@ -144,20 +145,20 @@ def _texts(
 
     A row waits with whether it has a text: without one it is passed over where ``blank`` rows may be.
     """
-    for place, row in table.rows:
+    for location, row in table.rows:
         has_text = all(is_given(row, column) for column in (text, pair) if column is not None)
         waiting.append((row, has_text or not blank))
         if not has_text and blank:
             continue
         if pair is not None:
-            seconds.append(text_in(place, row, pair))
-        found = text_in(place, row, text)
+            seconds.append(text_in(location, row, pair))
+        content = text_in(location, row, text)
         if check is not None:
             try:
-                check(found)
+                check(content)
             except RunError as error:
-                raise RunError(f"{place}: {error}") from error
-        yield found
+                raise RunError(f"{location}: {error}") from error
+        yield content
 
 
 def _columns(answering: Answering, table: Table, options: FileRequest) -> tuple[str, str | None]:

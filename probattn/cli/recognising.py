@@ -178,7 +178,7 @@ def _label_columns(table: Table, values: Mapping[str, Sequence[str]], text: str,
     values at most half as many as rows; whole numbers and words before fractions, few values before many.
     """
     different = {name: set(column) for name, column in values.items()}
-    most = min(MOST_CLASSES, rows // 2)
+    limit = min(MOST_CLASSES, rows // 2)
 
     def rank(name: str) -> tuple[int, int, int, int]:
         words = re.findall(r"[^\W_]+", name.lower())
@@ -189,14 +189,14 @@ def _label_columns(table: Table, values: Mapping[str, Sequence[str]], text: str,
         )
         return exact, not named, fractions, len(different[name])
 
-    candidates = [name for name in different if 2 <= len(different[name]) <= most or name.lower() in LABELS]
+    candidates = [name for name in different if 2 <= len(different[name]) <= limit or name.lower() in LABELS]
     if not candidates:
         listed = (
             ", ".join(f"{name!r} ({len(cells)} different values)" for name, cells in different.items())
             or "none"
         )
         raise DataError(
-            f"{table.name}: expected a column of labels beside {text!r}, with 2 to {most} different values, got "
+            f"{table.name}: expected a column of labels beside {text!r}, with 2 to {limit} different values, got "
             f"{listed}; name the columns with --text-column and --label-column"
         )
     return sorted(candidates, key=rank)

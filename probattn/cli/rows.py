@@ -67,21 +67,21 @@ class Table:
             )
 
 
-def format_of(path: str, given: str | None, option: str) -> Format:
+def format_of(path: str, name: str | None, option: str) -> Format:
     """The format of a file, by its ending where it is not given.
 
     Example:
         >>> format_of("new.jsonl", None, "--format"), format_of("-", "tsv", "--format")
         ('jsonl', 'tsv')
     """
-    chosen = given or ENDINGS.get(Path(path).suffix.lower())
-    if chosen not in ENDINGS.values():
-        subject = f"{option} {given}" if given else path
+    kind = name or ENDINGS.get(Path(path).suffix.lower())
+    if kind not in ENDINGS.values():
+        subject = f"{option} {name}" if name else path
         formats = ", ".join(dict.fromkeys(ENDINGS.values()))
         raise DataError(
             f"{subject}: expected a file that ends in {', '.join(ENDINGS)}, or {option} {formats}"
         )
-    return cast(Format, chosen)
+    return cast(Format, kind)
 
 
 @contextmanager
@@ -198,14 +198,14 @@ def is_given(row: Row, column: str) -> bool:
     return value is not None and not (isinstance(value, str) and not value.strip())
 
 
-def text_in(place: str, row: Row, column: str) -> str:
+def text_in(location: str, row: Row, column: str) -> str:
     """The words in a column of a row; ``DataError`` names the place of a row that has none there."""
     value = row.get(column)
     if not isinstance(value, str) or not value.strip():
         raise DataError(
-            f"{place}: expected some words in column {column!r}, got {shown(value)}; remove the row"
+            f"{location}: expected some words in column {column!r}, got {shown(value)}; remove the row"
         )
-    return whole_text(place, value, column)
+    return whole_text(location, value, column)
 
 
 def with_answer(row: Row, answer: Mapping[str, Any]) -> Row:

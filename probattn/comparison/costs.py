@@ -1,4 +1,4 @@
-"""What a prediction costs in each way, in passes of the reference's network, measured in turn with it."""
+"""What a prediction costs by each variant, in passes of the reference's network, measured in turn with it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import TypeAdapter
 
-from probattn.comparison.results import Interval
-from probattn.comparison.ways import pass_once, predicted
+from probattn.comparison.variants import Interval, pass_once, predicted
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.metrics.functional import mean_interval
@@ -29,15 +28,15 @@ Costs = dict[str, dict[str, Interval]]
 _FILE = TypeAdapter(tuple[list[str], Costs])
 
 
-def passes_of(way: str) -> str:
-    """The passes that a way takes: "dropout", "draws", "moments", or "point" for one without noise."""
-    return next((item for item in PASSES if way == item or way.startswith(f"{item}_")), "point")
+def passes_of(variant: str) -> str:
+    """The passes that a variant takes: "dropout", "draws", "moments", or "point" for one without noise."""
+    return next((item for item in PASSES if variant == item or variant.startswith(f"{item}_")), "point")
 
 
 def measured_costs(
     folder: Path,
     networks: Mapping[str, tuple[Classification, Path]],
-    ways: Mapping[str, Collection[str]],
+    variants: Mapping[str, Collection[str]],
     digests: Sequence[str],
 ) -> Costs:
     """Costs by recipe and kind of passes, with their intervals over repeats; what has been measured is read.
@@ -45,30 +44,32 @@ def measured_costs(
     Args:
         folder: of the comparison.
         networks: a task and a trained network's folder by recipe, that of the reference first.
-        ways: of each recipe.
-        digests: of the recipes; where they or the ways are others than before, costs are measured anew.
+        variants: of each recipe.
+        digests: of the recipes; where they or the variants are others than before, costs are measured anew.
     """
     file = folder / COSTS
     with FileLock(folder / f".{COSTS}.lock"):
         try:
-            known, costs = read_json(file, _FILE)
+            previous, costs = read_json(file, _FILE)
         except (JSONError, FileNotFoundError):
-            known, costs = [], {}
-        asked = {(name, passes_of(way)) for name, own in ways.items() for way in own}
-        if known != list(digests) or asked != {(name, kind) for name, own in costs.items() for kind in own}:
-            costs = _measured(networks, ways)
+            previous, costs = [], {}
+        needed = {(name, passes_of(variant)) for name, entries in variants.items() for variant in entries}
+        if previous != list(digests) or needed != {
+            (name, kind) for name, entries in costs.items() for kind in entries
+        }:
+            costs = _measured(networks, variants)
             write_atomically(file, _FILE.dump_json((list(digests), costs)))
     return costs
 
 
 def _measured(
-    networks: Mapping[str, tuple[Classification, Path]], ways: Mapping[str, Collection[str]]
+    networks: Mapping[str, tuple[Classification, Path]], variants: Mapping[str, Collection[str]]
 ) -> Costs:
     unit: Action | None = None
     costs: Costs = {}
-    for name, (task, place) in networks.items():
-        network, texts = load_network(place), task.texts.test.take(TEXTS)
-        kinds = {passes_of(way) for way in ways[name]}
+    for name, (task, folder) in networks.items():
+        network, texts = load_network(folder), task.texts.test.take(TEXTS)
+        kinds = {passes_of(variant) for variant in variants[name]}
         actions: dict[str, Action] = {
             item: partial(predicted, task, network, texts, item) for item in PASSES if item in kinds
         }
@@ -77,9 +78,9 @@ def _measured(
             actions = {"point": point} | actions
         unit = unit or point
         rounds = tracked(range(REPEATS + 1), f"{name}: cost of a prediction")
-        found = [_ratios(unit, actions) for _ in rounds][1:]  # the first warms up
+        ratios = [_ratios(unit, actions) for _ in rounds][1:]  # the first warms up
         costs[name] = {
-            kind: Interval(**mean_interval(item[kind] for item in found)._asdict()) for kind in found[0]
+            kind: Interval(**mean_interval(item[kind] for item in ratios)._asdict()) for kind in ratios[0]
         }
     return costs
 
@@ -90,13 +91,13 @@ def _ratios(unit: Action, actions: Mapping[str, Action]) -> dict[str, float]:
 
     Without "point" among the actions, that is the unit. One pass without noise goes along with draws, and is taken off.
     """
-    before, found = _seconds(unit), {"point": 1.0}
+    before, ratios = _seconds(unit), {"point": 1.0}
     for kind, action in actions.items():
         spent, after = _seconds(action), _seconds(unit)
-        found[kind] = 2 * spent / (before + after)
+        ratios[kind] = 2 * spent / (before + after)
         before = after
-    drawn = {kind: max(found[kind] - found["point"], found["point"]) for kind in DRAWN if kind in found}
-    return found | drawn
+    drawn = {kind: max(ratios[kind] - ratios["point"], ratios["point"]) for kind in DRAWN if kind in ratios}
+    return ratios | drawn
 
 
 def _seconds(action: Action) -> float:

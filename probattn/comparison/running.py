@@ -16,17 +16,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from probattn.comparison.costs import measured_costs, passes_of
+from probattn.comparison.options import CompareOptions
 from probattn.comparison.page import page
-from probattn.comparison.results import ComparisonResults, Interval, Row
-from probattn.comparison.ways import MEASURES, Ways, all_ways
+from probattn.comparison.variants import MEASURES, ComparisonResults, Interval, Row, Variants, all_variants
 from probattn.comparison.workers import BUSY, end_with_parent, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
-from probattn.inference.storage import CHECKPOINTS
+from probattn.inference.checkpoint import CHECKPOINTS
 from probattn.metrics.functional import holm, mean_interval
-from probattn.options import Count, Filled, OpenShare, Options, SomeOf
 from probattn.report import Comparison
-from probattn.report.claims import seeds_p
+from probattn.report.bootstrap import seeds_p
 from probattn.tasks import RunError, load_network, load_task, train
 from probattn.tasks.classification.task import Classification, classification_of
 from probattn.tasks.devices import current_device
@@ -38,37 +37,6 @@ FIGURES, POINTS = "compared.json", "compared.safetensors"
 """Figures of a run, and its predictions in one pass, in its folder."""
 _FIGURES = TypeAdapter(dict[str, Any])
 _Values = dict[tuple[str, str], dict[int, dict[str, float]]]
-
-
-@dataclass(frozen=True)
-class CompareOptions(Options):
-    """What is compared.
-
-    Args:
-        recipes: files or names of recipes of texts; of two with one name the second is refused.
-        seeds: number of seeds, from 0.
-        set: keys that all recipes share, such as ``data.train=trec``.
-        error: at which is asked how much can be answered.
-        against: the way of the first recipe that differences are taken to.
-        workers: processes that share the runs; each uses one thread.
-
-    Raises:
-        ValueError: a value is not as described.
-    """
-
-    recipes: SomeOf[Filled]
-    seeds: Count = 3
-    set: Sequence[str] = ()
-    error: OpenShare = 0.05
-    against: str = "point"
-    workers: Count = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        names = [Path(recipe).stem for recipe in self.recipes]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"expected recipes of different names, got {twice!r} twice")
 
 
 @dataclass(frozen=True)
@@ -98,7 +66,7 @@ class _Job:
 
 
 def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tuple[Path, ComparisonResults]:
-    """Trains what is missing, predicts in every way, and writes the comparison.
+    """Trains what is missing, predicts by every variant, and writes the comparison.
 
     A run that was interrupted goes on where it was; of a finished one the network stays, and the checkpoints go.
     Several processes, started by ``workers`` or by hand with the same command, share the runs.
@@ -169,7 +137,7 @@ def _spread(options: CompareOptions, folder: Path) -> None:
         torch.set_num_threads(threads)
 
 
-def _finish(job: _Job, error: float, place: str, *, quiet: bool) -> None:
+def _finish(job: _Job, error: float, prefix: str, *, quiet: bool) -> None:
     """Trains and measures a run, unless that is done or another process is at it."""
     if job.is_done:
         return
@@ -178,7 +146,7 @@ def _finish(job: _Job, error: float, place: str, *, quiet: bool) -> None:
         with FileLock(job.folder.with_name(f".{job.folder.name}.lock"), timeout=0):
             if job.is_done:
                 return
-            note(f"{place}{job.name}, seed {job.seed}")
+            note(f"{prefix}{job.name}, seed {job.seed}")
             task = job.task()
             if job.is_trained:
                 check_folder(task, job.folder, resume=True)
@@ -196,15 +164,15 @@ def _recipe_digest(task: Classification) -> str:
 
 
 def _measure(job: _Job, task: Classification, error: float) -> None:
-    found = all_ways(task, load_network(job.folder))
+    variants = all_variants(task, load_network(job.folder))
     points = {
-        f"point.{part}": probability.float() for part, probability in found.probabilities["point"].items()
+        f"point.{role}": probability.float() for role, probability in variants.probabilities["point"].items()
     }
-    labels = {f"labels.{part}": label for part, label in found.labels.items()}
+    labels = {f"labels.{role}": label for role, label in variants.labels.items()}
     write_tensors(job.folder / POINTS, points | labels)
-    content = {"error": error, "recipe": _recipe_digest(task), "figures": found.measured(error)}
+    content = {"error": error, "recipe": _recipe_digest(task), "figures": variants.measured(error)}
     content["data"] = task.data.fingerprint
-    sizes = {part: len(probability) for part, probability in found.probabilities["point"].items()}
+    sizes = {role: len(probability) for role, probability in variants.probabilities["point"].items()}
     content["sizes"] = {"train": len(task.texts.train)} | sizes
     write_atomically(job.folder / FIGURES, _FIGURES.dump_json(content))
 
@@ -215,27 +183,27 @@ def _results(
     values, sizes = _values(jobs, options, tasks)
     reference = (Path(options.recipes[0]).stem, options.against)
     if reference not in values:
-        ways = ", ".join(way for recipe, way in values if recipe == reference[0])
-        raise RunError(f"--against {options.against}: expected a way of {reference[0]} ({ways})")
+        choices = ", ".join(variant for recipe, variant in values if recipe == reference[0])
+        raise RunError(f"--against {options.against}: expected a way of {reference[0]} ({choices})")
     costs = measured_costs(
         folder,
         {job.name: (tasks[job.name], job.folder) for job in jobs if job.seed == 0},
-        {name: [way for recipe, way in values if recipe == name] for name in tasks},
+        {name: [variant for recipe, variant in values if recipe == name] for name in tasks},
         [_recipe_digest(task) for task in tasks.values()],
     )
     gaps = _gaps(values, reference)
     rows = []
     for name in tasks:
-        own = {way: found for (recipe, way), found in values.items() if recipe == name}
+        by_variant = {variant: figures for (recipe, variant), figures in values.items() if recipe == name}
         rows += [
-            _row((name, way), found, costs[name][passes_of(way)], gaps.get((name, way), {}))
-            for way, found in own.items()
+            _row((name, variant), figures, costs[name][passes_of(variant)], gaps.get((name, variant), {}))
+            for variant, figures in by_variant.items()
         ]
         if options.seeds > 1:
             cost = costs[name]["point"].times(options.seeds)
             rows += [
-                _row((name, way), {0: found}, cost, {})
-                for way, found in _ensemble(name, jobs, options.error).items()
+                _row((name, variant), {0: figures}, cost, {})
+                for variant, figures in _ensemble(name, jobs, options.error).items()
             ]
     first = next(iter(tasks.values()))
     return ComparisonResults(
@@ -254,27 +222,26 @@ def _results(
 def _values(
     jobs: Sequence[_Job], options: CompareOptions, tasks: Mapping[str, Classification]
 ) -> tuple[_Values, Mapping[str, int]]:
-    """Figures of all runs by recipe, way and seed, and the sizes of their data."""
+    """Figures of all runs by recipe, variant and seed, and the sizes of their data."""
     values: _Values = {}
     read: dict[str, Any] = {}
     labels: Tensor | None = None
     for job in jobs:
         read = _read(job, options.error)
-        known = read.get("data")  # None in files of earlier versions
-        if known is not None and known != tasks[job.name].data.fingerprint:
+        if read["data"] != tasks[job.name].data.fingerprint:
             raise RunError(
                 f"{job.folder}: expected a run on the data of {job.recipe}, got one on others; a file has changed "
                 "since: remove the folders of the runs, or name another with --output"
             )
-        for way, found in read["figures"].items():
-            values.setdefault((job.name, way), {})[job.seed] = found
-        own = load_file(job.folder / POINTS)["labels.test"]
-        labels = own if labels is None else labels
-        if not torch.equal(own, labels):
+        for variant, figures in read["figures"].items():
+            values.setdefault((job.name, variant), {})[job.seed] = figures
+        test_labels = load_file(job.folder / POINTS)["labels.test"]
+        labels = test_labels if labels is None else labels
+        if not torch.equal(test_labels, labels):
             raise RunError(
                 f"{job.folder}: expected the test data of {jobs[0].folder}, got others; leave data to --set"
             )
-    unlike = next((key for key, found in values.items() if len(found) != options.seeds), None)
+    unlike = next((key for key, figures in values.items() if len(figures) != options.seeds), None)
     if unlike is not None:
         raise RunError(
             f"{unlike[0]}: expected {unlike[1]!r} in the figures of every seed, as this version measures it; remove "
@@ -292,7 +259,7 @@ def _read(job: _Job, error: float) -> dict[str, Any]:
         raise RunError(f"{problem}; {again}") from problem
     if read["error"] != error:
         raise RunError(f"{file}: expected figures at an error of {error}, got {read['error']}; {again}")
-    if "recipe" not in read:
+    if not {"recipe", "data"} <= read.keys():
         raise RunError(
             f"{file}: expected figures of this version of probattn, got those of an earlier one; {again}"
         )
@@ -306,19 +273,19 @@ def _read(job: _Job, error: float) -> dict[str, Any]:
 
 def _row(
     key: tuple[str, str],
-    found: Mapping[int, Mapping[str, float]],
+    by_seed: Mapping[int, Mapping[str, float]],
     cost: Interval,
     gaps: Mapping[str, Comparison],
 ) -> Row:
     def over_seeds(measure: str) -> Interval:
-        return Interval(**mean_interval(item[measure] for item in found.values())._asdict())
+        return Interval(**mean_interval(item[measure] for item in by_seed.values())._asdict())
 
-    measures = [name for name in MEASURES if all(name in item for item in found.values())]
+    measures = [name for name in MEASURES if all(name in item for item in by_seed.values())]
     return Row(
         recipe=key[0],
-        way=key[1],
+        variant=key[1],
         cost=cost,
-        closed_form=over_seeds("closed_form").mean if "closed_form" in next(iter(found.values())) else None,
+        closed_form=over_seeds("closed_form").mean if "closed_form" in next(iter(by_seed.values())) else None,
         values={name: over_seeds(name) for name in measures},
         gaps=gaps,
     )
@@ -327,32 +294,32 @@ def _row(
 def _ensemble(name: str, jobs: Sequence[_Job], error: float) -> dict[str, dict[str, float]]:
     """Figures of the mean over the networks of all seeds (Lakshminarayanan et al. 2017), and with a temperature."""
     read = [load_file(job.folder / POINTS) for job in jobs if job.name == name]
-    parts = [key.removeprefix("point.") for key in read[0] if key.startswith("point.")]
-    found = Ways({part: read[0][f"labels.{part}"] for part in ("validation", "test")})
-    found.add(
+    roles = [key.removeprefix("point.") for key in read[0] if key.startswith("point.")]
+    variants = Variants({role: read[0][f"labels.{role}"] for role in ("validation", "test")})
+    variants.add(
         "ensemble",
-        {part: torch.stack([item[f"point.{part}"].double() for item in read]).mean(dim=0) for part in parts},
+        {role: torch.stack([item[f"point.{role}"].double() for item in read]).mean(dim=0) for role in roles},
     )
-    found.scaled("ensemble", "ensemble_temperature")
-    return found.measured(error)
+    variants.scaled("ensemble", "ensemble_temperature")
+    return variants.measured(error)
 
 
 def _gaps(values: _Values, reference: tuple[str, str]) -> dict[tuple[str, str], dict[str, Comparison]]:
     """Differences to the reference, paired by seed; p values are corrected by Holm's method over all of a measure."""
-    found: dict[tuple[str, str], dict[str, Comparison]] = {}
+    gaps: dict[tuple[str, str], dict[str, Comparison]] = {}
     base = values[reference]
     for measure in MEASURES if len(base) > 1 else ():
         samples = {
-            key: tuple(own[seed][measure] - base[seed][measure] for seed in base)
-            for key, own in values.items()
-            if key != reference and all(measure in run for runs in (own, base) for run in runs.values())
+            key: tuple(by_seed[seed][measure] - base[seed][measure] for seed in base)
+            for key, by_seed in values.items()
+            if key != reference and all(measure in run for runs in (by_seed, base) for run in runs.values())
         }
         p_values = [seeds_p(sample) for sample in samples.values()]
         for (key, sample), p, adjusted in zip(samples.items(), p_values, holm(p_values), strict=True):
             mean, low, high, _ = mean_interval(sample)
             assert low is not None
             assert high is not None
-            found.setdefault(key, {})[measure] = Comparison(
+            gaps.setdefault(key, {})[measure] = Comparison(
                 model=key[1], value=mean, low=low, high=high, p=p, corrected=adjusted, seeds=sample
             )
-    return found
+    return gaps

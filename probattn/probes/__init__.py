@@ -15,11 +15,9 @@ from probattn.probes.agreement import (
 )
 from probattn.probes.corpus import UNKNOWN, ParallelCorpus, Vocabulary, read_parallel, split_words
 from probattn.probes.ibm_model1 import NULL, IBMModel1
-from probattn.probes.interior_point import NotOptimalError
-from probattn.probes.lexical import classifier_probe, lexical_probe
-from probattn.probes.optimal_attention import OptimalAttention, optimal_attention
+from probattn.probes.lexical import SaliencyKind, classifier_probe, gradient_saliency, lexical_probe
+from probattn.probes.optimal_attention import NotOptimalError, OptimalAttention, optimal_attention
 from probattn.probes.proxy import BagOfWordsProxy, GradientFlow, gradient_flow, gradient_flow_limit
-from probattn.probes.saliency import SaliencyKind, gradient_saliency
 from probattn.probes.training_modes import (
     AttentionMode,
     additive_scores,

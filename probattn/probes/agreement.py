@@ -52,8 +52,8 @@ def agreement(u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = Non
     if length == 0:
         return torch.full(counted.shape, torch.nan, device=u.device)
     best = u.masked_fill(~mask, -torch.inf).amax(dim=-1, keepdim=True)
-    place = torch.arange(length, device=u.device)
-    first = torch.where((u == best) & mask, place, length - 1).amin(dim=-1, keepdim=True)
+    indices = torch.arange(length, device=u.device)
+    first = torch.where((u == best) & mask, indices, length - 1).amin(dim=-1, keepdim=True)
     higher = ((v > v.gather(-1, first)) & mask).sum(dim=-1)
     return (higher < _allowed(counted, share)).float().masked_fill(counted == 0, torch.nan)
 
@@ -86,8 +86,8 @@ def mean_agreement(
         >>> mean_agreement(u, torch.tensor([0.2, 0.5, 0.3]))
         tensor(0.5000)
     """
-    each = agreement(u, v, top, mask)
-    return each[valid_positions("mean_agreement", query_mask, each)].nanmean()
+    agreements = agreement(u, v, top, mask)
+    return agreements[valid_positions("mean_agreement", query_mask, agreements)].nanmean()
 
 
 def random_agreement(lengths: Tensor, top: float = 0.05) -> Tensor:
@@ -129,8 +129,8 @@ def _share(top: float) -> Fraction:
 
 def _allowed(lengths: Tensor, share: Fraction) -> Tensor:
     """The number of places among the highest: a whole number is below top * L if it is below its ceiling."""
-    most = int(lengths.max()) if lengths.numel() else 0
-    table = [-(-length * share.numerator // share.denominator) for length in range(most + 1)]
+    longest = int(lengths.max()) if lengths.numel() else 0
+    table = [-(-length * share.numerator // share.denominator) for length in range(longest + 1)]
     return torch.tensor(table, device=lengths.device)[lengths.long()]
 
 
@@ -170,8 +170,8 @@ def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     if length < 2:
         return torch.full(u.shape[:-1], torch.nan, dtype=torch.float64, device=u.device)
     rows = max(1, _PAIRS // length**2)
-    parts = zip(*(item.reshape(-1, length).split(rows) for item in (u, v, mask)), strict=True)
-    return torch.cat([_tau(*part) for part in parts]).view(u.shape[:-1])
+    chunks = zip(*(item.reshape(-1, length).split(rows) for item in (u, v, mask)), strict=True)
+    return torch.cat([_tau(*chunk) for chunk in chunks]).view(u.shape[:-1])
 
 
 def _tau(u: Tensor, v: Tensor, mask: Tensor) -> Tensor:

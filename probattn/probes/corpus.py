@@ -185,11 +185,11 @@ class ParallelCorpus:
 
     def __repr__(self) -> str:
         sizes = (len(self), len(self.source_vocabulary), len(self.target_vocabulary))
-        parts = [
+        phrases = [
             f"{size:,} {name}{'' if size == 1 else 's'}"
             for size, name in zip(sizes, ("pair", "source word", "target word"), strict=True)
         ]
-        return f"ParallelCorpus({', '.join(parts)})"
+        return f"ParallelCorpus({', '.join(phrases)})"
 
     @classmethod
     def from_words(cls, source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> ParallelCorpus:
@@ -270,19 +270,16 @@ def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequ
 
 def _check_tokens(side: str, sentences: Sequence[Tensor]) -> None:
     for number, sentence in enumerate(sentences):
-        if not isinstance(sentence, Tensor):
-            raise DataError(
-                f"{side}[{number}]: expected a tensor of integers [L], got {type(sentence).__name__}; make it one"
+        if isinstance(sentence, Tensor):
+            integers = not (
+                sentence.is_floating_point() or sentence.is_complex() or sentence.dtype == torch.bool
             )
-        if (
-            sentence.ndim != 1
-            or sentence.is_floating_point()
-            or sentence.is_complex()
-            or sentence.dtype == torch.bool
-        ):
-            raise DataError(
-                f"{side}[{number}]: expected a tensor of integers [L], got {sentence.dtype} {list(sentence.shape)}"
-            )
+            if integers and sentence.ndim == 1:
+                continue
+            got = f"{sentence.dtype} {list(sentence.shape)}"
+        else:
+            got = f"{type(sentence).__name__}; make it one"
+        raise DataError(f"{side}[{number}]: expected a tensor of integers [L], got {got}")
 
 
 def _counts(numbers: np.ndarray, lengths: list[int], size: int) -> csr_matrix:

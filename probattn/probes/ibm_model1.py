@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from scipy.sparse import csr_matrix, hstack
 from torch import Tensor
 
 from probattn.checks import check_instance, check_integer
-from probattn.probes import ibm_file
+from probattn.data import DataError
+from probattn.files.durable import write_atomically
 from probattn.probes.corpus import ParallelCorpus, Vocabulary
-from probattn.probes.expectation import expected_counts, normalisers, table_entries
 from probattn.probes.rows import valid_positions
 
 NULL = "<null>"
 """The word in every source sentence where the NULL option is set; the last row of the table then."""
+_FORMAT = "probattn.IBMModel1/1"
+_PAIRS = 2**22
+"""Pairs of a source word and a target word that are looked up at once: some 200 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +138,8 @@ class IBMModel1:
         lengths = np.asarray(source.sum(axis=1)).ravel()
         totals = normalisers(source, corpus.target, self.table)
         with np.errstate(divide="ignore"):
-            each = np.log(totals) - np.log(np.repeat(lengths, np.diff(corpus.target.indptr)))
-        return float(each @ corpus.target.data)
+            logs = np.log(totals) - np.log(np.repeat(lengths, np.diff(corpus.target.indptr)))
+        return float(logs @ corpus.target.data)
 
     def probe(self, source: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Probability that each source word translates to each target word.
@@ -164,15 +170,15 @@ class IBMModel1:
         for name, ids in (("source", source), ("target", target)):
             if ids.is_floating_point() or ids.dtype == torch.bool:
                 raise TypeError(f"IBMModel1: expected integer {name} words, got {ids.dtype}")
-        known_words = (source >= 0) & (source < len(self.source_vocabulary))
-        known_words = known_words & valid_positions("IBMModel1", mask, source)
+        in_vocabulary = (source >= 0) & (source < len(self.source_vocabulary))
+        in_vocabulary = in_vocabulary & valid_positions("IBMModel1", mask, source)
         heard = (target >= 0) & (target < len(self.target_vocabulary))
         rows, columns = torch.broadcast_tensors(source.unsqueeze(-2), target.unsqueeze(-1))  # [..., T, L]
-        valid = (known_words.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
+        valid = (in_vocabulary.unsqueeze(-2) & heard.unsqueeze(-1)).expand(rows.shape)
         probabilities = torch.zeros(rows.shape, dtype=torch.float64)
         # Copies, because scipy asks for arrays that it may mark as writable.
-        places = [np.array(item[valid].numpy(force=True)) for item in (rows, columns)]
-        entries = table_entries(self.table, *places)
+        indices = [np.array(item[valid].numpy(force=True)) for item in (rows, columns)]
+        entries = table_entries(self.table, *indices)
         probabilities[valid.cpu()] = torch.from_numpy(entries)
         return probabilities.to(source.device)
 
@@ -220,15 +226,44 @@ class IBMModel1:
 
     def save(self, path: str | Path) -> None:
         """Writes the model to a file in an existing folder atomically; ``OSError`` leaves an older file untouched."""
-        words = self.source_vocabulary.words, self.target_vocabulary.words
-        ibm_file.write(Path(path), ibm_file.Content(self.counts, *words, self.steps, self.null))
+        counts = self.counts
+        arrays = {"data": counts.data, "indices": counts.indices, "indptr": counts.indptr.astype(np.int64)}
+        header = {
+            "format": _FORMAT,
+            "source_words": json.dumps(self.source_vocabulary.words),
+            "target_words": json.dumps(self.target_vocabulary.words),
+            "steps": str(self.steps),
+            "null": json.dumps(self.null),
+        }
+        write_atomically(Path(path), save(arrays, metadata=header))
 
     @classmethod
     def load(cls, path: str | Path) -> IBMModel1:
         """Reads the file of :meth:`save`; ``DataError`` for no such file, or one that is damaged or of another kind."""
-        content = ibm_file.read(Path(path))
-        vocabularies = Vocabulary(content.source_words), Vocabulary(content.target_words)
-        return cls(content.counts, *vocabularies, content.steps, content.null)
+        path = Path(path)
+        if not path.is_file():
+            got = "a folder" if path.is_dir() else "no file"
+            raise DataError(f"{path}: expected the file of an IBM Model 1, got {got}")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = file.metadata() or {}
+                if header.get("format") != _FORMAT:
+                    raise DataError(
+                        f"{path}: expected a file that IBMModel1.save wrote ({_FORMAT}), "
+                        f"got one of format {header.get('format', 'unknown')!r}"
+                    )
+                arrays = tuple(file.get_tensor(name) for name in ("data", "indices", "indptr"))
+            source, target = (tuple(json.loads(header[name])) for name in ("source_words", "target_words"))
+            steps, null = int(header["steps"]), bool(json.loads(header["null"]))
+            counts = csr_matrix(arrays, shape=(len(source) + null, len(target)))
+            counts.check_format(full_check=True)
+        except DataError:
+            raise
+        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+            raise DataError(
+                f"{path}: damaged, cannot be read as an IBM Model 1 ({error}); fit and save it again"
+            ) from error
+        return cls(counts, Vocabulary(source), Vocabulary(target), steps, null)
 
     def _source_of(self, corpus: ParallelCorpus) -> csr_matrix:
         """The corpus' source words, once its vocabularies are known to be the model's."""
@@ -262,3 +297,46 @@ def _row_shares(counts: csr_matrix) -> csr_matrix:
     totals = np.asarray(counts.sum(axis=1)).ravel()
     shares = counts.data / np.repeat(totals, np.diff(counts.indptr))
     return csr_matrix((shares, counts.indices, counts.indptr), shape=counts.shape)
+
+
+def expected_counts(source: csr_matrix, share: csr_matrix, table: csr_matrix | None = None) -> csr_matrix:
+    r"""Expected number of times that each source word translated to each target word, given the normalisers' shares.
+
+    :math:`\mathrm{Trans}(o \mid i) \sum_m X_{m,i} Y_{m,o} / Z_{m,o}`: equal words of a sentence have equal alignments.
+    """
+    counts = csr_matrix(source.T.tocsr() @ share)
+    counts.sort_indices()
+    if table is None:
+        return counts
+    if counts.nnz == table.nnz and np.array_equal(counts.indices, table.indices):
+        counts.data *= table.data
+        return counts
+    return csr_matrix(counts.multiply(table))
+
+
+def normalisers(source: csr_matrix, target: csr_matrix, table: csr_matrix) -> np.ndarray:
+    r"""For each target word of each sentence :math:`\sum_i X_{m,i}\, \mathrm{Trans}(o \mid i)`, over source words."""
+    rows = np.repeat(np.arange(target.shape[0]), np.diff(target.indptr))
+    per_cell = np.diff(source.indptr)[rows].astype(np.int64)
+    ends = np.cumsum(per_cell)
+    totals = np.empty(target.nnz)
+    start = 0
+    while start < target.nnz:
+        done = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, done + _PAIRS, side="right")))
+        cells = slice(start, stop)
+        first = ends[cells] - per_cell[cells] - done  # of each cell's pairs, within this part
+        shift = np.repeat(source.indptr[rows[cells]] - first, per_cell[cells])
+        indices = np.arange(len(shift)) + shift
+        columns = np.repeat(target.indices[cells], per_cell[cells])
+        products = table_entries(table, source.indices[indices], columns) * source.data[indices]
+        totals[cells] = np.add.reduceat(products, first)
+        start = stop
+    return totals
+
+
+def table_entries(table: csr_matrix, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Entries of a sparse table, 0 where it has none."""
+    if not len(rows):
+        return np.empty(0, dtype=table.dtype)
+    return np.asarray(table[rows, columns]).ravel()

@@ -1,17 +1,23 @@
-"""Knowledge of single words: the output of a model that attends to one position alone."""
+"""Single words: the output of a model that attends to one position alone, and their saliency for the prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probattn.probes.rows import valid_positions
+from probattn.probes.rows import check_targets, valid_positions
 
 _LOGITS = 2**24
 """Logits that exist at once: 64 MiB in float32."""
+
+SaliencyKind = Literal["norm", "erase", "replace"]
+"""``"norm"``: length of the gradient. ``"erase"``: what zeroing the word would cost, to first order.
+``"replace"``: what the worst other word would cost, to first order."""
+INDEPENDENT = "gradient_saliency: expected a score that depends on the embeddings, got "
 
 
 def lexical_probe(
@@ -64,21 +70,21 @@ def lexical_probe(
             "lexical_probe: expected states [B, S, D], queries [B, T, E] and target [B, T], "
             f"got {list(states.shape)}, {list(queries.shape)} and {list(target.shape)}"
         )
-    _check_integers(target)
+    check_targets("lexical probe", target)
     (batch, length, _), steps = states.shape, target.shape[1]
     if not target.numel() or not length:
         return states.new_zeros(batch, steps, length)
-    parts: list[Tensor] = []
+    probes: list[Tensor] = []
     start, size = 0, 1  # the first call tells how many outputs there are
     while start < steps:
-        chosen = queries[:, start : start + size]
-        context = states.unsqueeze(1).expand(-1, chosen.shape[1], -1, -1)  # [B, K, S, D]
-        logits = output(context, chosen.unsqueeze(2).expand(-1, -1, length, -1))
+        chunk = queries[:, start : start + size]
+        context = states.unsqueeze(1).expand(-1, chunk.shape[1], -1, -1)  # [B, K, S, D]
+        logits = output(context, chunk.unsqueeze(2).expand(-1, -1, length, -1))
         _check_logits(logits, context.shape[:-1])
-        parts.append(_chosen(logits, target[:, start : start + size].unsqueeze(-1)))
-        start += chosen.shape[1]
+        probes.append(_target_logs(logits, target[:, start : start + size].unsqueeze(-1)))
+        start += chunk.shape[1]
         size = max(1, _LOGITS // (batch * length * logits.shape[-1]))
-    probe = torch.cat(parts, dim=1)  # [B, T, S]
+    probe = torch.cat(probes, dim=1)  # [B, T, S]
     return _finished(probe, None if mask is None else mask.unsqueeze(1), log).to(logits.dtype)
 
 
@@ -122,24 +128,20 @@ def classifier_probe(
             "classifier_probe: expected states [B, S, D] and target [B], "
             f"got {list(states.shape)} and {list(target.shape)}"
         )
-    _check_integers(target)
+    check_targets("lexical probe", target)
     logits = output(states)
     if logits.ndim == 2:
         logits = logits.unsqueeze(-1)
     _check_logits(logits, states.shape[:-1])
     if logits.shape[-1] == 1:
         logits = torch.cat((torch.zeros_like(logits), logits), dim=-1)  # softmax of (0, a) = sigmoid of a
-    return _finished(_chosen(logits, target.unsqueeze(-1)), mask, log).to(logits.dtype)
+    return _finished(_target_logs(logits, target.unsqueeze(-1)), mask, log).to(logits.dtype)
 
 
-def _chosen(logits: Tensor, target: Tensor) -> Tensor:
+def _target_logs(logits: Tensor, target: Tensor) -> Tensor:
     """Log-probabilities [..., S] of targets [..., 1] under logits [..., S, O], in float32 at least."""
-    outputs = logits.shape[-1]
-    if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < outputs:
-        raise ValueError(
-            f"lexical probe: expected targets in 0 .. {outputs - 1}, got {int(target.min())} .. {int(target.max())}; "
-            "give padded positions any target in the range"
-        )
+    advice = "; give padded positions any target in the range"
+    check_targets("lexical probe", target, logits.shape[-1], advice)
     index = target.long().unsqueeze(-1).expand(*logits.shape[:-1], 1)
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     precise = precise - precise.detach().amax(dim=-1, keepdim=True)
@@ -154,14 +156,109 @@ def _finished(probe: Tensor, mask: Tensor | None, log: bool) -> Tensor:
     return probe.masked_fill(~valid, -torch.inf) if log else probe.exp().masked_fill(~valid, 0)
 
 
-def _check_integers(target: Tensor) -> None:
-    if target.is_floating_point() or target.dtype == torch.bool:
-        raise TypeError(f"lexical probe: expected integer targets, got {target.dtype}")
-
-
 def _check_logits(logits: Tensor, leading: torch.Size) -> None:
     if logits.shape[:-1] != leading:
         raise ValueError(
             f"lexical probe: expected the output map to give logits [{', '.join(map(str, leading))}, O], "
             f"got {list(logits.shape)}"
         )
+
+
+def gradient_saliency(
+    score: Callable[[Tensor], Tensor],
+    embeddings: Tensor,
+    mask: Tensor | None = None,
+    *,
+    kind: SaliencyKind = "norm",
+    table: Tensor | None = None,
+) -> Tensor:
+    r"""First-order influence of each input word on the model's output.
+
+    .. math::
+        \Delta_l = \|\nabla_{e_l} g\|_2 \;\text{(norm)}, \qquad
+        \Delta_l = e_l^T \nabla_{e_l} g \;\text{(erase)}, \qquad
+        \Delta_l = \max_w\, (e_l - e_w)^T \nabla_{e_l} g \;\text{(replace)}
+
+    for the embedding e_l of word l and the score g, a log-probability of the right answer for instance. The last is
+    HotFlip's estimate of how far the score can fall by one exchanged word (Ebrahimi et al. 2018, Eq. 5 to 7); the
+    first bounds every change of unit length and asks for no second word. Snell et al. 2021 name HotFlip and no form.
+
+    On a GPU, cuDNN refuses the backward pass of a recurrent network in evaluation mode: call this under
+    ``torch.backends.cudnn.flags(enabled=False)`` there.
+
+    Args:
+        score: embeddings ``[B, S, D]`` to scores ``[B]``, or ``[B, T]`` for T output words; each example's score
+            may depend on its own embeddings only.
+        embeddings: e, ``[B, S, D]``; no gradient is left on them or on the model's parameters.
+        mask: bool ``[B, S]``, True for a position that counts.
+        kind: which of the three.
+        table: all embeddings ``[V, D]``, for ``"replace"``.
+
+    Returns:
+        ``[B, S]`` or ``[B, T, S]``, without gradients; 0 at masked positions. T backward passes in the latter case.
+
+    Raises:
+        TypeError: ``mask`` is not bool.
+        ValueError: shapes do not fit, ``kind`` is unknown, ``table`` is missing or superfluous, or the score does not
+            depend on the embeddings.
+
+    Example:
+        >>> weight = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+        >>> gradient_saliency(lambda e: (e * weight).sum((1, 2)), torch.zeros(1, 2, 2))
+        tensor([[5., 1.]])
+    """
+    _check_table(embeddings, kind, table)
+    with torch.enable_grad():
+        leaves = embeddings.detach().requires_grad_()
+        scores = score(leaves)
+        _check_scores(scores, len(embeddings))
+        columns = scores.unsqueeze(-1) if scores.ndim == 1 else scores  # [B, T]
+        sums = columns.sum(dim=0).unbind()
+    saliency = embeddings.new_zeros(len(embeddings), len(sums), embeddings.shape[1])  # [B, T, S]
+    for t, total in enumerate(sums):
+        (gradient,) = torch.autograd.grad(total, leaves, retain_graph=t + 1 < len(sums), allow_unused=True)
+        if gradient is None:
+            raise ValueError(INDEPENDENT + "one of the model's parameters alone")
+        saliency[:, t] = _influence(gradient, embeddings.detach(), kind, table)
+    if mask is not None:
+        valid = valid_positions("gradient_saliency", mask, embeddings[..., 0])
+        saliency = saliency.masked_fill(~valid.unsqueeze(1), 0)
+    return saliency.squeeze(1) if scores.ndim == 1 else saliency
+
+
+def _check_scores(scores: Tensor, examples: int) -> None:
+    if scores.ndim not in {1, 2} or len(scores) != examples:
+        raise ValueError(
+            f"gradient_saliency: expected scores [{examples}] or [{examples}, T], got {list(scores.shape)}"
+        )
+    if not scores.requires_grad:
+        reason = (
+            "; torch.inference_mode() is on, which keeps none" if torch.is_inference_mode_enabled() else ""
+        )
+        raise ValueError(f"{INDEPENDENT}one without a gradient{reason}")
+
+
+def _check_table(embeddings: Tensor, kind: str, table: Tensor | None) -> None:
+    if kind not in get_args(SaliencyKind):
+        raise ValueError(f"gradient_saliency: expected kind in {get_args(SaliencyKind)}, got {kind!r}")
+    if embeddings.ndim != 3:
+        raise ValueError(f"gradient_saliency: expected embeddings [B, S, D], got {list(embeddings.shape)}")
+    if (table is not None) != (kind == "replace"):
+        raise ValueError(
+            "gradient_saliency: expected a table of embeddings for kind='replace' and for no other, "
+            f"got {'none' if table is None else 'one'} for kind={kind!r}"
+        )
+    if table is not None and (table.ndim != 2 or table.shape[-1] != embeddings.shape[-1]):
+        raise ValueError(
+            f"gradient_saliency: expected a table [V, {embeddings.shape[-1]}], got {list(table.shape)}"
+        )
+
+
+def _influence(gradient: Tensor, embeddings: Tensor, kind: SaliencyKind, table: Tensor | None) -> Tensor:
+    """``[B, S]`` for gradients ``[B, S, D]``."""
+    if kind == "norm":
+        return gradient.norm(dim=-1)
+    influence = (embeddings * gradient).sum(dim=-1)
+    if table is None:
+        return influence
+    return influence - torch.matmul(gradient, table.detach().mT).amin(dim=-1)

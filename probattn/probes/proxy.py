@@ -72,8 +72,8 @@ class BagOfWordsProxy(nn.Module):
         ``target`` y holds integers ``[B, T]`` in 0 .. O - 1, ``target_mask`` is True for an output word that counts;
         the other arguments are those of :meth:`forward`.
         """
-        each = -self(source, mask).log_softmax(dim=-1).gather(-1, target)  # [B, T]
-        return each[valid_positions("BagOfWordsProxy", target_mask, each)].sum()
+        losses = -self(source, mask).log_softmax(dim=-1).gather(-1, target)  # [B, T]
+        return losses[valid_positions("BagOfWordsProxy", target_mask, losses)].sum()
 
     def probe(
         self, source: Tensor, target: Tensor, mask: Tensor | None = None, *, log: bool = False
@@ -185,6 +185,6 @@ def _gradients(embedding: Tensor, output: Tensor, corpus: ParallelCorpus) -> tup
         with torch.enable_grad():
             bags = counts[0] / counts[0].sum(dim=-1, keepdim=True)  # [M, I]
             logs = F.linear(bags @ leaves[0], leaves[1]).log_softmax(dim=-1)  # [M, O]
-            part = torch.autograd.grad(-(counts[1] * logs).sum(), leaves)
-        totals = totals[0] + part[0], totals[1] + part[1]
+            gradients = torch.autograd.grad(-(counts[1] * logs).sum(), leaves)
+        totals = totals[0] + gradients[0], totals[1] + gradients[1]
     return totals

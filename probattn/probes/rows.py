@@ -41,3 +41,13 @@ def valid_positions(name: str, mask: Tensor | None, like: Tensor) -> Tensor:
         raise ValueError(
             f"{name}: expected a mask that fits {list(like.shape)}, got one of shape {list(mask.shape)}"
         ) from None
+
+
+def check_targets(name: str, target: Tensor, outputs: int | None = None, advice: str = "") -> None:
+    """Refuses targets that are not integers, or not among so many outputs."""
+    if target.is_floating_point() or target.dtype == torch.bool:
+        raise TypeError(f"{name}: expected integer targets, got {target.dtype}")
+    if outputs is not None and target.numel():
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= outputs:
+            raise ValueError(f"{name}: expected targets in 0 .. {outputs - 1}, got {low} .. {high}{advice}")

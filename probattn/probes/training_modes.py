@@ -120,22 +120,22 @@ def frozen_probe(
         raise TypeError(
             f"frozen_probe: expected a list of attention, got one {type(attention).__name__}; put it in []"
         )
-    chosen: dict[int, nn.Parameter] = {}
+    selected: dict[int, nn.Parameter] = {}
     for item in attention:
         for parameter in item.parameters() if isinstance(item, nn.Module) else (item,):
-            chosen[id(parameter)] = parameter
+            selected[id(parameter)] = parameter
     before = {id(parameter): (parameter, parameter.requires_grad) for parameter in model.parameters()}
-    if not chosen:
+    if not selected:
         raise ValueError("frozen_probe: expected attention with parameters, got none: nothing would learn")
-    if unknown := [value for number, value in chosen.items() if number not in before]:
+    if unknown := [value for number, value in selected.items() if number not in before]:
         raise ValueError(
             f"frozen_probe: expected parameters of the model, got {len(unknown)} that are not, "
             f"the first of shape {list(unknown[0].shape)}"
         )
     try:
         for number, (parameter, _) in before.items():
-            parameter.requires_grad_(number in chosen)
-        yield list(chosen.values())
+            parameter.requires_grad_(number in selected)
+        yield list(selected.values())
     finally:
         for parameter, required in before.values():
             parameter.requires_grad_(required)

@@ -5,10 +5,10 @@ are :class:`Results`, which :func:`write_results` and :func:`read_results` keep 
 :func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
 seeds. :func:`is_reliable` decides which differences count.
 
-The records, measures and section of a topic are in one file: ``attention`` (maps), ``attribution``
-(of uncertainty), ``alignment`` (queries and keys),
-``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from ``collect`` (predictions) over ``evaluation``
-and ``columns`` (measures) and ``claims`` (p values) to ``findings`` (words), ``sections``, ``page`` and ``terminal``.
+The records, measures and section of a topic are in one file: ``attention`` (maps), ``attribution`` (of uncertainty),
+``alignment`` (queries and keys), ``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from ``collect``
+(predictions) over ``evaluation`` and ``columns`` (measures) and ``bootstrap`` (p values) to ``findings`` (words),
+``sections``, ``page`` and ``terminal``.
 """
 
 from importlib.util import find_spec
@@ -28,15 +28,15 @@ from probattn.report.attention import (
     own_tokens,
 )
 from probattn.report.attribution import Answer, AttributionExample, Change
-from probattn.report.bootstrap import compare, paired_bootstrap
-from probattn.report.charts.svg import printable, printable_lines
-from probattn.report.claims import (
+from probattn.report.bootstrap import (
     LEAST_EFFECT,
     LEAST_EXAMPLES,
     LEAST_SEEDS,
     bootstrap_p,
+    compare,
     corrected,
     is_reliable,
+    paired_bootstrap,
     seeds_p,
 )
 from probattn.report.collect import (
@@ -120,6 +120,7 @@ from probattn.report.sites import (
     site_health,
     weight_spreads,
 )
+from probattn.report.svg import printable, printable_lines
 from probattn.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
 
 # Predictions and their measures

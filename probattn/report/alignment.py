@@ -9,10 +9,10 @@ from markupsafe import Markup
 from pydantic import Field, model_validator
 
 from probattn.inference.records import Number
-from probattn.report.charts.svg import cloud_chart
 from probattn.report.markup import Panel, Section, by_call, exact, site_labels
 from probattn.report.measures import MINUS, MODEL_LABELS
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import cloud_chart
 
 ByHead = tuple[Number, ...]
 """One number a head."""
@@ -122,39 +122,41 @@ MEANS: tuple[tuple[Mean, str, str], ...] = (
 )
 
 
-def alignment_section(found: Alignment | None, unit: str = "texts") -> Section | None:
-    """The section on queries and keys; None where nothing was measured. ``unit`` is what ``found.texts`` counts."""
-    if found is None:
+def alignment_section(alignment: Alignment | None, unit: str = "texts") -> Section | None:
+    """The section on queries and keys; None where nothing was measured. ``unit`` is what ``alignment.texts`` counts."""
+    if alignment is None:
         return None
-    names = site_labels([site.site for site in found.sites])
+    names = site_labels([site.site for site in alignment.sites])
     none = _number(None)
     context = {
-        "found": found,
-        "words": _words(found),
-        "quantities": _quantities(found),
+        "alignment": alignment,
+        "words": _words(alignment),
+        "quantities": _quantities(alignment),
         "layers": by_call(
-            found, names, lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))), (none, none)
+            alignment,
+            names,
+            lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))),
+            (none, none),
         ),
-        "panels": _panels(found.clouds, names),
+        "panels": _panels(alignment.clouds, names),
         "unit": unit,
-        "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[found.projection],
+        "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[alignment.projection],
     }
     return Section(
         "alignment", "Queries and keys", "How far apart are queries and keys?", "alignment.html", context
     )
 
 
-def _words(found: Alignment) -> str:
-    if "deterministic" not in found.models or len(found.models) < 2:
-        (model,) = found.models
-        return (
-            f"The discrepancy of the {MODEL_LABELS[model]} network is {found.total(model, 'mmd'):.3g} in all."
-        )
-    own = next(model for model in found.models if model != "deterministic")
+def _words(alignment: Alignment) -> str:
+    if "deterministic" not in alignment.models or len(alignment.models) < 2:
+        (model,) = alignment.models
+        return f"The discrepancy of the {MODEL_LABELS[model]} network is {alignment.total(model, 'mmd'):.3g} in all."
+    compared = next(model for model in alignment.models if model != "deterministic")
     raw, centred = (
-        _times(found.total("deterministic", name), found.total(own, name)) for name, _, _ in TOTALS
+        _times(alignment.total("deterministic", name), alignment.total(compared, name))
+        for name, _, _ in TOTALS
     )
-    lengths = [_change(found, own, name) for name in ("query_norm", "key_norm")]
+    lengths = [_change(alignment, compared, name) for name in ("query_norm", "key_norm")]
     return (
         f"Against deterministic attention the discrepancy between queries and keys is {raw}, and {centred} once a "
         f"shift of all keys of a head is taken off. Queries are {lengths[0]} and keys {lengths[1]}."
@@ -169,8 +171,8 @@ def _times(before: float, after: float) -> str:
     return f"{before / after:.3g} times smaller" if before > after else f"{after / before:.3g} times larger"
 
 
-def _change(found: Alignment, own: ModelKey, name: Literal["query_norm", "key_norm"]) -> str:
-    before, after = found.mean("deterministic", name), found.mean(own, name)
+def _change(alignment: Alignment, compared: ModelKey, name: Literal["query_norm", "key_norm"]) -> str:
+    before, after = alignment.mean("deterministic", name), alignment.mean(compared, name)
     if not before or after is None:
         return "of no length"
     percent = 100 * (after / before - 1)
@@ -179,14 +181,15 @@ def _change(found: Alignment, own: ModelKey, name: Literal["query_norm", "key_no
     return f"{abs(percent):.0f}% {'longer' if percent > 0 else 'shorter'}"
 
 
-def _quantities(found: Alignment) -> list[tuple[str, str, list[Markup], Markup]]:
+def _quantities(alignment: Alignment) -> list[tuple[str, str, list[Markup], Markup]]:
     """Rows of the table: title, meaning, a value a model, and the first over the last."""
     rows: list[tuple[str, str, list[float | None]]] = [
-        (title, meaning, [found.total(model, name) for model in found.models])
+        (title, meaning, [alignment.total(model, name) for model in alignment.models])
         for name, title, meaning in TOTALS
     ]
     rows += [
-        (title, meaning, [found.mean(model, of) for model in found.models]) for of, title, meaning in MEANS
+        (title, meaning, [alignment.mean(model, of) for model in alignment.models])
+        for of, title, meaning in MEANS
     ]
     return [
         (title, meaning, [_number(value) for value in values], _ratio(values))
@@ -206,9 +209,9 @@ def _ratio(values: Sequence[float | None]) -> Markup:
     return Markup(f"{first / last:.3g}")
 
 
-def _panels(found: Sequence[HeadCloud], names: dict[str, str]) -> list[Panel]:
+def _panels(clouds: Sequence[HeadCloud], names: dict[str, str]) -> list[Panel]:
     groups: dict[tuple[str, int], list[HeadCloud]] = {}
-    for cloud in found:
+    for cloud in clouds:
         groups.setdefault((cloud.site, cloud.head), []).append(cloud)
     panels = []
     for (site, head), members in groups.items():

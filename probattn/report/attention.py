@@ -11,11 +11,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from probattn.report.charts.heatmap import heatmap, shown
-from probattn.report.charts.svg import isolated, printable
-from probattn.report.markup import Section, shortened, site_labels
+from probattn.report.markup import Section, heatmap, shortened, shown, site_labels
 from probattn.report.measures import MODEL_LABELS, MODEL_TITLES
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import isolated, printable
 
 Reason = Literal["chosen", "uncertain"]
 """Why an input is shown: the user chose it, or it is among the most uncertain ones."""
@@ -178,7 +177,7 @@ def attention_example(
             (None, draws.mean(dim=1), None if reference is None else reference.mean(dim=0))
         ]
         shown += [(head, draws[:, head], None if reference is None else reference[head]) for head in heads]
-        maps += [_map(site, head, own, other, latent) for head, own, other in shown]
+        maps += [_map(site, head, values, other, latent) for head, values, other in shown]
     return AttentionExample(
         example=example,
         reason=reason,
@@ -229,9 +228,9 @@ def own_tokens(weights: Mapping[str, Tensor], row: int, valid: Tensor) -> dict[s
     Returns:
         Draws by site, ``[P, H, t, t]``, or ``[P, H, 1, t]``, with t valid tokens.
     """
-    kept = valid[row].bool().nonzero().flatten()
-    own = {site: draws[:, row][..., kept] for site, draws in weights.items()}
-    return {site: draws if draws.shape[2] == 1 else draws[:, :, kept] for site, draws in own.items()}
+    tokens = valid[row].bool().nonzero().flatten()
+    by_site = {site: draws[:, row][..., tokens] for site, draws in weights.items()}
+    return {site: draws if draws.shape[2] == 1 else draws[:, :, tokens] for site, draws in by_site.items()}
 
 
 REASONS = {"chosen": "chosen", "uncertain": "most uncertain"}
@@ -260,8 +259,8 @@ def attention_section(
     """The section on attention maps; None without examples."""
     if not examples:
         return None
-    own = [item.site for example in examples for item in example.maps]
-    labels = site_labels([*site_names, *own])
+    sites = [item.site for example in examples for item in example.maps]
+    labels = site_labels([*site_names, *sites])
     latent = model == "bayesian_mean"
     heading = f"Attention weights{' and their uncertainty' if latent else ''}"
     context = {
@@ -280,7 +279,7 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     maps = []
     for kind in kinds:
-        top, title, words = (entries[0][f"{kind.name}_{part}"] for part in ("top", "title", "words"))
+        top, title, words = (entries[0][f"{kind.name}_{field}"] for field in ("top", "title", "words"))
         values = getattr(first, kind.name)
         drawn = heatmap(item.queries, item.keys, values, top, kind.ramp, title, item.second)
         maps.append((kind.name, kind.heading, drawn, words))
@@ -321,9 +320,9 @@ def answer_words(example: Example) -> str:
 def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
     rows = item.maps[0].mean
     received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    most = max(received, default=0.0) or 1.0
+    largest = max(received, default=0.0) or 1.0
     return tuple(
-        (shown(token, room=40), f"{share / most:.3f}", token, index == item.second)
+        (shown(token, room=40), f"{share / largest:.3f}", token, index == item.second)
         for index, (token, share) in enumerate(zip(item.keys, received, strict=True))
     )
 
@@ -369,18 +368,18 @@ def _kinds(one: AttentionMap, model: ModelKey) -> list[_Kind]:
 def _entry(
     item: AttentionExample, one: AttentionMap, kinds: Sequence[_Kind], labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    place = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else head_words(one.head)}"
+    label = f"{labels[one.site]}, {'a row a head' if item.rows == 'heads' else head_words(one.head)}"
     entry: dict[str, Any] = {
         "site": printable(one.site),
         "head": _head_value(one.head),
-        "showing": f"Shown: {place}.",
+        "showing": f"Shown: {label}.",
         "strongest": _strongest(item, one),
     }
     weights = _top([*one.mean, *one.baseline])  # one scale for what is to be compared
     for kind in kinds:
         top, clipped = _top(one.ratio) if kind.name == "ratio" else weights
         entry[f"{kind.name}16"] = packed(getattr(one, kind.name), kind.scale)
-        entry[f"{kind.name}_title"] = f"{kind.title}, {place}"
+        entry[f"{kind.name}_title"] = f"{kind.title}, {label}"
         entry[f"{kind.name}_top"] = top
         entry[f"{kind.name}_words"] = f"{top:.2f}{'+' if clipped else ''}"
     return entry

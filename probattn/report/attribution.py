@@ -19,10 +19,9 @@ from probattn.report.attention import (
     packed,
     quoted,
 )
-from probattn.report.charts.heatmap import heatmap, shown
-from probattn.report.charts.svg import isolated, printable
-from probattn.report.markup import Section, exact, shortened, site_labels
+from probattn.report.markup import Section, exact, heatmap, shortened, shown, site_labels
 from probattn.report.record import Count, Probability, Record
+from probattn.report.svg import isolated, printable
 
 SCALE = 60_000
 """Steps of a share in the page's data."""
@@ -139,9 +138,9 @@ def _removed(examples: Sequence[AttributionExample]) -> list[tuple[str, Markup, 
     return rows
 
 
-def _percent(part: float) -> str:
+def _percent(share: float) -> str:
     """A part that may be below zero, by chance."""
-    return f"{part:z.0%}".replace("-", "\N{MINUS SIGN}")
+    return f"{share:z.0%}".replace("-", "\N{MINUS SIGN}")
 
 
 def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -151,7 +150,7 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
     heads = max(map(len, item.share))
     padded = [[*rows, *[(0.0,) * len(item.words)] * (heads - len(rows))] for rows in item.share]
     sums = [[sum(row) for row in rows] for rows in padded]
-    most, total = max(by_word) or 1.0, sum(by_word)
+    largest, total = max(by_word) or 1.0, sum(by_word)
     names = [labels[site] for site in item.sites]
     return {
         "reason": REASONS[item.reason],
@@ -165,7 +164,7 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
         "strip": [
             (
                 shown(word, room=40),
-                f"{share / most:.3f}",
+                f"{share / largest:.3f}",
                 f"{printable(word)}: {share:.1%}",
                 index == item.second,
             )
@@ -197,7 +196,7 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
 
 def _leading(words: Sequence[str], shares: Sequence[float]) -> str:
     """The words with the largest shares, in words."""
-    order = sorted(range(len(words)), key=lambda place: (-shares[place], place))[:3]
+    order = sorted(range(len(words)), key=lambda index: (-shares[index], index))[:3]
     return "Largest shares: " + ", ".join(f"{quoted(words[item])} {shares[item]:.0%}" for item in order) + "."
 
 
@@ -207,8 +206,8 @@ def _choices(
     """Choices of the page: field, legend, and a value, label and title for each option."""
     calls = [(ALL, ALL, "all attention calls")]
     calls += [(str(index), name, site) for index, (site, name) in enumerate(zip(sites, names, strict=True))]
-    each = [(ALL, ALL, "all heads")] + [(str(head), str(head), head_words(head)) for head in range(heads)]
-    return [("site", "Attention call", calls), ("head", "Head", each)]
+    options = [(ALL, ALL, "all heads")] + [(str(head), str(head), head_words(head)) for head in range(heads)]
+    return [("site", "Attention call", calls), ("head", "Head", options)]
 
 
 def _change(change: Change, labels: Mapping[str, str]) -> dict[str, Any]:

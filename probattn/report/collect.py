@@ -151,12 +151,12 @@ def _dropout_draws(model: nn.Module, inputs: Batch, num_samples: int, link: Link
     first = next(iter(inputs.values()))
     rows = len(first)
     chunk = max(1, rows_per_pass(first.device) // rows)
-    parts = []
+    draws = []
     for start in range(0, num_samples, chunk):
         size = min(chunk, num_samples - start)
         folded = {name: value.repeat(size, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
-        parts.append(linked(model(folded), link).unflatten(0, (size, rows)).cpu())
-    return torch.cat(parts)  # [P, B, C]
+        draws.append(linked(model(folded), link).unflatten(0, (size, rows)).cpu())
+    return torch.cat(draws)  # [P, B, C]
 
 
 @contextmanager
@@ -188,16 +188,16 @@ def moved(batches: Iterable[Batch], device: torch.device | str | None) -> Iterat
 
 
 def _labels(labels: Sequence[Tensor | None]) -> Tensor | None:
-    known = [value.cpu() for value in labels if value is not None]
-    if known and len(known) != len(labels):
+    present = [value.cpu() for value in labels if value is not None]
+    if present and len(present) != len(labels):
         raise ValueError(
-            f"expected labels in every batch or in none, got them in {len(known)} of {len(labels)}"
+            f"expected labels in every batch or in none, got them in {len(present)} of {len(labels)}"
         )
-    return torch.cat(known) if known else None
+    return torch.cat(present) if present else None
 
 
-def _require(found: Sequence[Tensor], name: str) -> None:
-    if not found:
+def _require(batches: Sequence[Tensor], name: str) -> None:
+    if not batches:
         raise ValueError(f"{name}: expected at least one batch, got none")
 
 
@@ -238,19 +238,19 @@ def training_curves(
         quantities = [name for name in quantities if name != "kl_weight"]
     kinds: tuple[Literal["train", "validation"], ...] = ("train", "validation")
     for name, kind in product(quantities, kinds):
-        parts = [
+        series = [
             (int(record["step"]), float(record[name]))
             for record in records
             if record.get("kind") == kind and isinstance(record.get(name), (int, float))
         ]
-        if any(value for _, value in parts) and (name, kind) != ("kl_weight", "validation"):
-            window = -(-len(parts) // points)
-            steps, values = _averaged(parts, window)
+        if any(value for _, value in series) and (name, kind) != ("kl_weight", "validation"):
+            window = -(-len(series) // points)
+            steps, values = _averaged(series, window)
             curves.append(Curve(model=model, name=name, kind=kind, steps=steps, values=values, window=window))
     return curves
 
 
-def _averaged(found: Sequence[tuple[int, float]], window: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    parts = [found[start : start + window] for start in range(0, len(found), window)]
-    steps = tuple(part[-1][0] for part in parts)
-    return steps, tuple(sum(value for _, value in part) / len(part) for part in parts)
+def _averaged(series: Sequence[tuple[int, float]], window: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    windows = [series[start : start + window] for start in range(0, len(series), window)]
+    steps = tuple(rows[-1][0] for rows in windows)
+    return steps, tuple(sum(value for _, value in rows) / len(rows) for rows in windows)

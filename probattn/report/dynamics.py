@@ -8,12 +8,11 @@ from typing import Annotated, Literal
 from markupsafe import Markup
 from pydantic import Field, model_validator
 
-from probattn.report.charts.heatmap import heatmap
-from probattn.report.charts.lines import Line, line_chart, number_word, ticks
-from probattn.report.charts.svg import Axis, isolated
-from probattn.report.markup import Figure, Section, exact, formatted, shortened
+from probattn.report.lines import Line, line_chart, number_word, ticks
+from probattn.report.markup import Figure, Section, exact, formatted, heatmap, shortened
 from probattn.report.measures import MODEL_LABELS, MODEL_STYLES
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import Axis, isolated
 
 Matrix = tuple[tuple[Probability, ...], ...]
 Bleu = Annotated[float, Field(ge=0, le=100.001)]
@@ -177,44 +176,44 @@ Moment = tuple[str, list[tuple[str, Markup]]]
 """Maps of one example: when, and title and drawing of attention and probe."""
 
 
-def dynamics_section(found: Sequence[Dynamics]) -> Section | None:
+def dynamics_section(dynamics: Sequence[Dynamics]) -> Section | None:
     """The section on agreement in training, the run's own network last; None where nothing was recorded."""
-    if not found:
+    if not dynamics:
         return None
-    own = found[-1]
+    compared = dynamics[-1]
     context = {
-        "words": _words(own),
-        "figures_over_steps": _figures(found),
-        "models": [item.model for item in found],
-        "rows": _rows(found),
-        "panels": [_panel(example) for item in found for example in item.maps],
-        "own": own,
-        "chance": exact(own.chance, f"{own.chance:.2f}"),
+        "words": _words(compared),
+        "figures_over_steps": _figures(dynamics),
+        "models": [item.model for item in dynamics],
+        "rows": _rows(dynamics),
+        "panels": [_panel(example) for item in dynamics for example in item.maps],
+        "compared": compared,
+        "chance": exact(compared.chance, f"{compared.chance:.2f}"),
     }
     return Section("dynamics", "Dynamics", "How did attention change in training?", "dynamics.html", context)
 
 
-def _words(own: Dynamics) -> str:
-    first, last = own.steps[0], own.steps[-1]
-    top = max(own.steps, key=lambda item: item.agreement)
+def _words(compared: Dynamics) -> str:
+    first, last = compared.steps[0], compared.steps[-1]
+    top = max(compared.steps, key=lambda item: item.agreement)
     sentence = (
-        f"In the {MODEL_LABELS[own.model]} network attention agrees with the lexical probe on {first.agreement:.0%} of "
-        f"the outputs at step {first.step:,} and on {last.agreement:.0%} at step {last.step:,}; by chance it would be "
-        f"{own.chance:.0%}."
+        f"In the {MODEL_LABELS[compared.model]} network attention agrees with the lexical probe on "
+        f"{first.agreement:.0%} of the outputs at step {first.step:,} and on {last.agreement:.0%} at step "
+        f"{last.step:,}; by chance it would be {compared.chance:.0%}."
     )
     if top.step not in (first.step, last.step) and top.agreement > last.agreement + 0.02:
         sentence += f" It is highest, {top.agreement:.0%}, at step {top.step:,}."
     return sentence
 
 
-def _figures(found: Sequence[Dynamics]) -> list[Figure]:
-    steps = sorted({item.step for entry in found for item in entry.steps})
-    places = {step: float(index) for index, step in enumerate(steps)}
+def _figures(dynamics: Sequence[Dynamics]) -> list[Figure]:
+    steps = sorted({item.step for entry in dynamics for item in entry.steps})
+    positions = {step: float(index) for index, step in enumerate(steps)}
     every = -(-len(steps) // MARKS)
-    marks = tuple((places[step], number_word(step)) for step in steps[::every])
+    marks = tuple((positions[step], number_word(step)) for step in steps[::every])
     x = Axis(0, max(len(steps) - 1.0, 1.0), "step", marks)
     y = Axis(0, 1, "share of outputs", ticks(0, 1, 4, percent=True))
-    chance = Line("chance", "in", ((0.0, found[-1].chance), (places[steps[-1]], found[-1].chance)))
+    chance = Line("chance", "in", ((0.0, dynamics[-1].chance), (positions[steps[-1]], dynamics[-1].chance)))
     charts = (
         ("agreement", "Attention agrees with the probe", "the network's own, at that step"),
         ("with_last", "Attention agrees with the last step's", "the attention after the last update"),
@@ -222,11 +221,11 @@ def _figures(found: Sequence[Dynamics]) -> list[Figure]:
     )
     drawn = []
     for name, title, note in charts:
-        lines = [_line(item, name, places) for item in found]
+        lines = [_line(item, name, positions) for item in dynamics]
         if name != "accuracy":
             lines.append(chance)
         drawn.append(Figure(title, line_chart(lines, x, y, title), note=note))
-    scores = [_line(item, "bleu", places) for item in found if item.steps[-1].bleu is not None]
+    scores = [_line(item, "bleu", positions) for item in dynamics if item.steps[-1].bleu is not None]
     if scores:
         top = max(5.0, *(value for line in scores for _, value in line.points))
         chart = line_chart(scores, x, Axis(0, top, "BLEU", ticks(0, top, 4)), "BLEU of the watched sentences")
@@ -234,14 +233,14 @@ def _figures(found: Sequence[Dynamics]) -> list[Figure]:
     return drawn
 
 
-def _line(each: Dynamics, name: str, places: dict[int, float]) -> Line:
-    values = [(places[item.step], getattr(item, name)) for item in each.steps]
-    points = tuple((place, float(value)) for place, value in values if value is not None)
-    return Line(MODEL_LABELS[each.model], MODEL_STYLES[each.model], points, dots=True)
+def _line(entry: Dynamics, name: str, positions: dict[int, float]) -> Line:
+    values = [(positions[item.step], getattr(item, name)) for item in entry.steps]
+    points = tuple((position, float(value)) for position, value in values if value is not None)
+    return Line(MODEL_LABELS[entry.model], MODEL_STYLES[entry.model], points, dots=True)
 
 
-def _rows(found: Sequence[Dynamics]) -> list[tuple[str, list[Markup]]]:
-    by_step = [{item.step: item for item in entry.steps} for entry in found]
+def _rows(dynamics: Sequence[Dynamics]) -> list[tuple[str, list[Markup]]]:
+    by_step = [{item.step: item for item in entry.steps} for entry in dynamics]
     names = ("agreement", "with_last", "accuracy")
     return [
         (
@@ -256,20 +255,20 @@ def _panel(example: WatchedExample) -> tuple[str, list[Moment]]:
     """Title and maps of one example; a single output has one map with a row for each step."""
     maps = example.maps
     if len(example.queries) == 1:
-        kept = [*maps[:-1][:: -(-len(maps) // (2 * MARKS))], maps[-1]]
-        rows = [f"{item.step:,}" for item in kept]
-        attention, probe = [item.attention[0] for item in kept], [item.probe[0] for item in kept]
-        drawn = _pair(rows, example.keys, attention, probe, _tops(kept), "by step")
+        sampled = [*maps[:-1][:: -(-len(maps) // (2 * MARKS))], maps[-1]]
+        rows = [f"{item.step:,}" for item in sampled]
+        attention, probe = [item.attention[0] for item in sampled], [item.probe[0] for item in sampled]
+        drawn = _pair(rows, example.keys, attention, probe, _tops(sampled), "by step")
         return shortened(f"{isolated(example.queries[0])}: {example.text}"), [("", drawn)]
-    chosen = [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
-    chosen = list({item.step: item for item in chosen}.values())
-    top = _tops(chosen)
+    shown = [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
+    shown = list({item.step: item for item in shown}.values())
+    top = _tops(shown)
     moments = [
         (
             f"{name}, step {item.step:,}",
             _pair(example.queries, example.keys, item.attention, item.probe, top, f"at step {item.step}"),
         )
-        for name, item in zip(MOMENTS[len(chosen) - 1], chosen, strict=True)
+        for name, item in zip(MOMENTS[len(shown) - 1], shown, strict=True)
     ]
     return shortened(example.text), moments
 

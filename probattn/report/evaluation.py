@@ -328,12 +328,12 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
 def _own(item: PredictedData) -> Predictions:
     """Predictions of the run's own network, not of its baseline."""
     preferred: tuple[ModelKey, ...] = ("bayesian_mean", *SINGLE, "deterministic")
-    own = next((item.models[model] for model in preferred if model in item.models), None)
-    if own is None or ("bayesian_mean" in item.models and own.draws is None):
+    predictions = next((item.models[model] for model in preferred if model in item.models), None)
+    if predictions is None or ("bayesian_mean" in item.models and predictions.draws is None):
         raise ValueError(
             f"describe: expected predictions of {item.data.key!r}, Bayesian ones with their posterior draws, got none"
         )
-    return own
+    return predictions
 
 
 def most_uncertain(item: PredictedData, count: int) -> list[int]:
@@ -351,7 +351,7 @@ def mistakes_by_bin(item: PredictedData, count: int, num_bins: int = 10) -> list
     """The ``count`` most confident mistakes of each bin of the reliability diagram, as :func:`confident_mistakes`."""
     rows, confidence = _mistakes(item)
     bins = bin_index(confidence, num_bins)
-    return [row for own in range(num_bins - 1, -1, -1) for row in rows[bins == own][:count].tolist()]
+    return [row for index in range(num_bins - 1, -1, -1) for row in rows[bins == index][:count].tolist()]
 
 
 def _mistakes(item: PredictedData) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from markupsafe import Markup
 
-from probattn.report.charts.svg import isolated, printable
-from probattn.report.claims import (
+from probattn.report.bootstrap import (
     LEAST_EFFECT,
     LEAST_EXAMPLES,
     LEAST_SEEDS,
@@ -30,6 +29,7 @@ from probattn.report.measures import (
 )
 from probattn.report.record import DETECTION, Comparison, DataSet, Difference, Scores, SingleRun
 from probattn.report.results import Results
+from probattn.report.svg import isolated, printable
 
 AnyResults = TypeVar("AnyResults", bound=Results)
 
@@ -91,15 +91,15 @@ def _checked(runs: Mapping[str, AnyResults]) -> list[AnyResults]:
         other = seeds.setdefault(results.run.seed, name)
         if other != name:
             raise ValueError(f"{name}: expected another seed than {results.run.seed}, which {other} has")
-        for what, own, its in (
+        for what, expected, its in (
             ("data sets", first.data, results.data),
             ("measures", tuple(first.measures), tuple(results.measures)),
             ("classes", first.classes, results.classes),
             ("models", _models(first), _models(results)),
         ):
-            if own != its:
+            if expected != its:
                 raise ValueError(
-                    f"{name}: expected the {what} of {first_name} ({_words(own)}), got {_words(its)}; evaluate "
+                    f"{name}: expected the {what} of {first_name} ({_words(expected)}), got {_words(its)}; evaluate "
                     "both again"
                 )
     return list(runs.values())

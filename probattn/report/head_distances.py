@@ -74,24 +74,24 @@ def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
     Raises:
         ValueError: no batch.
     """
-    parts: dict[str, list[_Call]] = {}
+    by_name: dict[str, list[_Call]] = {}
     for batch in batches:
         for name, tokens in batch.items():
-            parts.setdefault(name, []).append(tokens)
-    if not parts:
+            by_name.setdefault(name, []).append(tokens)
+    if not by_name:
         raise ValueError("gather: expected at least one batch with an attention call, got none")
-    return {name: _joined(found) for name, found in parts.items()}
+    return {name: _joined(calls) for name, calls in by_name.items()}
 
 
-def _joined(parts: Sequence[_Call]) -> TokenSample:
+def _joined(calls: Sequence[_Call]) -> TokenSample:
     def padded(tensors: list[Tensor], valid: list[Tensor]) -> tuple[Tensor, Tensor]:
         length = max(tensor.shape[2] for tensor in tensors)
         padded = [F.pad(_full(tensor), (0, 0, 0, length - tensor.shape[2])) for tensor in tensors]
         marks = [F.pad(mark.cpu(), (0, length - mark.shape[1])) for mark in valid]
         return torch.cat(padded), torch.cat(marks)
 
-    query, query_valid = padded([part.query for part in parts], [part.query_valid for part in parts])
-    key, key_valid = padded([part.key for part in parts], [part.key_valid for part in parts])
+    query, query_valid = padded([call.query for call in calls], [call.query_valid for call in calls])
+    key, key_valid = padded([call.key for call in calls], [call.key_valid for call in calls])
     return TokenSample(query, key, query_valid, key_valid)
 
 
@@ -166,9 +166,9 @@ def _neighbour_auc(sample: TokenSample) -> Tensor:
     half = len(sample.query) // 2
     if not half:
         return torch.full((heads,), float("nan"), dtype=torch.float64)
-    known, asked = _labelled(sample, slice(half)), _labelled(sample, slice(half, None))
+    train, test = _labelled(sample, slice(half)), _labelled(sample, slice(half, None))
     return torch.stack(
-        [_auc((known[0][:, head], known[1]), (asked[0][:, head], asked[1])) for head in range(heads)]
+        [_auc((train[0][:, head], train[1]), (test[0][:, head], test[1])) for head in range(heads)]
     )
 
 
@@ -176,15 +176,15 @@ def _labelled(sample: TokenSample, rows: slice) -> tuple[Tensor, Tensor]:
     """Real tokens ``[n, H, D]`` and whether each is a key."""
     sides = ((sample.query, sample.query_valid), (sample.key, sample.key_valid))
     points = [tokens[rows].transpose(1, 2)[valid[rows]] for tokens, valid in sides]
-    marks = [torch.full((len(found),), float(side)) for side, found in enumerate(points)]
+    marks = [torch.full((len(group),), float(side)) for side, group in enumerate(points)]
     return torch.cat(points), torch.cat(marks)
 
 
-def _auc(known: tuple[Tensor, Tensor], asked: tuple[Tensor, Tensor]) -> Tensor:
-    neighbours = max(1, round(len(known[0]) ** 0.5))
-    nearest = torch.cdist(asked[0], known[0]).topk(neighbours, largest=False).indices
-    score = known[1][nearest].mean(dim=-1)  # share of keys among the neighbours
-    return ood_auroc(score[asked[1] == 0], score[asked[1] == 1]).double()
+def _auc(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Tensor:
+    neighbours = max(1, round(len(train[0]) ** 0.5))
+    nearest = torch.cdist(test[0], train[0]).topk(neighbours, largest=False).indices
+    score = train[1][nearest].mean(dim=-1)  # share of keys among the neighbours
+    return ood_auroc(score[test[1] == 0], score[test[1] == 1]).double()
 
 
 def site_alignments(
@@ -253,18 +253,18 @@ def clouds(
         ImportError: t-SNE without scikit-learn.
     """
     sides = ((sample.query, sample.query_valid), (sample.key, sample.key_valid))
-    chosen = [_spread(tokens.transpose(1, 2)[valid], points) for tokens, valid in sides]  # [n, H, D] each
+    sampled = [_spread(tokens.transpose(1, 2)[valid], points) for tokens, valid in sides]  # [n, H, D] each
     records = []
     for head in range(sample.query.shape[1]):
-        both = torch.cat([side[:, head] for side in chosen]).double()
+        both = torch.cat([side[:, head] for side in sampled]).double()
         flat = _tsne(both, seed) if projection == "tsne" else _pca(both)
-        query, key = flat[: len(chosen[0])], flat[len(chosen[0]) :]
+        query, key = flat[: len(sampled[0])], flat[len(sampled[0]) :]
         records.append(HeadCloud(model=model, site=site, head=head, query=_rounded(query), key=_rounded(key)))
     return tuple(records)
 
 
-def _spread(tokens: Tensor, most: int) -> Tensor:
-    indices = torch.linspace(0, len(tokens) - 1, min(most, len(tokens))).round().long()
+def _spread(tokens: Tensor, count: int) -> Tensor:
+    indices = torch.linspace(0, len(tokens) - 1, min(count, len(tokens))).round().long()
     return tokens[indices]
 
 

@@ -13,20 +13,20 @@ from torch.nn import functional as F
 
 from probattn.inference.records import Number
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
-from probattn.report.charts.heatmap import heatmap
-from probattn.report.charts.lines import Line, line_chart, ticks
-from probattn.report.charts.svg import Axis, isolated
+from probattn.report.lines import Line, line_chart, ticks
 from probattn.report.markup import (
     Figure,
     Panel,
     Section,
     by_call,
     exact,
+    heatmap,
     shortened,
     site_labels,
 )
 from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
 from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.svg import Axis, isolated
 
 HeadsKey = ModelKey | Literal["start"]
 """A model, or the network before its training."""
@@ -162,8 +162,8 @@ class Heads(Record):
 
 
 def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 class _Outputs(Protocol):
@@ -201,15 +201,16 @@ def site_heads(
                 continue
             valid = call.query_valid
             outputs.setdefault(name, []).append(_queries(call.output, valid))
-            known = weights.setdefault(name, [])
-            if call.weights is None or known is None:
+            recorded = weights.setdefault(name, [])
+            if call.weights is None or recorded is None:
                 weights[name] = None
             else:
-                known.append(_queries(call.weights, valid))
+                recorded.append(_queries(call.weights, valid))
     if not outputs:
         raise ValueError("site_heads: expected a batch with an attention call of two heads or more, got none")
     return tuple(
-        _record(name, model, found, weights[name], lengths.get(name, {})) for name, found in outputs.items()
+        _record(name, model, tensors, weights[name], lengths.get(name, {}))
+        for name, tensors in outputs.items()
     )
 
 
@@ -229,8 +230,8 @@ def _record(
     distance = head_distance(output)
     overlap = None
     if weights is not None:
-        longest = max(part.shape[-1] for part in weights)
-        padded = [F.pad(part, (0, longest - part.shape[-1])) for part in weights]
+        longest = max(tensor.shape[-1] for tensor in weights)
+        padded = [F.pad(tensor, (0, longest - tensor.shape[-1])) for tensor in weights]
         overlap = min(1.0, attention_overlap(_as_one_text(padded)).item())
     similarity = head_similarity(output).tolist()
     return SiteHeads(
@@ -244,9 +245,9 @@ def _record(
     )
 
 
-def _as_one_text(parts: Sequence[Tensor]) -> Tensor:
+def _as_one_text(batches: Sequence[Tensor]) -> Tensor:
     """Queries of several batches as those of one text, ``[1, H, N, ...]``."""
-    return torch.cat(list(parts)).transpose(0, 1).unsqueeze(0)
+    return torch.cat(list(batches)).transpose(0, 1).unsqueeze(0)
 
 
 QUANTITIES: tuple[tuple[Quantity, str, str], ...] = (
@@ -263,29 +264,29 @@ ROOM = 1.1
 """It ends beyond the largest value by this factor."""
 
 
-def heads_section(found: Heads | None, unit: str = "texts") -> Section | None:
+def heads_section(heads: Heads | None, unit: str = "texts") -> Section | None:
     """The section on heads, over examples in ``unit``; None where nothing was measured."""
-    if found is None:
+    if heads is None:
         return None
-    measure = found.measure
-    names = site_labels([site.site for site in found.sites])
-    shown = found.rows[0].site if found.rows else found.sites[-1].site
+    measure = heads.measure
+    names = site_labels([site.site for site in heads.sites])
+    shown = heads.rows[0].site if heads.rows else heads.sites[-1].site
     none = _number(None)
     context = {
-        "found": found,
-        "words": _words(found),
-        "rows": _rows(found),
+        "heads": heads,
+        "words": _words(heads),
+        "rows": _rows(heads),
         "layers": by_call(
-            found, names, lambda site: (_number(site.relative), _number(site.overlap)), (none, none)
+            heads, names, lambda site: (_number(site.relative), _number(site.overlap)), (none, none)
         ),
-        "falls": _falls(found, measure),
-        "fallen": " ".join(_fallen(found, model, measure) for model in found.whole if found.falls(model)),
+        "falls": _falls(heads, measure),
+        "fallen": " ".join(_fallen(heads, model, measure) for model in heads.whole if heads.falls(model)),
         "similarity": [
-            _similarity(found, name, label)
+            _similarity(heads, name, label)
             for name, label in names.items()
             if name in (shown, next(iter(names)))
         ],
-        "rows_of_heads": _heads_of_texts(found),
+        "rows_of_heads": _heads_of_texts(heads),
         "site": names.get(shown, shown),
         "unit": unit,
         "measure": measure,
@@ -293,36 +294,36 @@ def heads_section(found: Heads | None, unit: str = "texts") -> Section | None:
     return Section("heads", "Heads", "Do the heads differ?", "heads.html", context)
 
 
-def _words(found: Heads) -> str:
-    own = found.models[-1]
-    relative, overlap = found.mean(own, "relative"), found.mean(own, "overlap")
+def _words(heads: Heads) -> str:
+    model = heads.models[-1]
+    relative, overlap = heads.mean(model, "relative"), heads.mean(model, "overlap")
     assert relative is not None
-    name = MODEL_LABELS[own]
+    name = MODEL_LABELS[model]
     sentence = (
         f"Relative to their length, the outputs of two heads of the {name} network lie {relative:.2f} apart"
     )
     if overlap is not None:
         sentence += f", and two heads spend {overlap:.0%} of their attention on the same tokens"
-    if "deterministic" not in found.models or own == "deterministic":
+    if "deterministic" not in heads.models or model == "deterministic":
         return f"{sentence}."
-    before, shared = found.mean("deterministic", "relative"), found.mean("deterministic", "overlap")
+    before, shared = heads.mean("deterministic", "relative"), heads.mean("deterministic", "overlap")
     if overlap is None or shared is None:
         return f"{sentence}. In the deterministic network it is {before:.2f}."
     return f"{sentence}. In the deterministic network these are {before:.2f} and {shared:.0%}."
 
 
-def _rows(found: Heads) -> list[tuple[str, str, list[Markup]]]:
+def _rows(heads: Heads) -> list[tuple[str, str, list[Markup]]]:
     rows = [
-        (title, meaning, [found.mean(model, name) for model in found.models])
+        (title, meaning, [heads.mean(model, name) for model in heads.models])
         for name, title, meaning in QUANTITIES
     ]
     rows += [
         (
-            f"Length of a head, {part}",
+            f"Length of a head, {projection}",
             "Of its slice of the weight",
-            [found.mean_length(model, part) for model in found.models],
+            [heads.mean_length(model, projection) for model in heads.models],
         )
-        for part in PARTS
+        for projection in PARTS
     ]
     return [
         (title, meaning, [_number(value) for value in values])
@@ -336,12 +337,12 @@ def _number(value: float | None) -> Markup:
     return exact(value, words.replace("-", MINUS))
 
 
-def _falls(found: Heads, measure: str) -> list[Figure]:
-    if not found.drops:
+def _falls(heads: Heads, measure: str) -> list[Figure]:
+    if not heads.drops:
         return []
     lines = []
-    for model in found.whole:
-        ordered = sorted(found.falls(model), reverse=True)
+    for model in heads.whole:
+        ordered = sorted(heads.falls(model), reverse=True)
         points = tuple((float(rank), value) for rank, value in enumerate(ordered, 1))
         lines.append(Line(MODEL_LABELS[model], MODEL_STYLES[model], points))
     last = max(2, *(len(line.points) for line in lines))
@@ -354,9 +355,9 @@ def _falls(found: Heads, measure: str) -> list[Figure]:
     return [Figure(f"{capital(measure)} lost without a head", chart, note="one at a time, sorted")]
 
 
-def _fallen(found: Heads, model: ModelKey, measure: str) -> str:
+def _fallen(heads: Heads, model: ModelKey, measure: str) -> str:
     """Numbers of heads without which accuracy stays the same, and rises."""
-    falls, name = found.falls(model), MODEL_LABELS[model]
+    falls, name = heads.falls(model), MODEL_LABELS[model]
     if not any(falls):
         return f"Each of the {len(falls)} heads of the {name} network can be taken out without any change of {measure}."
     idle, harmful = sum(value == 0 for value in falls), sum(value < 0 for value in falls)
@@ -366,20 +367,20 @@ def _fallen(found: Heads, model: ModelKey, measure: str) -> str:
     )
 
 
-def _similarity(found: Heads, name: str, label: str) -> Panel:
+def _similarity(heads: Heads, name: str, label: str) -> Panel:
     drawings = []
-    for own in (site for site in found.sites if site.site == name):
-        heads = [str(head) for head in range(len(own.similarity))]
+    for record in (site for site in heads.sites if site.site == name):
+        labels = [str(head) for head in range(len(record.similarity))]
         # from -1 to 1 onto the ramp's 0 to 1
-        values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in own.similarity]
-        title = f"Cosine between heads, {label}, {MODEL_LABELS[own.model]}"
-        drawings.append((own.model, heatmap(heads, heads, values, 1.0, "cosine", title)))
+        values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in record.similarity]
+        title = f"Cosine between heads, {label}, {MODEL_LABELS[record.model]}"
+        drawings.append((record.model, heatmap(labels, labels, values, 1.0, "cosine", title)))
     return label, drawings
 
 
-def _heads_of_texts(found: Heads) -> list[Panel]:
+def _heads_of_texts(heads: Heads) -> list[Panel]:
     groups: dict[str, list[HeadRows]] = {}
-    for item in found.rows:
+    for item in heads.rows:
         groups.setdefault(item.text, []).append(item)
     return [
         (shortened(text), [(item.model, _rows_map(item, members)) for item in members])

@@ -197,11 +197,11 @@ CLASS_MEASURES: Mapping[str, MeasureText] = MappingProxyType(
 class _Names(Mapping[ModelKey, str]):
     """Names of models: those given, or else made of their keys."""
 
-    def __init__(self, given: Mapping[str, str], otherwise: Callable[[str], str]) -> None:
-        self._given, self._otherwise = given, otherwise
+    def __init__(self, names: Mapping[str, str], otherwise: Callable[[str], str]) -> None:
+        self._names, self._otherwise = names, otherwise
 
     def __getitem__(self, key: ModelKey) -> str:
-        return self._given.get(key) or self._otherwise(key)
+        return self._names.get(key) or self._otherwise(key)
 
     def __iter__(self) -> Iterator[ModelKey]:
         return iter(MODELS)

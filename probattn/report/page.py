@@ -10,7 +10,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
-from probattn.report.charts.svg import isolated, printable_lines
 from probattn.report.findings import evidence, headline, opening
 from probattn.report.markup import Section, breakable, formatted, plain
 from probattn.report.measures import (
@@ -25,6 +24,7 @@ from probattn.report.measures import (
 from probattn.report.record import DataSet, RunDescription
 from probattn.report.results import Results
 from probattn.report.sections import QUANTITIES, report_sections
+from probattn.report.svg import isolated, printable_lines
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -92,7 +92,7 @@ def render_report(
         facts=(
             ("Network", plain(run.network)),
             ("Method", plain(run.method)),
-            ("Trained on", budget(run, results.in_domain.unit, each=both)),
+            ("Trained on", budget(run, results.in_domain.unit, both=both)),
             ("Prediction", prediction),
         ),
         script="maps.js" if results.attention else "",
@@ -100,9 +100,9 @@ def render_report(
     )
 
 
-def budget(run: RunDescription, unit: str, *, each: bool) -> str:
+def budget(run: RunDescription, unit: str, *, both: bool) -> str:
     """Training examples and steps, of each network where there are several."""
-    return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if each else ''}"
+    return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if both else ''}"
 
 
 class Named(Protocol):
@@ -166,9 +166,9 @@ def run_section(
 
 def _environment(package: str | None) -> Environment:
     """Renders the templates of reports and those beside the modules of another package."""
-    own = PackageLoader("probattn.report")
+    loader = PackageLoader("probattn.report")
     environment = Environment(
-        loader=own if package is None else ChoiceLoader([PackageLoader(package, ""), own]),
+        loader=loader if package is None else ChoiceLoader([PackageLoader(package, ""), loader]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

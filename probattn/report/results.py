@@ -15,7 +15,7 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.report.alignment import Alignment
 from probattn.report.attention import AttentionExample, Example
 from probattn.report.attribution import AttributionExample
-from probattn.report.claims import is_reliable
+from probattn.report.bootstrap import is_reliable
 from probattn.report.dynamics import Dynamics
 from probattn.report.heads import Heads
 from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict
@@ -137,8 +137,8 @@ class Results(Record):
 
     def difference(self, measure: str, model: ModelKey, data: str) -> Difference | None:
         """Difference to the baseline; None if it was not measured."""
-        wanted = (measure, model, data)
-        matches = (item for item in self.differences if (item.measure, item.model, item.data) == wanted)
+        key = (measure, model, data)
+        matches = (item for item in self.differences if (item.measure, item.model, item.data) == key)
         return next(matches, None)
 
     def value(self, measure: str, model: ModelKey, data: str) -> float | None:

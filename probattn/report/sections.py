@@ -14,7 +14,10 @@ from probattn.metrics.functional import bin_index
 from probattn.report.alignment import alignment_section
 from probattn.report.attention import Example, attention_section
 from probattn.report.attribution import attribution_section
-from probattn.report.charts.lines import (
+from probattn.report.dynamics import dynamics_section
+from probattn.report.findings import findings, interval_ends
+from probattn.report.heads import heads_section
+from probattn.report.lines import (
     common_floor,
     entropy_chart,
     pavpu_chart,
@@ -22,10 +25,6 @@ from probattn.report.charts.lines import (
     risk_chart,
     training_chart,
 )
-from probattn.report.charts.svg import draws_glyph, interval_glyph, isolated, printable
-from probattn.report.dynamics import dynamics_section
-from probattn.report.findings import findings, interval_ends
-from probattn.report.heads import heads_section
 from probattn.report.markup import Figure, Section, exact
 from probattn.report.measures import (
     BESIDE_COLUMNS,
@@ -48,6 +47,7 @@ from probattn.report.record import (
 )
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
+from probattn.report.svg import draws_glyph, interval_glyph, isolated, printable
 
 LONG = 420
 """Characters from which on an input is folded."""
@@ -72,14 +72,14 @@ def _tables(results: Results) -> list[tuple[DataSet, list[dict[str, Any]]]]:
 def _row(
     results: Results, data: DataSet, measure: str, values: Mapping[str, float | None], *, explain: bool
 ) -> dict[str, Any]:
-    text, own = results.measures[measure], results.compared
-    gaps = {key: results.difference(measure, key, data.key) for key in (own, *BESIDE)}
+    text, compared = results.measures[measure], results.compared
+    gaps = {key: results.difference(measure, key, data.key) for key in (compared, *BESIDE)}
     return {
         "title": text.title,
         "meaning": f"{text.meaning + '; ' if explain else ''}{text.better} is better",
         "number": {
             key: exact(values.get(key), text.value(values.get(key)))
-            for key in ("deterministic", own, *BESIDE)
+            for key in ("deterministic", compared, *BESIDE)
         },
         "gap": {
             key: None if gap is None else gap_words(gap, text, results.verdict(gap))
@@ -134,29 +134,29 @@ class _Bin:
 
     @property
     def words(self) -> str:
-        found, right = self.bin, round(self.bin.accuracy * self.bin.count)
-        stretch = f"Confidence {100 * found.low:g} to {100 * found.high:g}%"
-        shown = f", {len(self.cards)} of them shown" if len(self.cards) < found.count - right else ""
-        return f"{stretch}: {right:,} of {found.count:,} right, {found.count - right:,} wrong{shown}"
+        record, right = self.bin, round(self.bin.accuracy * self.bin.count)
+        stretch = f"Confidence {100 * record.low:g} to {100 * record.high:g}%"
+        shown = f", {len(self.cards)} of them shown" if len(self.cards) < record.count - right else ""
+        return f"{stretch}: {right:,} of {record.count:,} right, {record.count - right:,} wrong{shown}"
 
 
 def _bins(results: Results) -> list[_Bin]:
     """Bins of which mistakes are listed, from the least confident on."""
-    own = results.score(results.compared, results.in_domain.key)
-    found: dict[int, list[dict[str, Any]]] = {}
-    if own is None or not own.reliability or not results.binned:
+    score = results.score(results.compared, results.in_domain.key)
+    cards: dict[int, list[dict[str, Any]]] = {}
+    if score is None or not score.reliability or not results.binned:
         return []
-    number = round(1 / (own.reliability[0].high - own.reliability[0].low))
+    number = round(1 / (score.reliability[0].high - score.reliability[0].low))
     indices = bin_index(torch.tensor([item.probability for item in results.binned]), number).tolist()
-    for place, example in zip(indices, results.binned, strict=True):
-        found.setdefault(place, []).append(_card(example, {}))
-    known = {round(number * item.low): item for item in own.reliability}
-    return [_Bin(value, found[place]) for place, value in known.items() if place in found]
+    for index, example in zip(indices, results.binned, strict=True):
+        cards.setdefault(index, []).append(_card(example, {}))
+    by_index = {round(number * item.low): item for item in score.reliability}
+    return [_Bin(value, cards[index]) for index, value in by_index.items() if index in cards]
 
 
 def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[str, list[Figure]]]:
     """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
-    own = (results.compared, results.in_domain.key)
+    compared = (results.compared, results.in_domain.key)
     anchors = {item.bin.low: item.anchor for item in bins}
     groups = []
     for data in results.data:
@@ -168,7 +168,7 @@ def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[s
             error = score.values.get("ece")
             note = Markup("calibration error {}").format(exact(error, results.measures["ece"].value(error)))
             title = f"Reliability, {name}, {isolated(data.title)}"
-            leading = anchors if (score.model, data.key) == own else {}
+            leading = anchors if (score.model, data.key) == compared else {}
             chart = reliability_chart(score.reliability, floor, style, title, leading)
             figures.append(Figure(name, chart, style, note))
         if figures:

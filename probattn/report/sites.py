@@ -12,10 +12,10 @@ from torch import Tensor
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import RecordsError
 from probattn.metrics.functional.inputs import widened
-from probattn.report.charts.svg import bar_glyph
 from probattn.report.collect import moved
 from probattn.report.markup import Section, site_labels
 from probattn.report.record import ModelKey, Record
+from probattn.report.svg import bar_glyph
 from probattn.sites.bayesian import KLReduction
 
 
@@ -151,9 +151,9 @@ def site_health(
     """
     missing = [site for site in spreads if diagnostics.get(site, {}).get("kl_nats") is None]
     if missing:
-        known = ", ".join(diagnostics) or "none"
+        names = ", ".join(diagnostics) or "none"
         raise RecordsError(
-            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {known}"
+            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {names}"
         )
     return [
         SiteHealth(

@@ -9,12 +9,12 @@ from typing import Any
 
 from probattn.checks import optional
 from probattn.report.attention import Example
-from probattn.report.charts.svg import printable
 from probattn.report.findings import findings, headline
 from probattn.report.measures import MODEL_LABELS, ROLE_TITLES
 from probattn.report.record import ModelKey
 from probattn.report.results import Results
 from probattn.report.sites import EDGE_MEASURES
+from probattn.report.svg import printable
 
 LONGEST_RULE = 120
 """Most columns of the line below the headings, of a table that has no terminal's width."""
@@ -96,18 +96,18 @@ class Sheet:
         columns = [max(map(_columns_of, column)) for column in zip(*rows, strict=True)]
         if width is None:
             return columns
-        least = [max(_longest_word(cell) for cell in column) for column in zip(*rows, strict=True)]
+        narrowest = [max(_longest_word(cell) for cell in column) for column in zip(*rows, strict=True)]
         numbers = [
             max([_longest_word(headings[index]), *(_columns_of(row[index]) for row in rows[1:])])
             for index in range(len(headings))
         ]
-        least[self.words :] = numbers[self.words :]
+        narrowest[self.words :] = numbers[self.words :]
         excess = sum(columns) + len(GUTTER) * (len(columns) - 1) - width
         while excess > 0:
-            shrinkable = [index for index, size in enumerate(columns) if size > least[index]]
+            shrinkable = [index for index, size in enumerate(columns) if size > narrowest[index]]
             if not shrinkable:
                 return None
-            widest = max(shrinkable, key=lambda place: columns[place])
+            widest = max(shrinkable, key=lambda at: columns[at])
             columns[widest] -= 1
             excess -= 1
         return columns
@@ -115,11 +115,11 @@ class Sheet:
     def _row(self, cells: Sequence[str], columns: list[int]) -> list[str]:
         blocks = [_wrapped(cell, size) for cell, size in zip(cells, columns, strict=True)]
         lines = []
-        for parts in zip_longest(*blocks, fillvalue=""):
+        for texts in zip_longest(*blocks, fillvalue=""):
             padded = []
-            for index, (part, size) in enumerate(zip(parts, columns, strict=True)):
-                space = " " * (size - _columns_of(part))
-                padded.append(part + space if index < self.words else space + part)
+            for index, (text, size) in enumerate(zip(texts, columns, strict=True)):
+                space = " " * (size - _columns_of(text))
+                padded.append(text + space if index < self.words else space + text)
             lines.append(GUTTER.join(padded))
         return lines
 
@@ -161,10 +161,10 @@ def _wrapped(words: str, width: int | None) -> list[str]:
 
 def results_table(results: Results) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
-    own = results.compared
+    compared = results.compared
     models = [
         key
-        for key in dict.fromkeys(("deterministic", own))
+        for key in dict.fromkeys(("deterministic", compared))
         if any(key == score.model for score in results.scores)
     ]
     headings = ["measure", *(MODEL_LABELS[key] for key in models)]
@@ -233,8 +233,8 @@ def predictions_table(examples: list[Example]) -> Sheet:
     texts = ("text", "second text") if paired else ("text",)
     rows = []
     for example in examples:
-        given = (example.text, example.pair or "") if paired else (example.text,)
-        rows.append((*given, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}"))
+        inputs = (example.text, example.pair or "") if paired else (example.text,)
+        rows.append((*inputs, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}"))
     return Sheet((*texts, "label", "probability", "spread"), (Group("", tuple(rows)),), words=len(texts) + 1)
 
 

@@ -78,6 +78,15 @@ def refuse_none(network: str, name: str) -> None:
     )
 
 
+def refuse_replaced(network: str, name: str, outer: str) -> None:
+    """Refuses a pass in which a module whose forward was replaced did not run the attention module ``name``."""
+    raise RuntimeError(
+        f"{network}: the attention site of {name} was not reached, so that its attention was deterministic: after "
+        f"conversion something replaced the forward of {outer}, which calls it; undo that, or call "
+        "probattn.models.revert(net) and convert the network again"
+    )
+
+
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 Resumption = Callable[[], AbstractContextManager[None]]
 """Puts a state back for the time of a block, as often as it is called."""

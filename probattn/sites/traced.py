@@ -7,11 +7,11 @@ differentiate; the KL reaches the posterior when the graph has ended. No step de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar, NamedTuple, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
@@ -42,6 +42,13 @@ class GraphCall(NamedTuple):
     outputs: UpwardOutputs
 
 
+class Passes(Protocol):
+    """What knows which modules a network has around its attention modules."""
+
+    def check_outer(self, network: str, modules: Mapping[str, nn.Module], ran: Collection[str]) -> None:
+        """Refuses a pass of modules of which one was replaced and did not run the attention modules in it."""
+
+
 class GraphPass:
     """A pass of a guide whose calls may be part of a graph: what they share, and what they leave."""
 
@@ -51,6 +58,7 @@ class GraphPass:
         self.expected: dict[str, str] = {}
         self.ran: set[str] = set()
         self.reached: set[str] = set()
+        self.outer: dict[str, tuple[Passes, nn.Module]] = {}
         self.calls: dict[str, GraphCall] = {}
         self.queries: dict[object, Tensor | None] = {}
         self.paths: dict[UpwardChain, list[UpwardOutputs | None]] = {}
@@ -59,6 +67,8 @@ class GraphPass:
     def check(self) -> None:
         """Refuses a pass in which no attention module ran, or modules ran in a graph and their sites did not."""
         refuse_unreached("compiled network", sorted(self.ran - self.reached), len(self.ran))
+        for name, (passes, module) in self.outer.items():
+            passes.check_outer("compiled network", {name: module}, self.ran)
         for network, name in self.expected.items() if not self.ran else ():
             refuse_none(network, name)
 

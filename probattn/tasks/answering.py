@@ -8,11 +8,11 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from probattn.files.durable import write_atomically
 from probattn.files.spreadsheets import escaped
-from probattn.inference.moments import Uncertainty
+from probattn.options import DrawingOptions, Uncertainty
 from probattn.tasks.errors import RunError
 
 if TYPE_CHECKING:
@@ -46,6 +46,18 @@ class Drawing(NamedTuple):
     chunk_size: int | None = None
     batch_size: int = 32
     uncertainty: Uncertainty = "draws"
+
+    @classmethod
+    def of(cls, section: Any = None, options: DrawingOptions | None = None) -> Self:
+        """What options ask for and, where they leave it out, what a recipe's section does.
+
+        Args:
+            section: with some of the attributes; None for the defaults.
+            options: of a prediction; None for those of the section.
+        """
+        usual = {name: getattr(section, name) for name in cls._fields if hasattr(section, name)}
+        changed = {name: getattr(options, name, None) for name in cls._fields}
+        return cls(**{**usual, **{name: value for name, value in changed.items() if value is not None}})
 
 
 class Answering(ABC):
@@ -90,10 +102,7 @@ class Answering(ABC):
         run: Path,
         texts: Iterable[str],
         pairs: Iterable[str] | None = None,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        uncertainty: Uncertainty = "draws",
+        options: DrawingOptions | None = None,
     ) -> Iterator[Any]:
         """Answers for texts, which are read and answered batch by batch.
 
@@ -101,15 +110,14 @@ class Answering(ABC):
             run: folder of a finished run.
             texts: what to answer for.
             pairs: the second text of each, where the task is about pairs.
-            num_samples: posterior draws.
-            seed: of the draws.
-            uncertainty: what probabilities and their uncertainty come from, "draws" or their closed form, "moments".
+            options: number of draws, their seed, and what probabilities and their uncertainty come from.
 
         Returns:
             One answer a text, as they are asked for; :meth:`answers` shows them, :meth:`columns` has them for files.
 
         Raises:
-            RunError: the folder holds no finished run, or its network does not read such inputs.
+            RunError: the folder holds no finished run, its network does not read such inputs, or has no draws of which
+                options are there.
         """
         paired = self.columns_read[1] is not None
         if paired and pairs is None:
@@ -118,10 +126,24 @@ class Answering(ABC):
             )
         if pairs is not None and not paired:
             raise RunError(f"{run}: its network reads {self.reads}; expected no second texts")
-        if uncertainty != "draws" and self.no_moments is not None:
-            raise RunError(f"{run}: expected uncertainty draws, got {uncertainty}: {self.no_moments}")
+        drawing = self.drawing(options or DrawingOptions())
+        if drawing.uncertainty != "draws" and self.no_moments is not None:
+            raise RunError(f"{run}: expected uncertainty draws, got {drawing.uncertainty}: {self.no_moments}")
         rows = ((text, None) for text in texts) if pairs is None else zip(texts, pairs, strict=True)
-        return self.answered(run, rows, Drawing(num_samples, seed, uncertainty=uncertainty))
+        return self.answered(run, rows, drawing)
+
+    def drawing(self, options: DrawingOptions) -> Drawing:
+        """How to predict, by options and, where they leave it out, by the recipe.
+
+        Raises:
+            RunError: options of draws, where answers come without them.
+        """
+        for name in ("num_samples", "seed"):
+            value = getattr(options, name)
+            if value is not None and self.undrawn is not None:
+                option = f"--{name.replace('_', '-')} {value}"
+                raise RunError(f"{option}: expected no such option, {self.undrawn}; leave it out")
+        return Drawing.of(getattr(self.task.recipe, "prediction", None), options)
 
     @abstractmethod
     def answered(self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing) -> Iterator[Any]:
@@ -164,13 +186,13 @@ class Deciding(ABC):
         """
 
     @abstractmethod
-    def predict(self, run: Path, inputs: HeldOut, **drawing: Any) -> Iterator[Any]:
+    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Any]:
         """Answers for held-out inputs, as :meth:`Answering.predict` gives them.
 
         Args:
             run: folder of a finished run.
             inputs: of :meth:`held_out`.
-            **drawing: options of :meth:`Answering.predict`.
+            drawing: how to predict.
         """
 
     @abstractmethod

@@ -18,6 +18,7 @@ from probattn.files.json_files import JSONError, parse_json
 from probattn.files.manifest import manifest_content
 from probattn.models.hosts.card import CARD
 from probattn.report.record import Record
+from probattn.tasks.answering import Drawing
 from probattn.tasks.progress import note
 
 FOLDER = "held_out"
@@ -81,7 +82,7 @@ class HeldOut:
         pairs = None if self.pairs is None else tuple(self.pairs)
         return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs)
 
-    def stored(self, run: Path, key: str, drawing: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    def stored(self, run: Path, key: str, drawing: Drawing) -> list[dict[str, Any]] | None:
         """Predictions of these data, made in this way, that the run's folder holds; None where there are none.
 
         They hold for the network and the recipe that the folder had when they were made. A damaged file is named.
@@ -107,7 +108,7 @@ class HeldOut:
         return answers
 
     def store(
-        self, run: Path, key: str, drawing: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
+        self, run: Path, key: str, drawing: Drawing, answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`stored`."""
         rows = [{name: answer[name] for name in KEPT} for answer in answers]
@@ -128,11 +129,12 @@ class HeldOut:
         ]
         return digest(f"{value}\0" for value in content)
 
-    def _head(self, run: Path, drawing: Mapping[str, Any]) -> dict[str, Any]:
+    def _head(self, run: Path, drawing: Drawing) -> dict[str, Any]:
         """What predictions depend on: the data, the recipe and the network of the run, and the draws."""
         recipe = run / "recipe.yaml"
         contents = [recipe.read_bytes() if recipe.exists() else b"", _network(run)]
-        return {"data": self.digest, "run": digest(contents), **drawing}
+        draws = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
+        return {"data": self.digest, "run": digest(contents), **draws}
 
     def doubts(self) -> Iterator[str]:
         """What is to be known of the inputs where a promise is tested on them, in sentences."""

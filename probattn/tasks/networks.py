@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
 from probattn.inference import posterior_moments
-from probattn.inference.moments import Moments, Uncertainty
+from probattn.inference.moments import Moments
 from probattn.inference.records import Record, read_records
 from probattn.models import capture, convert
 from probattn.models.hosts.calls import AttentionCalls
@@ -41,6 +41,7 @@ from probattn.report import (
 from probattn.report.collect import moved
 from probattn.sites import METHODS, Method
 from probattn.sites.method import Measured
+from probattn.tasks.answering import Drawing
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.progress import tracked
@@ -50,7 +51,6 @@ from probattn.tasks.task import MODEL, RECORDS
 Program = TypeVar("Program", bound=nn.Module)
 WEIGHTS = "weights.safetensors"
 """The network of a run that is none of transformers', in its folder for the model."""
-_DRAWS: tuple[Uncertainty] = ("draws",)
 
 Item = TypeVar("Item")
 
@@ -125,60 +125,53 @@ class Network(Generic[Program]):
 def predictions(
     network: Network[Any],
     batches: Iterable[Any],
-    options: Any,
+    drawing: Drawing,
     *,
-    chunk_size: int | None = None,
     dropout: bool = True,
     first_batch: int = 0,
-    uncertainty: Collection[Uncertainty] = _DRAWS,
+    moments: bool = False,
 ) -> dict[ModelKey, Predictions]:
     """Probabilities of classes, or labels, by model: of latent attention of draws, at its expectation, in closed form.
 
     Args:
         network: a classifier.
         batches: inputs.
-        options: with ``num_samples`` and ``seed``.
-        chunk_size: draws that go through the network at once; None for all.
+        drawing: how to predict. "moments" of latent attention are the network's own prediction, and draws replace them
+            where the closed form does not serve.
         dropout: whether to draw with dropout where attention is deterministic.
         first_batch: number of the first batch, from which its draws are seeded.
-        uncertainty: of latent attention "draws", "moments" (the closed form), or both. "moments" alone are the
-            network's own prediction, and draws replace them where the closed form does not serve.
+        moments: whether the closed form of latent attention goes with its draws.
     """
-    options_of_draws: dict[str, Any] = {"seed": options.seed, "device": network.device}
-    if network.key == "bayesian_mean" and "draws" not in uncertainty:
-        number_of_draws = max(options.num_samples, 2)
-        batches_of_moments = [
+    options: dict[str, Any] = {"seed": drawing.seed, "device": network.device}
+    if network.key == "bayesian_mean" and drawing.uncertainty == "moments":
+        expanded = [
             posterior_moments(
-                network.program, batch, num_samples=number_of_draws, seed=(options.seed, number)
+                network.program, batch, num_samples=max(drawing.num_samples, 2), seed=(drawing.seed, number)
             )
             for number, batch in enumerate(moved(batches, network.device), first_batch)
         ]
-        moments = Moments.together(batches_of_moments)
-        closed = 1 - moments.drawn.double().mean().item()
-        return {"bayesian_mean": Predictions.from_moments(moments, options.num_samples, closed)}
+        joined = Moments.together(expanded)
+        closed = 1 - joined.drawn.double().mean().item()
+        return {"bayesian_mean": Predictions.from_moments(joined, drawing.num_samples, closed)}
     if network.key == "bayesian_mean":
         drawn = predict_bayesian(
             network.program,
             batches,
-            options.num_samples,
-            chunk_size=chunk_size,
+            drawing.num_samples,
+            chunk_size=drawing.chunk_size,
             first_batch=first_batch,
-            moments="moments" in uncertainty,
-            **options_of_draws,
+            moments=moments,
+            **options,
         )
-        by_model = {
+        models = {
             "bayesian_mean": Predictions.from_draws(drawn.draws),
             "bayesian_expectation": Predictions(drawn.expectation),
         }
         if drawn.moments is not None:
-            by_model["bayesian_moments"] = Predictions.from_moments(drawn.moments, options.num_samples)
-        return by_model
+            models["bayesian_moments"] = Predictions.from_moments(drawn.moments, drawing.num_samples)
+        return models
     logits = predict_deterministic(
-        network.program,
-        batches,
-        options.num_samples if dropout else 0,
-        first_batch=first_batch,
-        **options_of_draws,
+        network.program, batches, drawing.num_samples if dropout else 0, first_batch=first_batch, **options
     )
     if logits.draws is None:
         return {network.key: Predictions(logits.probabilities)}

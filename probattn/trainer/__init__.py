@@ -1,6 +1,6 @@
 """Hugging Face's ``Trainer`` for networks whose attention is latent."""
 
+from probattn.trainer.evaluation import compute_uncertainty
 from probattn.trainer.trainer import ProbabilisticTrainer
-from probattn.trainer.uncertainty import compute_uncertainty
 
 __all__ = ["ProbabilisticTrainer", "compute_uncertainty"]

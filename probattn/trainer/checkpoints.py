@@ -66,14 +66,10 @@ def _problem(folder: Path, *, sizes_only: bool) -> str | None:
 
 
 class Checkpoints(Trainer):
-    """``transformers.Trainer`` whose checkpoints appear whole, and may have weights apart or under earlier names.
+    """``transformers.Trainer`` whose checkpoints appear whole, with sums that a resumed run compares.
 
-    A checkpoint is written in a folder of its own and renamed once it is complete, so that a kill or a full disk leaves
-    the earlier ones as they were. ``manifest.json`` has the sums of its files, with which a resumed run compares them.
-
-    The weights of sites have a file of their own. Those of a network that was read under other names than the
-    network's own are saved under these again by ``save_pretrained``, and only ``from_pretrained`` knows both:
-    ``Trainer`` itself leaves such weights as they are, with a warning.
+    The weights of sites have a file of their own. Weights that were read under other names than the network's are saved
+    under these again by ``save_pretrained``, and only ``from_pretrained`` knows both.
     """
 
     _unread: Any = None

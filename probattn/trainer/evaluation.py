@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
+from transformers import EvalPrediction
 
 from probattn.inference.elbo import ELBOTerms
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.loop import StepTerms
 from probattn.inference.predictive import posterior_predict, rows_per_pass
+from probattn.metrics.functional import (
+    area_under_risk_coverage,
+    brier_score,
+    negative_log_likelihood,
+    predictive_entropy,
+)
+from probattn.metrics.functional.calibration import BinSums, bin_sums, calibration_error_from_sums
 from probattn.metrics.functional.inputs import accumulation_dtype, widened
 from probattn.models.hosts.card import evaluations_in, note_evaluations, notes
-from probattn.models.program import HeadProgram, Link
-from probattn.trainer.data import name_of
+from probattn.models.program import IGNORED, HeadProgram, Link
 
 Prediction = Literal["mean", "draws", "moments"]
 """What an evaluation predicts with."""
 
 ASIDE = ("model_preparation_time", "jit_compilation_time")
 """Metrics of a ``Trainer`` that say nothing of the network."""
+FILES = ("arrow", "csv", "json", "pandas", "parquet", "text")
+"""Names that datasets gives to what was read from the user's files."""
+SCORES = 2**20
+"""Scores that are measured at once; the measures make several copies of them."""
+OWNER = "compute_uncertainty"
 
 
 class EvaluationMeans:
@@ -60,8 +73,8 @@ def real_rows(batch: Mapping[str, Any], accelerator: Accelerator) -> Mapping[str
     if not repeated:
         return batch
     rows = len(next(iter(batch.values())))
-    kept = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
-    return {name: value[:kept] if isinstance(value, Tensor) else value for name, value in batch.items()}
+    count = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
+    return {name: value[:count] if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
 def prediction_words(prediction: Prediction, draws: int) -> str:
@@ -69,15 +82,6 @@ def prediction_words(prediction: Prediction, draws: int) -> str:
     if prediction == "draws":
         return f"mean of {draws} draws"
     return "posterior expectation" if prediction == "mean" else "closed-form mean of the posterior"
-
-
-def predicted_scores(
-    program: HeadProgram, inputs: Mapping[str, Tensor], prediction: Prediction, draws: int, *seed: int
-) -> Tensor:
-    """Scores ``[B, ...]`` whose probabilities are the posterior predictive ones: of draws, or of their moments."""
-    if prediction == "moments":
-        return mean_of_moments(program, inputs, draws, *seed)
-    return mean_of_draws(program, inputs, draws, *seed)
 
 
 def mean_of_moments(program: HeadProgram, inputs: Mapping[str, Tensor], draws: int, *seed: int) -> Tensor:
@@ -94,20 +98,16 @@ def mean_of_moments(program: HeadProgram, inputs: Mapping[str, Tensor], draws: i
 
 @torch.no_grad()
 def mean_of_draws(program: HeadProgram, inputs: Mapping[str, Tensor], draws: int, *seed: int) -> Tensor:
-    r"""Scores ``[B, ...]`` whose probabilities are the means over draws; of a regression the mean itself.
-
-    .. math:: \log \frac{1}{P} \sum_p \mathrm{softmax}(f(x, S_p))
-
-    for classes, the log-odds of the mean for labels that are 0 or 1.
-    """
+    """Scores ``[B, ...]`` whose probabilities are means over draws: logarithms, or log-odds of labels."""
     first = next(iter(inputs.values()))
     chunk = max(rows_per_pass(first.device) // len(first), 1)
     total: tuple[Tensor, ...] = ()
     for start in range(0, draws, chunk):
         number = min(chunk, draws - start)
-        part = posterior_predict(program, inputs, number, seed=(*seed, start), chunk_size=number)
-        sums = _sums(part.logits.float(), program.link)
-        total = sums if not total else tuple(map(_added(program.link), total, sums))
+        drawn = posterior_predict(program, inputs, number, seed=(*seed, start), chunk_size=number)
+        sums = _sums(drawn.logits.float(), program.link)
+        add = torch.add if program.link == "identity" else torch.logaddexp
+        total = sums if not total else tuple(map(add, total, sums))
     if program.link == "identity":
         return total[0] / draws
     if program.link == "sigmoid":
@@ -124,30 +124,158 @@ def _sums(scores: Tensor, link: Link) -> tuple[Tensor, ...]:
     return (scores.log_softmax(dim=-1).logsumexp(dim=0),)
 
 
-def _added(link: Link) -> Any:
-    return torch.add if link == "identity" else torch.logaddexp
-
-
 def add_to_card(
     net: Any, name: str, metrics: Mapping[str, Any], rows: int | None, data: Any, words: str
 ) -> None:
-    """Has the model card of a network show an evaluation.
-
-    Args:
-        net: the network.
-        name: of the evaluation, with which the names of the metrics begin.
-        metrics: those of a ``Trainer``.
-        rows: how many were predicted; None where that is not known.
-        data: the data set; those of datasets know their names.
-        words: what the predictions are.
-    """
+    """Has the model card of a network show the metrics of an evaluation (its prefix is ``name``) of so many rows."""
     aside = {f"{name}_{item}" for item in ASIDE}
     figures = {
         key.removeprefix(f"{name}_"): value if math.isfinite(value) else str(value)
         for key, value in metrics.items()
         if isinstance(value, float | int) and key not in aside
     }
-    known = name_of(data)
+    source = name_of(data)
     number = "rows" if rows is None else f"{rows} rows"
-    entry = {"figures": figures, "on": f"{number}{f' of {known}' if known else ''}, {words}"}
+    entry = {"figures": figures, "on": f"{number}{f' of {source}' if source else ''}, {words}"}
     note_evaluations(net, evaluations_in(notes(net)) | {name: entry})
+
+
+def name_of(data: Any) -> str:
+    """Name and part of a data set of datasets, such as "glue (sst2, validation)"; empty for others."""
+    info = getattr(data, "info", None)
+    name = getattr(info, "dataset_name", None) or getattr(info, "builder_name", None)
+    if not isinstance(name, str) or name in FILES:
+        return ""
+    config, split = getattr(info, "config_name", None), getattr(data, "split", None)
+    details = [str(detail) for detail in (config, split) if detail is not None and detail != "default"]
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def with_program(compute: Callable[..., Any], program: HeadProgram) -> Callable[..., Any]:
+    """A ``compute_metrics`` whose predictions know their program, as :func:`compute_uncertainty` needs it."""
+
+    @wraps(compute)
+    def computed(prediction: Any, *args: Any, **kwargs: Any) -> Any:
+        prediction.program = program
+        return compute(prediction, *args, **kwargs)
+
+    return computed
+
+
+def compute_uncertainty(
+    prediction: EvalPrediction, *, program: HeadProgram | None = None
+) -> dict[str, float]:
+    r"""Measures of predicted classes and of their uncertainty, as ``compute_metrics`` of a ``Trainer``.
+
+    The predictions are those of any ``Trainer`` for classes; of a :class:`ProbabilisticTrainer` with
+    ``prediction="draws"`` or ``"moments"`` they are the logarithms of the posterior predictive probabilities.
+    Labels of -100 do not count. The program aligns labels and logits: those of a causal language model are compared
+    with the logits one position before them; of spans, starts and ends count alike.
+
+    Args:
+        prediction: logits ``[N, C]`` with labels ``[N]``, ``[N, T, C]`` with ``[N, T]``, or for spans two of each;
+            of further outputs the first.
+        program: of the network. A :class:`ProbabilisticTrainer` hands over its own; with another ``Trainer`` logits
+            ``[N, T, C]`` need ``functools.partial(compute_uncertainty, program=probattn.models.program_for(net))``.
+
+    Returns:
+        ``accuracy``; ``negative_log_likelihood`` and ``predictive_entropy`` in nats; ``brier_score``;
+        ``calibration_error`` (10 bins); ``area_under_risk_coverage`` of errors ranked by entropy; ``pavpu``, which
+        counts a prediction as certain whose entropy is below half of that of C equal probabilities. Beside the logits
+        it holds a few of them at a time.
+
+    Raises:
+        ValueError: predictions or labels of another shape, of numbers or of several labels; no label that counts; or
+            logits of tokens without a program.
+
+    Example:
+        >>> import numpy as np
+        >>> logits, labels = np.log([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1])
+        >>> figures = compute_uncertainty(EvalPrediction(logits, labels))
+        >>> figures["accuracy"], round(figures["negative_log_likelihood"], 4)
+        (1.0, 0.1643)
+    """
+    program = getattr(prediction, "program", None) if program is None else program
+    columns: list[tuple[Tensor, ...]] = []
+    sums: list[Tensor] = []
+    for scores, target in (piece for pair in _aligned(prediction, program) for piece in _pieces(*pair)):
+        nats = negative_log_likelihood(scores, target, inputs="logits")
+        entropy, wrong = predictive_entropy(scores, inputs="logits"), scores.argmax(dim=-1) != target
+        certain = entropy < math.log(scores.shape[-1]) / 2
+        columns.append((nats, brier_score(scores, target, inputs="logits"), entropy, wrong, certain))
+        bins = bin_sums(scores, target, inputs="logits")
+        sums = (
+            list(bins)
+            if not sums
+            else [total + increment for total, increment in zip(sums, bins, strict=True)]
+        )
+    if not columns:
+        raise ValueError(f"{OWNER}: expected labels other than {IGNORED}, got none")
+    nats, brier, entropy, wrong, certain = (torch.cat(item) for item in zip(*columns, strict=True))
+    figures = {
+        "accuracy": 1 - wrong.double().mean(),
+        "negative_log_likelihood": nats.mean(),
+        "brier_score": brier.mean(),
+        "calibration_error": calibration_error_from_sums(BinSums(*sums), "l1"),
+        "predictive_entropy": entropy.mean(),
+        "area_under_risk_coverage": area_under_risk_coverage(entropy, wrong),
+        "pavpu": (certain != wrong).double().mean(),
+    }
+    return {name: float(value) for name, value in figures.items()}
+
+
+def _aligned(prediction: EvalPrediction, program: HeadProgram | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits ``[N, ..., C]`` and the labels ``[N, ...]`` that they are compared with, of each kind of labels."""
+    if program is not None and program.link != "softmax":
+        kind = "numbers" if program.link == "identity" else "labels that are 0 or 1"
+        raise ValueError(
+            f"{OWNER}: expected predictions of classes, got those of {kind} ({type(program).__name__}); write "
+            "compute_metrics with the functions of probattn.metrics"
+        )
+    outputs, labels = prediction.predictions, prediction.label_ids
+    several = isinstance(labels, tuple) and program is not None and len(labels) == len(program.label_names)
+    pairs: Sequence[tuple[Any, Any]]
+    if several and len(labels) > 1:
+        pairs = list(zip(outputs, labels, strict=False))
+    else:
+        pairs = [(outputs[0] if isinstance(outputs, tuple) else outputs, labels)]
+    for logits, target in pairs:
+        scores = torch.as_tensor(logits)
+        _check(scores, target, program)
+        yield (
+            (scores, torch.as_tensor(target))
+            if program is None
+            else program.aligned(scores, torch.as_tensor(target))
+        )
+
+
+def _check(scores: Tensor, labels: Any, program: HeadProgram | None) -> None:
+    several = isinstance(labels, tuple)
+    if not several and labels is not None and scores.shape == labels.shape:
+        kind = f"predictions {list(scores.shape)} with as many labels"
+    elif several or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape or scores.shape[-1] < 2:
+        kind = f"logits {list(scores.shape)} and " + (
+            "several kinds of labels" if several else f"labels {list(labels.shape)}"
+        )
+    elif scores.dim() == 3 and program is None:
+        raise ValueError(
+            f"{OWNER}: expected the program of a network whose logits are {list(scores.shape)}, since labels of tokens "
+            "may belong to the logits before them; use functools.partial(compute_uncertainty, "
+            "program=probattn.models.program_for(net)), or ProbabilisticTrainer"
+        )
+    else:
+        return
+    raise ValueError(
+        f"{OWNER}: expected logits [N, C] of classes with labels [N], or [N, T, C] with [N, T], got {kind}; for "
+        "numbers and several labels a row write compute_metrics with the functions of probattn.metrics"
+    )
+
+
+def _pieces(scores: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The scores ``[M, C]`` with labels that count, a few rows at a time."""
+    step = max(1, SCORES // max(1, scores[:1].numel()))
+    for start in range(0, len(labels), step):
+        target = labels[start : start + step].flatten()
+        counted = target != IGNORED
+        if counted.any():
+            yield scores[start : start + step].flatten(0, -2)[counted], target[counted]

@@ -1,18 +1,22 @@
-"""What a :class:`ProbabilisticTrainer` refuses before it begins."""
+"""What a :class:`ProbabilisticTrainer` asks of its network, arguments and data before it begins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from pyro.nn import PyroModule
+from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
-from probattn.checks import check_share
+from probattn.checks import check_share, shown
 from probattn.inference.configuration import attention_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.models.program import HeadProgram
 
+LABELS = ("labels", "label", "label_ids")
+"""Keys of the labels in a row, as transformers' collators know them."""
 PROCESSES = "launch plain processes (accelerate launch, torchrun)"
 REASONS: Mapping[str, str] = {
     "deepspeed": "its engine calls the network alone, and the divergence of the attention sites needs the whole "
@@ -75,16 +79,16 @@ def refuse_certain(program: HeadProgram, prediction: str) -> None:
 def refuse_smoothing(program: HeadProgram, factor: float) -> None:
     """Refuses a ``label_smoothing_factor`` out of its range, or for a program that has no smoothing or its own."""
     check_share("ProbabilisticTrainer", "args.label_smoothing_factor", factor, one=False)
-    name, own = type(program).__name__, getattr(program, "label_smoothing", None)
-    if own is None:
+    name, smoothing = type(program).__name__, getattr(program, "label_smoothing", None)
+    if smoothing is None:
         raise ValueError(
             f"ProbabilisticTrainer: label_smoothing_factor={factor} is not supported with {name}, whose likelihood "
             "has no label smoothing; leave it out, or give a program that has: program=..."
         )
-    if own not in (0, factor):
+    if smoothing not in (0, factor):
         raise ValueError(
-            f"ProbabilisticTrainer: label_smoothing_factor={factor}, but the program has label_smoothing={own}; give "
-            "one of them"
+            f"ProbabilisticTrainer: label_smoothing_factor={factor}, but the program has label_smoothing={smoothing}; "
+            "give one of them"
         )
 
 
@@ -96,3 +100,28 @@ def refuse_other_loss(loss: Any) -> None:
             f"ProbabilisticTrainer: {function.__qualname__} would be left out, for the loss is the evidence lower "
             "bound; give the likelihood as a program: program=..., and leave that method out"
         )
+
+
+def some_labels(*data: Any) -> Tensor | None:
+    """Labels of a row, which tell several classes from several labels; ``ValueError`` where they are no numbers."""
+    rows: Any = next((row for row in data if hasattr(row, "__len__") and not isinstance(row, dict)), ())
+    row = rows[0] if len(rows) else None
+    named = row if isinstance(row, Mapping) else {}
+    labels = next((named[name] for name in LABELS if name in named), None)
+    try:
+        return None if labels is None else torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"ProbabilisticTrainer: expected numbers as labels, got {shown(labels)} in the first row; number the "
+            "classes, with the names in config.label2id"
+        ) from error
+
+
+def size_for_particles(data: Any) -> int:
+    """Number of rows of the training data; ``ValueError`` where it is not known."""
+    if data is None or not hasattr(data, "__len__"):
+        raise ValueError(
+            "ProbabilisticTrainer: repulsive heads need the size of the training data, which has no length; give "
+            "num_data"
+        )
+    return len(data)

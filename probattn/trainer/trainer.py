@@ -30,14 +30,15 @@ from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
 from probattn.trainer.checkpoints import Checkpoints
-from probattn.trainer.data import size_for_particles, some_labels
 from probattn.trainer.evaluation import (
     EvaluationMeans,
     Prediction,
     add_to_card,
-    predicted_scores,
+    mean_of_draws,
+    mean_of_moments,
     prediction_words,
     real_rows,
+    with_program,
 )
 from probattn.trainer.refusals import (
     refuse_arguments,
@@ -45,8 +46,9 @@ from probattn.trainer.refusals import (
     refuse_model,
     refuse_other_loss,
     refuse_smoothing,
+    size_for_particles,
+    some_labels,
 )
-from probattn.trainer.uncertainty import with_program
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
 TRAINING = 0
@@ -156,7 +158,7 @@ class ProbabilisticTrainer(Checkpoints):
             )
         self.kl_schedule = KLSchedule(final=FINE_TUNING_WEIGHT) if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
-        self._make_program = self._chosen_program if program is None else program
+        self._make_program = self._default_program if program is None else program
         self._objective: Objective | None = None
         self._bound_to: Any = None
         self._updates: Updates | None = None
@@ -201,7 +203,7 @@ class ProbabilisticTrainer(Checkpoints):
             self._objective, self._bound_to = Objective(program), self.model
         return self._objective
 
-    def _chosen_program(self, net: Any) -> HeadProgram:
+    def _default_program(self, net: Any) -> HeadProgram:
         program = program_for(net, labels=some_labels(self.train_dataset, self.eval_dataset))
         if not isinstance(program, HeadProgram):
             raise TypeError(
@@ -209,14 +211,14 @@ class ProbabilisticTrainer(Checkpoints):
             )
         return program
 
-    def noise(self, kind: int, *place: int) -> Noise:
+    def noise(self, kind: int, *indices: int) -> Noise:
         """Source of the draws of a batch, the same at every visit; processes have their own.
 
         Args:
             kind: 0 for training, 1 for evaluation.
-            *place: in training the completed steps and the number of the micro-batch, in evaluation that of the batch.
+            *indices: in training the completed steps and the number of the micro-batch, else that of the batch.
         """
-        seed = derived_seed(self.args.seed, self.args.process_index, kind, *place)
+        seed = derived_seed(self.args.seed, self.args.process_index, kind, *indices)
         return SeededNoise([seed], self.args.device)
 
     # Training
@@ -228,10 +230,10 @@ class ProbabilisticTrainer(Checkpoints):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer of ``Trainer``, in which what conversion added has groups and rates of its own."""
-        given = self.optimizer is not None
+        provided = self.optimizer is not None
         added = added_parameters(self._bound())
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
-        if not given:
+        if not provided:
             rates = {
                 kind: self.args.learning_rate if rate is None else rate for kind, rate in self._rates.items()
             }
@@ -253,12 +255,11 @@ class ProbabilisticTrainer(Checkpoints):
             log_latent("ProbabilisticTrainer", self._network)
         self._objective = None  # a run of its own: accelerate changes what it prepares
         objective = self._bound()
-        self._updates = Updates(objective, self.accelerator, self._data_size)
+        self._updates = Updates(
+            objective, self.accelerator, lambda: self.num_data or size_for_particles(self.train_dataset)
+        )
         prepared: nn.Module = self.accelerator.prepare(objective)
         return prepared
-
-    def _data_size(self) -> int:
-        return size_for_particles(self.train_dataset) if self.num_data is None else self.num_data
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
@@ -277,9 +278,7 @@ class ProbabilisticTrainer(Checkpoints):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The negative evidence lower bound of a micro-batch as its share of the update's mean over labels."""
-        if (
-            self.accelerator.unwrap_model(model) is self.model
-        ):  # in an evaluation, which has a loss of its own
+        if self.accelerator.unwrap_model(model) is self.model:  # in an evaluation, which has its own loss
             outputs = model(**inputs)
             loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
             return (loss, outputs) if return_outputs else loss
@@ -372,16 +371,15 @@ class ProbabilisticTrainer(Checkpoints):
         refuse_certain(self.program, self.prediction)
         inputs = self._prepare_inputs(inputs)
         with self.accelerator.autocast():
-            scores = predicted_scores(
-                self.program, self.program.inputs(inputs), self.prediction, self.num_samples,
-                self.args.seed, self.args.process_index, number,
-            )  # fmt: skip
+            predict = mean_of_moments if self.prediction == "moments" else mean_of_draws
+            seed = self.args.seed, self.args.process_index, number
+            scores = predict(self.program, self.program.inputs(inputs), self.num_samples, *seed)
         positions = len(self.program.label_names)
-        given = tuple(inputs[name] for name in self.label_names) if labelled else ()
+        targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
         return (
             loss,
             scores if positions == 1 else scores.unbind(1),
-            (given[0] if len(given) == 1 else given) if labelled else None,
+            (targets[0] if len(targets) == 1 else targets) if labelled else None,
         )
 
     @torch.no_grad()

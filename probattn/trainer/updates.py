@@ -6,26 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
 
 from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.guide import AttentionGuide
-from probattn.inference.loop import (
-    Explosion,
-    Meter,
-    NonFiniteError,
-    NonFiniteThrough,
-    StepTerms,
-    describe_failure,
-    kl_explosion,
-    unhealthy_gradients,
-    unhealthy_sites,
-    warn_exploded,
-)
+from probattn.inference.loop import Meter, NonFiniteThrough, StepCheck
 from probattn.inference.optimizers import Clipping
 from probattn.inference.particle_update import HeadParticles
 from probattn.inference.program_elbo import bind
@@ -35,11 +22,7 @@ from probattn.trainer.checkpoints import last_checkpoint
 
 
 class Objective(NonFiniteThrough):
-    """The ELBO of a program as the module that is trained; a call gives the terms of a batch, per row.
-
-    Args:
-        program: the network with its likelihood.
-    """
+    """The ELBO of a program as the module that is trained; a call gives the terms of a batch, per row."""
 
     def __init__(self, program: HeadProgram) -> None:
         guide = AttentionGuide(program)
@@ -56,25 +39,19 @@ class Objective(NonFiniteThrough):
         """The network with its likelihood."""
         return cast(HeadProgram, self.elbo.model)
 
-    def forward(self, batch: Any = None, **parts: Any) -> Any:
+    def forward(self, batch: Any = None, **inputs: Any) -> Any:
         """The terms of ``batch``, a mapping; parts by name are for the network alone, and refused."""
-        if parts or batch is None:
+        if inputs or batch is None:
             raise TypeError(
                 "ProbabilisticTrainer: the module that is trained is the evidence lower bound, which takes a whole "
-                f"batch, and was called with {', '.join(parts) or 'nothing'} by name; call self.model for the outputs "
+                f"batch, and was called with {', '.join(inputs) or 'nothing'} by name; call self.model for the outputs "
                 "of the network, or add to what super().compute_loss(...) returns"
             )
         return super().forward(batch)
 
 
 class Updates:
-    """Follows the gradients of an objective from micro-batches to the optimiser's step.
-
-    Args:
-        objective: what is trained.
-        accelerator: the trainer's.
-        num_data: number of observed labels of the training data, for the noise and the prior of repulsive heads.
-    """
+    """Follows an objective's gradients from micro-batches to the optimiser; heads ask for the number of data."""
 
     def __init__(self, objective: Objective, accelerator: Accelerator, num_data: Callable[[], int]) -> None:
         self.objective, self._accelerator = objective, accelerator
@@ -85,7 +62,8 @@ class Updates:
         self._sums: Tensor | None = None
         self._norms: tuple[Tensor, Tensor] | None = None
         self.micro_batch = 0
-        self._exploded = False
+        diagnostics, precision = objective.elbo.diagnostics, "bf16=False and fp16=False"
+        self._check = StepCheck(accelerator, objective, objective.program, diagnostics, precision)
 
     def add(self, terms: Tensor) -> None:
         """Takes in a micro-batch: its share ``[5]`` of the step's means."""
@@ -110,37 +88,12 @@ class Updates:
         sums, norms = self._sums, self._measured()
         assert sums is not None
         means: Tensor = self._accelerator.reduce(sums, "mean")
-        *values, norm, other = torch.cat([means, *(norm.to(means).reshape(1) for norm in norms)]).tolist()
-        terms, norm = StepTerms(*values), norm if math.isfinite(other) else other
-        scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
-        if not (math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))):
-            raise NonFiniteError(self._failure(step, terms, norm, folder))
-        if not self._exploded and (explosion := self._explosion(terms)):
-            self._exploded = True
-            warn_exploded(step, explosion)
+        terms, norm = self._check.terms(means, norms)
+        self._check.check(step, terms, norm, "", lambda: last_checkpoint(folder))
         if self._particles is not None:
             self._particles.direct(step, measure=measure)
         self._meter.add(terms)
         self._sums, self._norms, self.micro_batch = None, None, 0
-
-    def _failure(self, step: int, terms: StepTerms, norm: float, folder: str) -> str:
-        complaint = self.objective.complaint
-        sites = gather_object(unhealthy_sites(self.objective.elbo.diagnostics()))
-        complaints = gather_object([] if complaint is None else [complaint])
-        return describe_failure(
-            where=f"the loss of step {step + 1}",
-            terms=terms,
-            gradient_norm=norm,
-            sites=list(dict.fromkeys(sites)),
-            gradients=unhealthy_gradients(self.objective.program),
-            complaints=list(dict.fromkeys(complaints)),
-            checkpoint=last_checkpoint(folder),
-            precision="bf16=False and fp16=False",
-            explosion=self._explosion(terms),
-        )
-
-    def _explosion(self, terms: StepTerms) -> Explosion | None:
-        return kl_explosion(terms, self.objective.elbo.diagnostics, self.objective.program)
 
     def take(self) -> dict[str, float]:
         """Figures for the log: means over the steps since the last call, and diagnostics of particles."""
@@ -176,10 +129,10 @@ def parameters_of(
     """Gives the parameters that conversion added groups of their own, with their rates, after those that hold them."""
     for group in list(groups):
         for kind, ids in added.items():
-            own = [parameter for parameter in group["params"] if id(parameter) in ids]
-            if own:
+            members = [parameter for parameter in group["params"] if id(parameter) in ids]
+            if members:
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
-                groups.append({**group, "params": own, "lr": rates[kind]})
+                groups.append({**group, "params": members, "lr": rates[kind]})
 
 
 def undecayed(model: nn.Module, added: Mapping[str, set[int]]) -> set[str]:

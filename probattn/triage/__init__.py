@@ -6,21 +6,26 @@ answered inputs is below the promise with the promised confidence, on held-out d
 :func:`dataset_shift` tells whether new inputs are of the same kind.
 """
 
-from probattn.triage.calibration import Judged, TriageOptions, calibrate, judged_probabilities
-from probattn.triage.policy import (
-    Decision,
-    Limit,
-    NoveltyRule,
-    Policy,
-    Score,
-    SetRule,
-    read_policy,
-    write_policy,
-)
-from probattn.triage.results import ClassRow, Outcome, TriageResults, Wrong
-from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
-from probattn.triage.shift import Seen, Shift, dataset_shift
-from probattn.triage.tables import decisions_table, triage_table
+from typing import TYPE_CHECKING
+
+from probattn.checks import imported_when_used
+
+if TYPE_CHECKING:
+    from probattn.triage.calibration import Judged, calibrate, judged_probabilities
+    from probattn.triage.options import Score, TriageOptions
+    from probattn.triage.page import decisions_table, triage_table
+    from probattn.triage.policy import (
+        Decision,
+        Limit,
+        NoveltyRule,
+        Policy,
+        SetRule,
+        read_policy,
+        write_policy,
+    )
+    from probattn.triage.results import ClassRow, Outcome, TriageResults, Wrong
+    from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
+    from probattn.triage.shift import Seen, Shift, dataset_shift
 
 __all__ = [
     "AppliedPolicy",
@@ -48,3 +53,10 @@ __all__ = [
     "triage_table",
     "write_policy",
 ]
+
+__getattr__ = imported_when_used(
+    __name__,
+    __all__,
+    ("policy", "shift", "calibration", "results", "page", "running"),
+    options=("Score", "TriageOptions"),
+)

@@ -7,14 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from probattn.inference.moments import Uncertainty
 from probattn.metrics.functional import (
-    ConformalScore,
     ControlledThreshold,
     cheapest_threshold,
     conformal_quantile,
@@ -25,16 +22,16 @@ from probattn.metrics.functional import (
     risk_coverage_curve,
     sequence_start,
 )
-from probattn.options import Count, Natural, OpenShare, Options, Positive
 from probattn.report import RiskCoverage
+from probattn.tasks.answering import Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import NEAR_ONE
+from probattn.triage.options import Score, TriageOptions
 from probattn.triage.policy import (
     Answer,
     Limit,
     NoveltyRule,
     Policy,
-    Score,
     SetRule,
     distance_of,
     score_of,
@@ -50,50 +47,6 @@ POINTS = 200
 """Points of a curve that is kept."""
 CONFUSIONS = 132
 """Most pairs of classes that are kept: all pairs of twelve classes."""
-
-
-@dataclass(frozen=True)
-class TriageOptions(Options):
-    """What is promised, and how inputs are ordered.
-
-    Args:
-        error: promised error rate among answered inputs; None for the threshold of least cost.
-        confidence: with which the promise holds, over the held-out data.
-        cost: of a wrong answer, where a person's decision costs 1; needed without ``error``.
-        by_class: a threshold for each predicted class, whose promise each holds by itself with ``confidence``.
-        score: what orders inputs.
-        sets: sets of classes that miss the true one with a probability of at most ``error``: "lac", "aps" or None.
-        novelty: share of the inputs like the held-out ones that may go to a person because they are far from the
-            training data; None leaves the distance out.
-        uncertainty: how probabilities are predicted.
-        num_samples: posterior draws.
-        seed: of the draws.
-
-    Raises:
-        ValueError: a value is not as described.
-    """
-
-    error: OpenShare | None = 0.05
-    confidence: OpenShare = 0.95
-    cost: Positive | None = None
-    by_class: bool = False
-    score: Score = "least_confidence"
-    sets: ConformalScore | None = None
-    novelty: OpenShare | None = None
-    uncertainty: Uncertainty = "draws"
-    num_samples: Count = 20
-    seed: Natural = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.error is None and self.cost is None:
-            raise ValueError("expected a promised error, or the cost of a wrong answer, got neither")
-        if self.error is None and self.sets is not None:
-            raise ValueError("sets: expected a promised error with them, got none")
-
-    def drawn_as(self) -> dict[str, Any]:
-        """How to predict, as options of :meth:`probattn.tasks.Answering.predict`."""
-        return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
 
 
 @dataclass(frozen=True)
@@ -215,10 +168,10 @@ def judged_probabilities(
         raise ValueError(
             f"probabilities: expected [N, {len(names)}] for {len(names)} classes, got {list(probabilities.shape)}"
         )
-    for name, given in (("mutual_information", mutual_information), ("distances", distances)):
-        if given is not None and torch.as_tensor(given).shape != probabilities.shape[:1]:
+    for name, column in (("mutual_information", mutual_information), ("distances", distances)):
+        if column is not None and torch.as_tensor(column).shape != probabilities.shape[:1]:
             raise ValueError(
-                f"{name}: expected [{len(probabilities)}], got {list(torch.as_tensor(given).shape)}"
+                f"{name}: expected [{len(probabilities)}], got {list(torch.as_tensor(column).shape)}"
             )
     if target is not None and target.shape != probabilities.shape[:1]:
         raise ValueError(f"target: expected [{len(probabilities)}], got {list(target.shape)}")
@@ -251,11 +204,11 @@ def judged_probabilities(
     return Judged(title, role, title, answers, labels).at_distances(far)
 
 
-def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Policy:
+def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions) -> Policy:
     """The policy that answers most while it keeps the promise.
 
     Args:
-        held: predictions on which the promise is tested; nothing else may have been chosen by them.
+        calibration: predictions on which the promise is tested; nothing else may have been chosen by them.
         pilot: others of the same kind, such as those of the validation data, which say where the tests begin
             (:func:`probattn.metrics.functional.sequence_start`). None lets them begin at the most confident inputs.
         options: what is promised.
@@ -267,52 +220,52 @@ def calibrate(held: Judged, pilot: Judged | None, options: TriageOptions) -> Pol
         RunError: a data set has no classes, no inputs, or others than the pilot; scores that are all 0; too few inputs
             for the share of ``novelty``, or none with a distance.
     """
-    if not len(held):
-        raise RunError(f"{held.source}: expected held-out inputs, got none")
-    if pilot is not None and len(pilot) and set(pilot.classes) != set(held.classes):
+    if not len(calibration):
+        raise RunError(f"{calibration.source}: expected held-out inputs, got none")
+    if pilot is not None and len(pilot) and set(pilot.classes) != set(calibration.classes):
         raise RunError(
-            f"{pilot.source}: expected predictions of the classes {', '.join(held.classes[:12])}, got "
+            f"{pilot.source}: expected predictions of the classes {', '.join(calibration.classes[:12])}, got "
             f"{', '.join(pilot.classes[:12])}"
         )
-    if options.score == "mutual_information" and not held.scores(options.score).any():
+    if options.score == "mutual_information" and not calibration.scores(options.score).any():
         raise RunError(
-            f"{held.source}: expected a mutual information of some inputs, got 0 for all; give it to "
+            f"{calibration.source}: expected a mutual information of some inputs, got 0 for all; give it to "
             "judged_probabilities, or take another score"
         )
-    novelty = _novelty(held, options)
+    novelty, drawing = _novelty(calibration, options), Drawing.of(options=options)
     return Policy(
         error=options.error,
         confidence=options.confidence,
         cost=options.cost,
         score=options.score,
-        uncertainty=options.uncertainty,
-        num_samples=options.num_samples,
-        seed=options.seed,
-        limits=tuple(_limits(held, pilot, options, novelty)),
-        sets=_sets(held, options),
+        uncertainty=drawing.uncertainty,
+        num_samples=drawing.num_samples,
+        seed=drawing.seed,
+        limits=tuple(_limits(calibration, pilot, options, novelty)),
+        sets=_sets(calibration, options),
         novelty=novelty,
-        classes=held.classes,
-        data=held.source,
-        size=len(held),
-        held=held.seen(options.score, distances=novelty is not None),
+        classes=calibration.classes,
+        data=calibration.source,
+        size=len(calibration),
+        held=calibration.seen(options.score, distances=novelty is not None),
     )
 
 
 def check_size(size: int, novelty: float) -> None:
     """Refuses fewer held-out inputs than tell the distance that so small a share reaches."""
-    if size < (least := math.ceil(1 / novelty - 1 - 1e-9)):
+    if size < (minimum := math.ceil(1 / novelty - 1 - 1e-9)):
         raise RunError(
-            f"novelty {novelty:g}: expected {least:,} held-out inputs or more, got {size:,}; give a larger share, or "
+            f"novelty {novelty:g}: expected {minimum:,} held-out inputs or more, got {size:,}; give a larger share, or "
             "more held-out inputs"
         )
 
 
-def _novelty(held: Judged, options: TriageOptions) -> NoveltyRule | None:
+def _novelty(calibration: Judged, options: TriageOptions) -> NoveltyRule | None:
     """The rule that no more held-out inputs than the given share reach, as a new one of their kind does."""
     if options.novelty is None:
         return None
-    check_size(len(held), options.novelty)
-    threshold = conformal_quantile(held.distances, error=options.novelty)
+    check_size(len(calibration), options.novelty)
+    threshold = conformal_quantile(calibration.distances, error=options.novelty)
     if not 0 < threshold < math.inf:
         raise RunError(
             f"novelty {options.novelty:g}: expected distances from the training data that are positive numbers, got "
@@ -322,12 +275,12 @@ def _novelty(held: Judged, options: TriageOptions) -> NoveltyRule | None:
 
 
 def _limits(
-    held: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None
+    calibration: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None
 ) -> Iterable[Limit]:
-    for label in held.classes if options.by_class else (None,):
-        parts = [None if item is None else _predicted_as(item, label) for item in (held, pilot)]
-        assert parts[0] is not None
-        yield limit_of(parts[0], parts[1], options, label, novelty=novelty)
+    for label in calibration.classes if options.by_class else (None,):
+        subsets = [None if item is None else _predicted_as(item, label) for item in (calibration, pilot)]
+        assert subsets[0] is not None
+        yield limit_of(subsets[0], subsets[1], options, label, novelty=novelty)
 
 
 def _predicted_as(judged: Judged, label: str | None) -> Judged:
@@ -337,7 +290,7 @@ def _predicted_as(judged: Judged, label: str | None) -> Judged:
 
 
 def limit_of(
-    held: Judged,
+    calibration: Judged,
     pilot: Judged | None,
     options: TriageOptions,
     label: str | None = None,
@@ -349,82 +302,87 @@ def limit_of(
     It is tested on those that are nearer than the threshold of ``novelty``. Given that distance, which is one of
     theirs, they are as independent as new ones that are nearer.
     """
-    size, held = len(held), held.near(novelty)
+    size, calibration = len(calibration), calibration.near(novelty)
     pilot = None if pilot is None else pilot.near(novelty)
-    scores, wrong = held.scores(options.score), held.wrong
+    scores, wrong = calibration.scores(options.score), calibration.wrong
     if options.error is None:
         assert options.cost is not None
-        found = cheapest_threshold(scores, wrong, cost=options.cost, confidence=options.confidence)
+        controlled = cheapest_threshold(scores, wrong, cost=options.cost, confidence=options.confidence)
     else:
         start = None
         if pilot is not None and len(pilot):
             start = sequence_start(pilot.scores(options.score), pilot.wrong, error=options.error)
-        found = controlled_threshold(
+        controlled = controlled_threshold(
             scores, wrong, error=options.error, confidence=options.confidence, start=start
         )
     return Limit(
         label=label,
-        threshold=_threshold(found, options.score, len(held.classes)),
+        threshold=_threshold(controlled, options.score, len(calibration.classes)),
         size=size,
-        answered=found.answered,
-        errors=found.errors,
-        bound=found.bound if found.attained else None,
+        answered=controlled.answered,
+        errors=controlled.errors,
+        bound=controlled.bound if controlled.attained else None,
     )
 
 
-def _threshold(found: ControlledThreshold, score: Score, classes: int) -> float | None:
+def _threshold(controlled: ControlledThreshold, score: Score, classes: int) -> float | None:
     """As a policy holds it: the largest score that there is where all inputs are answered."""
-    if not found.attained:
+    if not controlled.attained:
         return None
-    most = 1.0 if score == "least_confidence" else math.log(max(classes, 1)) + 1e-6
-    return min(found.threshold, most)
+    maximum = 1.0 if score == "least_confidence" else math.log(max(classes, 1)) + 1e-6
+    return min(controlled.threshold, maximum)
 
 
-def _sets(held: Judged, options: TriageOptions) -> SetRule | None:
+def _sets(calibration: Judged, options: TriageOptions) -> SetRule | None:
     if options.sets is None or options.error is None:
         return None
-    names = held.classes
-    unknown = sorted(set(held.labels or ()) - set(names))
+    names = calibration.classes
+    unknown = sorted(set(calibration.labels or ()) - set(names))
     if unknown:
-        raise RunError(f"{held.source}: expected classes of the network, got {unknown[0]!r}")
-    values = [[answer["probabilities"][name] for name in names] for answer in held.answers]
-    target = torch.tensor([names.index(label) for label in held.labels or ()])
-    found = conformal_threshold(
+        raise RunError(f"{calibration.source}: expected classes of the network, got {unknown[0]!r}")
+    values = [[answer["probabilities"][name] for name in names] for answer in calibration.answers]
+    target = torch.tensor([names.index(label) for label in calibration.labels or ()])
+    threshold = conformal_threshold(
         torch.tensor(values, dtype=torch.float64), target, error=options.error, score=options.sets
     )
-    return SetRule(score=options.sets, error=options.error, threshold=None if math.isinf(found) else found)
+    return SetRule(
+        score=options.sets, error=options.error, threshold=None if math.isinf(threshold) else threshold
+    )
 
 
 def promises(
-    held: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None = None
+    calibration: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None = None
 ) -> tuple[Promised, ...]:
     """What can be answered at usual errors and the promised one, each by itself, with one threshold for all classes."""
-    given = {
+    options_by_error = {
         item: TriageOptions(error=item, confidence=options.confidence, score=options.score)
         for item in sorted({*PROMISES, *(() if options.error is None else (options.error,))})
     }
-    limits = {error: limit_of(held, pilot, value, novelty=novelty) for error, value in given.items()}
+    limits = {
+        error: limit_of(calibration, pilot, value, novelty=novelty)
+        for error, value in options_by_error.items()
+    }
     return tuple(Promised(error=error, limit=limit) for error, limit in limits.items())
 
 
-def error_curve(held: Judged, score: Score) -> RiskCoverage:
+def error_curve(calibration: Judged, score: Score) -> RiskCoverage:
     """Error among the most confident inputs, at most :data:`POINTS` points."""
-    curve = risk_coverage_curve(held.scores(score), held.wrong.double())
-    rows = torch.linspace(0, len(held) - 1, min(POINTS, len(held))).round().long()
+    curve = risk_coverage_curve(calibration.scores(score), calibration.wrong.double())
+    rows = torch.linspace(0, len(calibration) - 1, min(POINTS, len(calibration))).round().long()
     return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
 
 
 def outcome(judged: Judged, policy: Policy, shift: Shift | None = None) -> Outcome:
     """What becomes of a data set; ``shift`` is that of :func:`shift_of`."""
-    known, answered = judged.labels is not None, decisions(judged, policy)
+    labelled, answered = judged.labels is not None, decisions(judged, policy)
     far = None if policy.novelty is None else len(judged) - len(judged.near(policy.novelty))
     return Outcome(
         title=judged.title,
         role=judged.role,
         size=len(judged),
         answered=int(answered.sum()),
-        errors=int((answered & judged.wrong).sum()) if known else None,
-        wrong=int(judged.wrong.sum()) if known else None,
+        errors=int((answered & judged.wrong).sum()) if labelled else None,
+        wrong=int(judged.wrong.sum()) if labelled else None,
         shift=shift,
         far=far,
     )
@@ -432,8 +390,6 @@ def outcome(judged: Judged, policy: Policy, shift: Shift | None = None) -> Outco
 
 def shift_of(judged: Judged, policy: Policy) -> Shift | None:
     """How a data set differs from the one that the policy was calibrated on."""
-    if policy.held is None:
-        return None
     return dataset_shift(judged.seen(policy.score, distances=policy.novelty is not None), policy.held)
 
 
@@ -442,44 +398,51 @@ def decisions(judged: Judged, policy: Policy) -> Tensor:
     return torch.tensor([policy.decide(answer).answered for answer in judged.answers], dtype=torch.bool)
 
 
-def class_rows(held: Judged, answered: Tensor, confidence: float) -> tuple[ClassRow, ...]:
+def class_rows(calibration: Judged, answered: Tensor, confidence: float) -> tuple[ClassRow, ...]:
     """What becomes of each class."""
-    predicted, labels = [answer["label"] for answer in held.answers], held.labels or ()
-    kept = [row for row, item in enumerate(answered.tolist()) if item]
+    predicted, labels = [answer["label"] for answer in calibration.answers], calibration.labels or ()
+    answered_rows = [row for row, item in enumerate(answered.tolist()) if item]
     counts = {
         "predicted": Counter(predicted),
-        "answered": Counter(predicted[row] for row in kept),
-        "errors": Counter(predicted[row] for row in kept if predicted[row] != labels[row]),
+        "answered": Counter(predicted[row] for row in answered_rows),
+        "errors": Counter(predicted[row] for row in answered_rows if predicted[row] != labels[row]),
         "true": Counter(labels),
-        "true_answered": Counter(labels[row] for row in kept),
+        "true_answered": Counter(labels[row] for row in answered_rows),
     }
     rows = []
-    for name in held.classes:
-        found = {key: count[name] for key, count in counts.items()}
-        bound = error_bound(found["errors"], found["answered"], confidence) if found["answered"] else None
-        rows.append(ClassRow(label=name, bound=bound, **found))
+    for name in calibration.classes:
+        class_counts = {key: count[name] for key, count in counts.items()}
+        bound = (
+            error_bound(class_counts["errors"], class_counts["answered"], confidence)
+            if class_counts["answered"]
+            else None
+        )
+        rows.append(ClassRow(label=name, bound=bound, **class_counts))
     return tuple(rows)
 
 
-def confusions(held: Judged, answered: Tensor) -> tuple[Wrong, ...]:
+def confusions(calibration: Judged, answered: Tensor) -> tuple[Wrong, ...]:
     """The most frequent wrong predictions."""
-    pairs = [(label, answer["label"]) for label, answer in zip(held.labels or (), held.answers, strict=True)]
-    found = Counter(pair for pair in pairs if pair[0] != pair[1])
-    kept = Counter(pair for pair, item in zip(pairs, answered.tolist(), strict=True) if item)
+    pairs = [
+        (label, answer["label"])
+        for label, answer in zip(calibration.labels or (), calibration.answers, strict=True)
+    ]
+    wrong = Counter(pair for pair in pairs if pair[0] != pair[1])
+    answered_pairs = Counter(pair for pair, item in zip(pairs, answered.tolist(), strict=True) if item)
     return tuple(
-        Wrong(label=label, predicted=predicted, count=count, answered=kept[label, predicted])
-        for (label, predicted), count in found.most_common(CONFUSIONS)
+        Wrong(label=label, predicted=predicted, count=count, answered=answered_pairs[label, predicted])
+        for (label, predicted), count in wrong.most_common(CONFUSIONS)
     )
 
 
-def costs(held: Judged, answered: Tensor, policy: Policy) -> tuple[Costs, ...]:
+def costs(calibration: Judged, answered: Tensor, policy: Policy) -> tuple[Costs, ...]:
     """What a decision costs in the mean, on the calibration data."""
-    wrong, size = held.wrong, len(held)
+    wrong, size = calibration.wrong, len(calibration)
     errors, left = int((answered & wrong).sum()), int((~answered).sum())
-    found = []
+    rows = []
     for cost in COSTS if policy.cost is None else (policy.cost,):
-        best = cheapest_threshold(held.scores(policy.score), wrong, cost=cost)
-        found.append(
+        best = cheapest_threshold(calibration.scores(policy.score), wrong, cost=cost)
+        rows.append(
             Costs(
                 cost=cost,
                 answer_all=cost * int(wrong.sum()) / size,
@@ -488,11 +451,11 @@ def costs(held: Judged, answered: Tensor, policy: Policy) -> tuple[Costs, ...]:
                 cheapest_answered=best.answered / size,
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
-def set_sizes(held: Judged, policy: Policy) -> dict[int, int] | None:
+def set_sizes(calibration: Judged, policy: Policy) -> dict[int, int] | None:
     """Number of inputs by the size of their set."""
     if policy.sets is None:
         return None
-    return dict(sorted(Counter(len(policy.set_of(answer) or ()) for answer in held.answers).items()))
+    return dict(sorted(Counter(len(policy.set_of(answer) or ()) for answer in calibration.answers).items()))

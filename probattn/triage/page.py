@@ -1,26 +1,256 @@
-"""The page on a policy."""
+"""A policy and its decisions on a page and for a terminal, and their words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from probattn.report.charts.lines import Line, line_chart, nice_top, ticks
-from probattn.report.charts.svg import Axis
+from probattn.report import Group, Sheet
+from probattn.report.lines import Line, line_chart, nice_top, ticks
 from probattn.report.markup import Section, plain
 from probattn.report.page import render_page, run_section
+from probattn.report.svg import Axis
+from probattn.triage.policy import Decision, Limit, Policy
 from probattn.triage.results import TriageResults
-from probattn.triage.tables import (
-    differ,
-    headline,
-    novelty_words,
-    opening,
-    percent,
-    promise_words,
-    share,
-)
+from probattn.triage.shift import Shift
+
+CLASSES = 12
+"""Classes that a table for a terminal shows, those with the most inputs."""
+
+
+def share(count: int, size: int) -> str:
+    """A share in percent.
+
+    Example:
+        >>> share(1, 8), share(0, 0)
+        ('12.5%', '-')
+    """
+    return f"{100 * count / size:.1f}%" if size else "-"
+
+
+def percent(value: float) -> str:
+    """A probability in percent, as short as it is.
+
+    Example:
+        >>> percent(0.05), percent(0.005)
+        ('5%', '0.5%')
+    """
+    return f"{100 * value:g}%"
+
+
+def promise_words(policy: Policy) -> str:
+    """What the policy promises."""
+    if policy.error is None:
+        among = "" if policy.novelty is None else " among inputs near the training data"
+        return f"none; the least cost{among} where a wrong answer costs {policy.cost:g} times a person's decision"
+    if policy.by_class:
+        return (
+            f"error of at most {percent(policy.error)} among the answers of each class, {percent(policy.confidence)} "
+            "confidence for each by itself; none for all together"
+        )
+    return f"error of at most {percent(policy.error)} among answered inputs, {percent(policy.confidence)} confidence"
+
+
+def novelty_words(policy: Policy) -> str | None:
+    """What the policy leaves to a person because it is far from the training data; None without a rule for it."""
+    if policy.novelty is None:
+        return None
+    return (
+        f"inputs far from the training data, by the features of the last layer: {percent(policy.novelty.share)} of "
+        "inputs like the held-out ones or fewer, on average over held-out data"
+    )
+
+
+def headline(results: TriageResults) -> str:
+    """The share of the inputs that is answered."""
+    policy, first = results.policy, results.outcomes[0]
+    if not first.answered:
+        return f"No input can be answered: {promise_words(policy)} is not attainable here"
+    answered = share(first.answered, first.size)
+    if policy.error is None:
+        among = "" if policy.novelty is None else " among those near the training data"
+        return f"{answered} of the inputs are answered, at the least cost{among}"
+    if policy.by_class:
+        return f"{answered} of the inputs are answered, each class at an error of at most {percent(policy.error)}"
+    return f"{answered} of the inputs are answered at an error of at most {percent(policy.error)}"
+
+
+def opening(results: TriageResults) -> str:
+    """What is known of the answered inputs."""
+    policy, first = results.policy, results.outcomes[0]
+    if not first.answered:
+        wrong = f"{share(first.wrong or 0, first.size)} of all {first.size:,} held-out predictions are wrong"
+        if policy.error is None:
+            return f"{wrong}."
+        fewest = math.ceil(math.log(1 - policy.confidence) / math.log1p(-policy.error))
+        return (
+            f"{wrong}; the promise needs {fewest:,} answered ones without a wrong one, or more with some. Promise less "
+            "(--error, --confidence), or give more held-out inputs (--data)."
+        )
+    bound = ""
+    if len(policy.limits) == 1 and policy.limits[0].bound is not None:
+        bound = f", at most {100 * policy.limits[0].bound:.1f}% with {percent(policy.confidence)} confidence"
+    return (
+        f"Of {first.size:,} held-out inputs {first.answered:,} are answered, "
+        f"{share(first.errors or 0, first.answered)} of them wrongly{bound}; without selection "
+        f"{share(first.wrong or 0, first.size)} would be wrong."
+    )
+
+
+def triage_table(results: TriageResults) -> Sheet:
+    """What can be answered at which promise, and what the policy does to each data set."""
+    policy, first = results.policy, results.outcomes[0]
+    last = () if policy.novelty is None else ("",)
+    groups = [
+        Group(
+            f"{first.title} ({first.size:,} held-out inputs), by promised error",
+            tuple((percent(promise.error), *_cells(promise.limit), *last) for promise in results.promises),
+        )
+    ]
+    if len(policy.limits) > 1:
+        largest = sorted(policy.limits, key=lambda limit: -limit.size)[:CLASSES]
+        groups.append(
+            Group(
+                f"The policy by predicted class ({len(largest)} of {len(policy.limits)})",
+                tuple((str(item.label), *_cells(item), *last) for item in largest),
+            )
+        )
+    groups.append(Group("What the policy does", tuple(_outcome_rows(results))))
+    words = [f"{headline(results)}. {opening(results)}", f"Promise: {promise_words(policy)}."]
+    if novelty := novelty_words(policy):
+        words.append(f"To a person go also {novelty}.")
+    words += results.doubts
+    if any(outcome.role != "in_domain" for outcome in results.outcomes):
+        words.append("No promise holds on shifted and out-of-domain data.")
+    words += [
+        f"{outcome.title}: unlike the held-out inputs, {listed}."
+        for outcome in results.outcomes
+        if (listed := differ(outcome.shift))
+    ]
+    if listed := differ(results.pilot):
+        words.append(
+            f"The validation data are unlike the held-out inputs, {listed}: the tests begin at their threshold, so "
+            "that fewer inputs may be answered than could be."
+        )
+    if policy.sets is not None and results.set_sizes:
+        mean = sum(size * count for size, count in results.set_sizes.items()) / policy.size
+        words.append(
+            f"Sets hold the true class with a probability of at least {percent(1 - policy.sets.error)}; "
+            f"{mean:.2f} classes in the mean."
+        )
+    words += [
+        f"A wrong answer at {cost.cost:g} times a person's decision: {cost.answer_all:.3f} a decision where all are "
+        f"answered, {cost.policy:.3f} by the policy, {cost.cheapest:.3f} at best (answering "
+        f"{100 * cost.cheapest_answered:.1f}%)."
+        for cost in results.costs
+        if policy.cost is not None
+    ]
+    return Sheet(
+        ("", "answered", "wrong", f"at most ({percent(policy.confidence)})", *(last and ("far",))),
+        tuple(groups),
+        notes=tuple(words),
+    )
+
+
+def differ(shift: Shift | None) -> str:
+    """What differs, where anything does."""
+    return "" if shift is None else ", ".join(shift.differences)
+
+
+def decision_words(answered: int, size: int, policy: Policy, distances: Iterable[float] = ()) -> str:
+    """How many inputs were answered, beside the share of the held-out ones, and how many are far."""
+    limit = policy.novelty
+    far = sum(distance >= limit.threshold for distance in distances) if limit else 0
+    told = f", {far:,} of them far from the training data" if limit else ""
+    expected = share(sum(limit.answered for limit in policy.limits), policy.size)
+    return (
+        f"{answered:,} of {size:,} answered ({share(answered, size)}; of the held-out inputs {expected}), "
+        f"{size - answered:,} for a person{told}"
+    )
+
+
+def shift_words(shift: Shift | None, policy: Policy) -> str | None:
+    """A warning of inputs unlike the held-out ones; None where they are alike."""
+    if not (listed := differ(shift)):
+        return None
+    return (
+        f"these inputs are unlike the {policy.size:,} that the policy was calibrated on ({policy.data}): {listed}. "
+        "Its promise holds for inputs of the same kind alone. Label some of these, and make a policy for them: "
+        "probattn triage RUN --data FILE"
+    )
+
+
+def _cells(limit: Limit) -> tuple[str, str, str]:
+    if limit.threshold is None:
+        return "not attainable", "", ""
+    bound = "" if limit.bound is None else f"{100 * limit.bound:.1f}%"
+    return share(limit.answered, limit.size), share(limit.errors, limit.answered), bound
+
+
+def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, ...]]:
+    for outcome in results.outcomes:
+        role = "" if outcome.role == "in_domain" else f", {outcome.role.replace('_', ' ')}"
+        wrong = "" if outcome.errors is None else share(outcome.errors, outcome.answered)
+        far = () if outcome.far is None else (share(outcome.far, outcome.size),)
+        yield f"{outcome.title}{role}", share(outcome.answered, outcome.size), wrong, "", *far
+
+
+def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, Any]:
+    """What a policy adds to an answer for programs."""
+    columns: dict[str, Any] = {"decision": decision.words, "unsure_about": list(words)}
+    if decision.novelty is not None:
+        columns["novelty"] = shown_novelty(decision.novelty, 6)
+    return columns if decision.classes is None else {**columns, "set": list(decision.classes)}
+
+
+def shown_novelty(value: float, digits: int) -> float | None:
+    """Rounded, but not up to 1, from which on a person decides; None where it is no number.
+
+    Example:
+        >>> shown_novelty(0.9999, 3), shown_novelty(1.2345, 3), shown_novelty(math.inf, 3)
+        (0.999, 1.234, None)
+    """
+    if math.isinf(value):
+        return None
+    return round(value, digits) if value >= 1 else math.floor(value * 10**digits) / 10**digits
+
+
+INPUTS = ("text", "pair", "image")
+"""Keys of an answer that say what was asked."""
+
+
+def decisions_table(
+    answers: Sequence[Mapping[str, Any]], decisions: Sequence[tuple[Decision, Sequence[str]]], policy: Policy
+) -> Sheet:
+    """Answers with what becomes of them, for a terminal."""
+    rows = []
+    for answer, (decision, words) in zip(answers, decisions, strict=True):
+        text = " / ".join(str(answer[name]) for name in INPUTS if answer.get(name) is not None)
+        label = str(answer.get("choice", answer["label"]))
+        label = label if decision.answered else f"({label})"
+        cells = [text, decision.words, label, " ".join(words)]
+        if policy.sets is not None:
+            cells.append(", ".join(decision.classes or ()))
+        cells.append(f"{answer['probability']:.3f}")
+        if decision.novelty is not None:
+            far = shown_novelty(decision.novelty, 3)
+            cells.append("not a number" if far is None else f"{far:.3f}")
+        rows.append(tuple(cells))
+    heading = "image" if answers and "image" in answers[0] else "text"
+    headings = [heading, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
+    notes = [f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]
+    if novelty := novelty_words(policy):
+        notes.append(f"To a person go also {novelty}; their novelty is 1 or more.")
+    return Sheet(
+        (*headings, "probability", *(["novelty"] if policy.novelty else [])),
+        (Group("", tuple(rows)),),
+        words=len(headings),
+        notes=tuple(notes),
+    )
+
 
 SHOWN_CLASSES = 40
 """Classes that the page shows, those that are predicted most."""
@@ -58,8 +288,8 @@ def _sections(results: TriageResults) -> Iterator[Section]:
         "novelty": novelty_words(results.policy),
     }
 
-    def section(part: str, title: str, heading: str, **context: Any) -> Section:
-        return Section(part, title, heading, "triage.html", {**shared, "part": part, **context})
+    def section(anchor: str, title: str, heading: str, **context: Any) -> Section:
+        return Section(anchor, title, heading, "triage.html", {**shared, "anchor": anchor, **context})
 
     yield section("promises", "Promises", "What can be answered", chart=_chart(results))
     yield section("outcomes", "Data sets", "What the policy does")

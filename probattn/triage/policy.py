@@ -14,18 +14,16 @@ from pydantic import Field, ValidationError, model_validator
 from probattn.checks import shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import first_problem
-from probattn.inference.moments import Uncertainty
-from probattn.metrics.functional import ConformalScore, prediction_sets
+from probattn.metrics.functional import prediction_sets
+from probattn.options import ConformalScore, DrawingOptions, Uncertainty
 from probattn.report.record import Count, Probability, Record
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import answer_problem
+from probattn.triage.options import Score
 from probattn.triage.shift import Seen
 
 POLICY = "policy.json"
 """Usual name of the file, in the folder of its run."""
-
-Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
-"""What orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
 
 MOST = 10**8
 """Most held-out inputs, by far; numpy draws no tables of ten times as many."""
@@ -107,8 +105,7 @@ class Policy(Record):
         classes: names.
         data: what it was calibrated on.
         size: number of these inputs.
-        held: their uncertainties and predicted classes, with which others are compared; None in files of
-            earlier versions.
+        held: their uncertainties and predicted classes, with which others are compared.
         network: a fingerprint of the network that it was calibrated for; None where that is not known, as of one of
             :func:`probattn.triage.calibrate`, which ``probattn predict`` refuses.
         inputs: a fingerprint of the calibration data; None where that is not known.
@@ -128,7 +125,7 @@ class Policy(Record):
     classes: tuple[str, ...]
     data: str
     size: Annotated[int, Field(ge=0, le=MOST)]
-    held: Seen | None = None
+    held: Seen
     network: str | None = None
     inputs: str | None = None
 
@@ -143,15 +140,13 @@ class Policy(Record):
                 f"limits: expected one for all inputs, or one for each of the classes {', '.join(self.classes[:12])}, "
                 f"got {shown(labels)}"
             )
-        sizes = {"limits": sum(limit.size for limit in self.limits)}
-        if self.held is not None:
-            sizes["held"] = self.held.size
-            other = next((name for name in self.held.predicted if name not in self.classes), None)
-            if other is not None:
-                raise ValueError(f"held.predicted: expected the classes of the policy, got {shown(other)}")
-        part = next((name for name, size in sizes.items() if size != self.size), None)
-        if part is not None:
-            raise ValueError(f"{part}: expected as many inputs as size, {self.size}, got {sizes[part]}")
+        other = next((name for name in self.held.predicted if name not in self.classes), None)
+        if other is not None:
+            raise ValueError(f"held.predicted: expected the classes of the policy, got {shown(other)}")
+        sizes = {"limits": sum(limit.size for limit in self.limits), "held": self.held.size}
+        unequal = next((name for name, size in sizes.items() if size != self.size), None)
+        if unequal is not None:
+            raise ValueError(f"{unequal}: expected as many inputs as size, {self.size}, got {sizes[unequal]}")
         return self
 
     @property
@@ -160,9 +155,9 @@ class Policy(Record):
         return self.limits[0].label is not None
 
     @property
-    def drawing(self) -> dict[str, Any]:
-        """How to predict, as options of :meth:`probattn.tasks.Answering.predict`."""
-        return {"num_samples": self.num_samples, "seed": self.seed, "uncertainty": self.uncertainty}
+    def drawing(self) -> DrawingOptions:
+        """How to predict, for :meth:`probattn.tasks.Answering.predict`."""
+        return DrawingOptions(num_samples=self.num_samples, seed=self.seed, uncertainty=self.uncertainty)
 
     def decide(self, answer: Answer) -> Decision:
         """What becomes of an input.
@@ -210,7 +205,7 @@ class Policy(Record):
             return tuple(names)
         values = torch.tensor([[by_name[name] for name in names]], dtype=torch.float64)
         inside = prediction_sets(values, self.sets.threshold, score=self.sets.score)[0]
-        return tuple(name for name, kept in zip(names, inside.tolist(), strict=True) if kept)
+        return tuple(name for name, is_inside in zip(names, inside.tolist(), strict=True) if is_inside)
 
 
 @dataclass(frozen=True)
@@ -269,13 +264,13 @@ def distance_of(answer: Answer) -> float:
     Raises:
         RunError: it is not there.
     """
-    found = answer.get("distance")
-    if found is None:
+    distance = answer.get("distance")
+    if distance is None:
         raise RunError(
             "policy: expected the distance of each input, by which it leaves inputs to a person, got none; give "
             "distances to judged_probabilities"
         )
-    return math.inf if math.isnan(found) else float(found)
+    return math.inf if math.isnan(distance) else float(distance)
 
 
 def write_policy(policy: Policy, path: Path | str) -> Path:

@@ -30,8 +30,8 @@ class Outcome(Record):
         answered: of them.
         errors: wrong ones of the answered; None where the classes are unknown.
         wrong: wrong predictions of all; None where the classes are unknown.
-        shift: how they differ from the calibration data; None for the calibration data themselves,
-            without inputs, and in files of earlier versions.
+        shift: how they differ from the calibration data; None for the calibration data themselves
+            and without inputs.
         far: inputs that a person decides because they are far from the training data; None where the policy has no
             rule for that.
     """

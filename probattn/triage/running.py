@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from probattn.files.durable import digest, write_atomically
 from probattn.inference.last_layer import FeatureDistance
 from probattn.report import Sheet
 from probattn.tasks import RunError, Task, required
-from probattn.tasks.answering import Answering, Deciding
+from probattn.tasks.answering import Answering, Deciding, Drawing
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
 from probattn.tasks.networks import in_batches
 from probattn.tasks.progress import note, shown, tracked
 from probattn.triage.calibration import (
     Judged,
-    TriageOptions,
     calibrate,
     check_size,
     class_rows,
@@ -37,7 +37,16 @@ from probattn.triage.calibration import (
     set_sizes,
     shift_of,
 )
-from probattn.triage.page import page
+from probattn.triage.options import TriageOptions
+from probattn.triage.page import (
+    INPUTS,
+    decision_columns,
+    decision_words,
+    decisions_table,
+    page,
+    promise_words,
+    shift_words,
+)
 from probattn.triage.policy import (
     POLICY,
     Answer,
@@ -52,14 +61,6 @@ from probattn.triage.policy import (
 )
 from probattn.triage.results import TriageResults
 from probattn.triage.shift import Seen, dataset_shift
-from probattn.triage.tables import (
-    INPUTS,
-    decision_columns,
-    decision_words,
-    decisions_table,
-    promise_words,
-    shift_words,
-)
 
 FEATURES = ".features.safetensors"
 """Ending of the file beside a policy by which inputs far from the training data are told."""
@@ -100,12 +101,10 @@ def triage_run(
     deciding = required(task.deciding, run)
     network = deciding.task.network(run)
     described = deciding.task.describe(run, network)
-    given = deciding.held_out(data)
-    drawing = (
-        options.drawn_as()
-        if network.key == "bayesian_mean"
-        else {**options.drawn_as(), "uncertainty": "draws"}
-    )
+    held_out = deciding.held_out(data)
+    drawing = required(deciding.task.answering, run).drawing(options)
+    if network.key != "bayesian_mean":
+        drawing = drawing._replace(uncertainty="draws")
     if network.key != "bayesian_mean" and options.score == "mutual_information":
         raise RunError(
             f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
@@ -113,7 +112,7 @@ def triage_run(
         )
     file = output or run / POLICY
     _check_replaced(file)
-    tested = given["test"]
+    tested = held_out["test"]
     if not tested.unseen:
         raise RunError(
             f"{tested.source}: expected inputs that the run was not trained on, got none but those of its training and "
@@ -123,56 +122,57 @@ def triage_run(
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     # before the predictions, so that what is refused costs none
-    distances, features = _distances_of(deciding, run, given, options.novelty)
+    distances, features = _distances_of(deciding, run, held_out, options.novelty)
     judged = {
         role: judge(deciding, run, role, value, drawing, again=again).at_distances(distances.get(role))
-        for role, value in given.items()
+        for role, value in held_out.items()
     }
-    pilot, held = judged.pop("validation"), judged.pop("test")
-    held = held.rows(tested.unseen)
-    policy = calibrate(held, pilot, replace(options, uncertainty=drawing["uncertainty"]))
-    known = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
-    policy = policy.model_copy(update={**known, "novelty": _with_features(policy.novelty, features)})
-    answered = decisions(held, policy)
+    pilot, calibration = judged.pop("validation"), judged.pop("test")
+    calibration = calibration.rows(tested.unseen)
+    drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
+    policy = calibrate(calibration, pilot, replace(options, **drawn))
+    fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
+    policy = policy.model_copy(update={**fingerprints, "novelty": _with_features(policy.novelty, features)})
+    answered = decisions(calibration, policy)
     train, _ = described.commands
     commands = (train, f"probattn triage NEW_FOLDER{_words_of(options, data)}")
     results = TriageResults(
         run=described.model_copy(update={"commands": commands}),
         policy=policy,
         doubts=doubts,
-        promises=promises(held, pilot, options, policy.novelty),
-        curve=error_curve(held.near(policy.novelty), policy.score),
+        promises=promises(calibration, pilot, options, policy.novelty),
+        curve=error_curve(calibration.near(policy.novelty), policy.score),
         outcomes=(
-            outcome(held, policy),
+            outcome(calibration, policy),
             *(outcome(item, policy, shift_of(item, policy)) for item in judged.values()),
         ),
         pilot=shift_of(pilot, policy),
-        classes=class_rows(held, answered, policy.confidence),
-        confused=confusions(held, answered),
-        costs=costs(held, answered, policy),
-        set_sizes=set_sizes(held, policy),
+        classes=class_rows(calibration, answered, policy.confidence),
+        confused=confusions(calibration, answered),
+        costs=costs(calibration, answered, policy),
+        set_sizes=set_sizes(calibration, policy),
     )
     file.parent.mkdir(parents=True, exist_ok=True)
     if features is not None:
-        write_atomically(beside(file, FEATURES), features)
+        write_atomically(sibling(file, FEATURES), features)
     write_policy(policy, file)
     if features is None:
-        beside(file, FEATURES).unlink(missing_ok=True)  # of the policy that was replaced
-    write_atomically(beside(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
-    write_atomically(beside(file, ".html"), page(results).encode())
+        sibling(file, FEATURES).unlink(missing_ok=True)  # of the policy that was replaced
+    write_atomically(sibling(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
+    write_atomically(sibling(file, ".html"), page(results).encode())
     return file, results
 
 
 def _distances_of(
-    deciding: Deciding, run: Path, given: Mapping[str, HeldOut], novelty: float | None
+    deciding: Deciding, run: Path, held_out: Mapping[str, HeldOut], novelty: float | None
 ) -> tuple[dict[str, Tensor], bytes | None]:
     """How far from the training data held-out inputs are, and the content of a file of what measures that."""
     if novelty is None:
         return {}, None
-    check_size(len(given["test"].unseen), novelty)
+    check_size(len(held_out["test"].unseen), novelty)
     read = deciding.features(run)
     distance = FeatureDistance.fit(read(None))
-    return {role: distance(read(value).inputs) for role, value in given.items()}, distance.dumped()
+    return {role: distance(read(value).inputs) for role, value in held_out.items()}, distance.dumped()
 
 
 def _with_features(rule: NoveltyRule | None, features: bytes | None) -> NoveltyRule | None:
@@ -193,24 +193,16 @@ def _check_replaced(file: Path) -> None:
 
 def _words_of(options: TriageOptions, data: str | None) -> str:
     """The options of the command that are not its defaults."""
-    usual = TriageOptions()
-    given: dict[str, Any] = {
-        "error": options.error,
-        **{
-            item.name: getattr(options, item.name)
-            for item in fields(options)
-            if getattr(options, item.name) != getattr(usual, item.name)
-        },
-        "data": data,
-    }
+    values = {name: getattr(options, name) for name in inspect.signature(TriageOptions).parameters}
+    changed = {name for name, value in values.items() if value != getattr(TriageOptions(), name)}
     return "".join(
         f" --{name.replace('_', '-')}{'' if value is True else f' {shlex.quote(str(value))}'}"
-        for name, value in given.items()
-        if value is not None
+        for name, value in (values | {"data": data}).items()
+        if value is not None and name in {*changed, "error", "data"}
     )
 
 
-def beside(policy: Path, ending: str) -> Path:
+def sibling(policy: Path, ending: str) -> Path:
     """The page, the records or the features of a policy, beside its file.
 
     Example:
@@ -224,8 +216,8 @@ def judge(
     deciding: Deciding,
     run: Path,
     role: str,
-    held: HeldOut,
-    drawing: Mapping[str, Any],
+    inputs: HeldOut,
+    drawing: Drawing,
     *,
     again: bool = False,
 ) -> Judged:
@@ -233,23 +225,23 @@ def judge(
 
     Like an evaluation, it predicts from the shortest input to the longest, which wastes little on padding.
     """
-    answers = None if again else held.stored(run, role, drawing)
+    answers = None if again else inputs.stored(run, role, drawing)
     if answers is None:
-        order = held.shortest_first()
-        found = tracked(
-            deciding.predict(run, held.rows(order), **drawing),
-            f"predictions of {held.title}",
+        order = inputs.shortest_first()
+        predictions = tracked(
+            deciding.predict(run, inputs.rows(order), drawing),
+            f"predictions of {inputs.title}",
             total=len(order),
         )
         objects = dict(
-            zip(order, required(deciding.task.answering, run).answers(list(found))[1], strict=True)
+            zip(order, required(deciding.task.answering, run).answers(list(predictions))[1], strict=True)
         )
         for item in objects.values():
             lacking = next((name for name in KEPT if name not in item), None)
             if lacking is not None:
                 raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = held.store(run, role, drawing, [named(objects[index]) for index in range(len(order))])
-    return Judged(held.title, held.role, held.source, answers, held.labels)
+        answers = inputs.store(run, role, drawing, [named(objects[index]) for index in range(len(order))])
+    return Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
 
 
 @dataclass(frozen=True)
@@ -291,26 +283,26 @@ class AppliedPolicy:
         """Columns for a row of a file that has no text: a person decides."""
         return decision_columns(Decision(answered=False, classes=None), ())
 
-    def objects(self, found: Sequence[Any]) -> list[dict[str, Any]]:
+    def objects(self, answers: Sequence[Any]) -> list[dict[str, Any]]:
         """Answers for programs, with their distances where the policy asks."""
-        objects = self.answering.answers(found)[1]
+        objects = self.answering.answers(answers)[1]
         if self.distances is None or not objects:
             return objects
-        asked = next(name for name in INPUTS if name in objects[0])
-        texts, pairs = ([str(item[name]) for item in objects if name in item] for name in (asked, "pair"))
+        key = next(name for name in INPUTS if name in objects[0])
+        texts, pairs = ([str(item[name]) for item in objects if name in item] for name in (key, "pair"))
         inputs = HeldOut("these inputs", "given", "", texts, pairs or None, None)
         distances = self.distances(inputs).tolist()
         return [{**item, "distance": far} for item, far in zip(objects, distances, strict=True)]
 
     def columns(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, the decision first."""
-        for found in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
-            for answer, given in zip(found, self.objects(found), strict=True):
-                yield {**decision_columns(*self.decide(given)), **self.answering.columns(answer)}
+        for batch in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
+            for answer, described in zip(batch, self.objects(batch), strict=True):
+                yield {**decision_columns(*self.decide(described)), **self.answering.columns(answer)}
 
-    def answers(self, found: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
+    def answers(self, batch: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
-        objects = self.objects(found)
+        objects = self.objects(batch)
         decisions = [self.decide(item) for item in objects]
         both = [
             {**item, **decision_columns(*decision)} for item, decision in zip(objects, decisions, strict=True)
@@ -321,24 +313,24 @@ class AppliedPolicy:
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
-        held, answered = self.policy.held, sum(count for (_, given), count in self.decided.items() if given)
+        answered = sum(count for (_, is_answered), count in self.decided.items() if is_answered)
         seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()), self.far)
-        shift = None if held is None else dataset_shift(seen, held)
+        shift = dataset_shift(seen, self.policy.held)
         return decision_words(answered, seen.size, self.policy, self.far), shift_words(shift, self.policy)
 
 
-def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
+def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
     """Puts a policy to work.
 
     Args:
         task: of the run.
         run: its folder.
-        place: the policy's file, or the folder that holds it.
+        path: the policy's file, or the folder that holds it.
 
     Raises:
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
-    policy = read_policy(place)
+    policy = read_policy(path)
     deciding = required(task.deciding, run)
     if policy.network is None or policy.network != network_digest(run, task.recipe):
         other = (
@@ -347,25 +339,25 @@ def apply_policy(task: Task[Any, Any], run: Path, place: Path) -> AppliedPolicy:
             else "got one for another, or for longer or shorter inputs, whose promise does not hold for it"
         )
         raise RunError(
-            f"{place}: expected a policy for the network in {run}, {other}; `probattn triage "
+            f"{path}: expected a policy for the network in {run}, {other}; `probattn triage "
             f"{shlex.quote(str(run))}` makes one"
         )
     return AppliedPolicy(
-        required(task.answering, run), policy, deciding.reasons(run), _distances(deciding, run, policy, place)
+        required(task.answering, run), policy, deciding.reasons(run), _distances(deciding, run, policy, path)
     )
 
 
 def _distances(
-    deciding: Deciding, run: Path, policy: Policy, place: Path
+    deciding: Deciding, run: Path, policy: Policy, path: Path
 ) -> Callable[[HeldOut], Tensor] | None:
     """How far from the training data inputs are, by the features beside a policy; None without a rule for it."""
     if policy.novelty is None:
         return None
-    file = beside(place / POLICY if place.is_dir() else place, FEATURES)
+    file = sibling(path / POLICY if path.is_dir() else path, FEATURES)
     content = file.read_bytes() if file.exists() else b""
     if digest([content]) != policy.novelty.features:
         raise RunError(
-            f"{file}: expected the features of the training data that {place} was made with, got "
+            f"{file}: expected the features of the training data that {path} was made with, got "
             f"{'others' if content else 'no such file'}; keep it beside the policy, or make both again with "
             f"`probattn triage`, --novelty {policy.novelty.share:g} and the other options of this policy"
         )

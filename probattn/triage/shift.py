@@ -106,15 +106,15 @@ class Shift(Record):
             ("predicted classes", self.classes, self.classes_p),
             ("distance from the training data", self.distance, self.distance_p),
         )
-        known = [(name, value, p) for name, value, p in tested if value is not None and p is not None]
+        measured = [(name, value, p) for name, value, p in tested if value is not None and p is not None]
         return tuple(
             f"{name} by {100 * value:.0f} points ({'p < 0.0001' if p < 1e-4 else f'p = {p:.1g}'})"
-            for name, value, p in known
-            if p < LEVEL / len(known) and value >= LEAST  # Bonferroni
+            for name, value, p in measured
+            if p < LEVEL / len(measured) and value >= LEAST  # Bonferroni
         )
 
 
-def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
+def dataset_shift(seen: Seen, reference: Seen) -> Shift | None:
     """Compares inputs with held-out ones, without labels.
 
     The test sees what changes uncertainty or predicted classes, and nothing else: inputs on which a network is as sure
@@ -122,31 +122,35 @@ def dataset_shift(seen: Seen, held: Seen) -> Shift | None:
 
     Args:
         seen: the inputs.
-        held: those that a policy was calibrated on, :attr:`Policy.held`.
+        reference: those that a policy was calibrated on, :attr:`Policy.held`.
 
     Returns:
         The differences; None where there are no inputs.
 
     Example:
         >>> held = Seen.of([each / 500 for each in range(500)], ["yes"] * 400 + ["no"] * 100)
-        >>> found = dataset_shift(Seen.of([0.5 + each / 200 for each in range(100)], ["yes"] * 70 + ["no"] * 30), held)
-        >>> found.differences
+        >>> shift = dataset_shift(Seen.of([0.5 + each / 200 for each in range(100)], ["yes"] * 70 + ["no"] * 30), held)
+        >>> shift.differences
         ('uncertainty by 50 points (p < 0.0001)',)
-        >>> round(found.classes, 2), 0.01 < found.classes_p < 0.1
+        >>> round(shift.classes, 2), 0.01 < shift.classes_p < 0.1
         (0.1, True)
     """
-    if not seen.size or not held.size:
+    if not seen.size or not reference.size:
         return None
-    uncertainty, uncertainty_p = _kolmogorov(seen.scores, held.scores)
+    uncertainty, uncertainty_p = _kolmogorov(seen.scores, reference.scores)
     distance, distance_p = (
-        _kolmogorov(seen.distances, held.distances) if seen.distances and held.distances else (None, None)
+        _kolmogorov(seen.distances, reference.distances)
+        if seen.distances and reference.distances
+        else (None, None)
     )
-    names = held.predicted.keys() | seen.predicted.keys()
-    rows = [[item.predicted.get(name, 0) for name in names] for item in (seen, held)]
+    names = reference.predicted.keys() | seen.predicted.keys()
+    rows = [[item.predicted.get(name, 0) for name in names] for item in (seen, reference)]
     return Shift(
         uncertainty=uncertainty,
         uncertainty_p=uncertainty_p,
-        classes=min(sum(abs(a / seen.size - b / held.size) for a, b in zip(*rows, strict=True)) / 2, 1.0),
+        classes=min(
+            sum(abs(a / seen.size - b / reference.size) for a, b in zip(*rows, strict=True)) / 2, 1.0
+        ),
         classes_p=_same_classes(*rows),
         distance=distance,
         distance_p=distance_p,
@@ -161,12 +165,12 @@ def _kept(values: Sequence[float] | Tensor) -> tuple[float, ...]:
     return tuple(ordered.tolist())
 
 
-def _kolmogorov(seen: Sequence[float], held: Sequence[float]) -> tuple[float, float]:
+def _kolmogorov(seen: Sequence[float], reference: Sequence[float]) -> tuple[float, float]:
     """Statistic and p-value of the test of Kolmogorov and Smirnov."""
-    few = min(len(seen), len(held)) <= FEW
+    few = min(len(seen), len(reference)) <= FEW
     with warnings.catch_warnings():  # of the exact p-value where rounding alone differs
         warnings.simplefilter("ignore", RuntimeWarning)
-        test = scipy.stats.ks_2samp(seen, held, method="exact" if few else "asymp")
+        test = scipy.stats.ks_2samp(seen, reference, method="exact" if few else "asymp")
     return float(test.statistic), min(float(test.pvalue), 1.0)
 
 
@@ -181,8 +185,8 @@ def _same_classes(one: Sequence[int], other: Sequence[int]) -> float:
     def distances(counts: Any) -> Any:
         return ((counts - expected) ** 2 / totals).sum(axis=-1)  # the statistic, but for a factor
 
-    least, reached = distances(rows[0]) * (1 - 1e-12), 0  # equal but for rounding
+    statistic, reached = distances(rows[0]) * (1 - 1e-12), 0  # equal but for rounding
     for _ in range(TABLES // PART):
         drawn = generator.multivariate_hypergeometric(totals, rows[0].sum(), size=PART, method="marginals")
-        reached += int((distances(drawn) >= least).sum())
+        reached += int((distances(drawn) >= statistic).sum())
     return (1 + reached) / (1 + TABLES)

@@ -19,7 +19,7 @@ import study
 import typer
 
 from probattn.attacks import AttackOptions, attack_run
-from probattn.attacks.victims import Prediction
+from probattn.attacks.options import Prediction
 
 ATTACKS = ("textfooler", "textbugger", "deepwordbug")
 VARIANTS = ("soft", "bam", "babn", "aligned", "repulsive")

@@ -167,11 +167,11 @@ class MethodsStudy:
         rows = results.rows
         if part == "objective":
             rows = tuple(
-                row.model_copy(update={"cost": UNMEASURED}) for row in rows if row.way in OBJECTIVE_WAYS
+                row.model_copy(update={"cost": UNMEASURED}) for row in rows if row.variant in OBJECTIVE_WAYS
             )
         elif part == DROPOUT:
             rows = tuple(
-                row for row in rows if row.way in LATENT or (row.recipe, row.way) == results.reference
+                row for row in rows if row.variant in LATENT or (row.recipe, row.variant) == results.reference
             )
         results = results.model_copy(update={"rows": rows})
         known: dict[str, Any] = study.read_json(self.output) if self.output.exists() else {}

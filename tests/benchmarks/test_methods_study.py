@@ -40,8 +40,8 @@ def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatc
     assert list(content) == ["methods", "objective", "dropout"]
     found = content["methods"]["trec"]
     assert found["seeds"] == [0, 1] and list(found["methods"]) == ["deterministic", "bam"]
-    ways = {row["way"] for row in found["rows"] if row["recipe"] == "bam"}
-    assert {"point", "draws", "moments", "ensemble"} <= ways and results.seeds == (0, 1)
+    variants = {row["variant"] for row in found["rows"] if row["recipe"] == "bam"}
+    assert {"point", "draws", "moments", "ensemble"} <= variants and results.seeds == (0, 1)
     assert "Coverage" in capsys.readouterr().out
     monkeypatch.syspath_prepend(DOCS / "_extensions")
     from measured_tables import methods
@@ -55,8 +55,8 @@ def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatc
     assert against["reference"] == ["deterministic", "dropout"]
     passes = 10.0
     for row in against["rows"]:  # no measured times in a test
-        row["cost"]["mean"] = {"dropout": passes, "moments": 3.0, "draws": 11.0}.get(row["way"], 1.0)
-    cheap = [row for row in against["rows"] if row["way"] in {"draws", "moments"}]
+        row["cost"]["mean"] = {"dropout": passes, "moments": 3.0, "draws": 11.0}.get(row["variant"], 1.0)
+    cheap = [row for row in against["rows"] if row["variant"] in {"draws", "moments"}]
     gains = methods.tables(content["dropout"])
     assert cheap and gains.count("\n| ") == 1 + len(cheap) and "of" in gains and "nan" not in gains
 
@@ -75,7 +75,7 @@ def test_objectives_are_compared_without_costs(tmp_path, monkeypatch):
     study.write("methods", results)
     found = json.loads((tmp_path / "methods.json").read_text(encoding="utf-8"))
     assert found["methods"]["trec"] == content
-    kept = [row for row in content["rows"] if row["way"] in methods_study.OBJECTIVE_WAYS]
+    kept = [row for row in content["rows"] if row["variant"] in methods_study.OBJECTIVE_WAYS]
     assert [row["values"] for row in found["objective"]["trec"]["rows"]] == [row["values"] for row in kept]
     shown, whole = methods.tables(found["objective"]), methods.tables(found["methods"])
     assert "cost" not in shown and "cost, passes" in whole and "temperature" not in shown

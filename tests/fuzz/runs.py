@@ -372,7 +372,7 @@ def head_recipes(folder: Path, rest: str) -> dict[str, str]:
     (folder / "language.txt").write_text("\n\n".join(texts), encoding="utf-8")
     sections = {name: f"{name}: {{train: {folder}/{name}.jsonl}}" for name in rows}
     sections["tokens"] = f"tokens: {{train: {folder}/tokens.conll}}"
-    sections["language"] = f"language: {{train: {folder}/language.txt, objective: masked, block_length: 12}}"
+    sections["language"] = f"language: {{train: {folder}/language.txt, objective: masked, join: false}}"
     recipes = {
         name: f"{text}\nnetwork: {{name: {folder}/{'t5' if name == 'sequences' else 'encoder'}}}\n{rest}"
         for name, text in sections.items()

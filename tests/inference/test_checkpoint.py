@@ -48,16 +48,16 @@ def names(store: CheckpointStore) -> list[str]:
 def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
     path = store.save(7, {"step": 7, "note": "é"}, parts())
     loaded = store.load(7)
-    assert loaded == Checkpoint(path, 7, {"step": 7, "note": "é"}, loaded.parts)
-    assert torch.equal(loaded.parts["model"]["w"], torch.ones(50, 40))
-    assert loaded.parts["training"] == {"lr": 0.1, "milestones": Counter([3, 3])}
+    assert loaded == Checkpoint(path, 7, {"step": 7, "note": "é"}, loaded.tensors)
+    assert torch.equal(loaded.tensors["model"]["w"], torch.ones(50, 40))
+    assert loaded.tensors["training"] == {"lr": 0.1, "milestones": Counter([3, 3])}
     assert names(store) == ["step-000007"]
 
 
 def test_shared_tensors_are_stored_once_and_stay_shared(store: CheckpointStore) -> None:
     path = store.save(1, {}, parts())
     assert (path / "model.pt").stat().st_size < 1.5 * 50 * 40 * 4
-    loaded = store.load(1).parts["model"]
+    loaded = store.load(1).tensors["model"]
     assert loaded["w"].data_ptr() == loaded["tied"].data_ptr()
 
 
@@ -77,7 +77,7 @@ def test_steps_are_ordered_by_number(store: CheckpointStore) -> None:
 def test_a_checkpoint_may_be_replaced(store: CheckpointStore) -> None:
     store.save(1, {}, parts(1.0))
     store.save(1, {}, parts(2.0))
-    assert float(store.load(1).parts["model"]["w"][0, 0]) == 2.0
+    assert float(store.load(1).tensors["model"]["w"][0, 0]) == 2.0
     assert names(store) == ["step-000001"]
 
 
@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(
     with pytest.raises(DiskFullError, match=r"step-000002: the disk is full.*step-000001 is untouched"):
         store.save(2, {"step": 2}, parts(2.0))
     assert names(store) == ["step-000001"]
-    assert float(store.load(1).parts["model"]["w"][0, 0]) == 1.0
+    assert float(store.load(1).tensors["model"]["w"][0, 0]) == 1.0
 
 
 def test_a_really_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_really_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path) -> Non
         assert saved >= 2
         assert [entry for entry in names(store) if entry.startswith(".")] == []
         assert store.steps()[-1] == saved
-        assert float(store.load(saved).parts["model"]["w"][0, 0]) == saved
+        assert float(store.load(saved).tensors["model"]["w"][0, 0]) == saved
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 

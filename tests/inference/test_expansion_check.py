@@ -16,6 +16,7 @@ from probattn.inference.expansion_check import (
     DOUBT,
     FAR,
     LAST,
+    LOCAL,
     MORE,
     NEAR,
     STEP,
@@ -98,6 +99,20 @@ def test_very_wide_weights_are_refused(method):
     with pytest.warns(UserWarning, match="does not hold for 5 of 5 rows"):
         moments = posterior_moments(net, rows())
     assert moments.source == "draws" and moments.relative_variance.min() > 10
+
+
+def test_draws_decide_where_weights_are_wide_though_the_two_points_are_near():
+    """The steepest direction is straight, and weights that act on one another add three quarters to the deviation."""
+    net = network(probattn.BayesianAttention(sigma=1.0, rho=0.6), num_labels=3)
+    torch.manual_seed(1)
+    for name, parameter in net.named_parameters():
+        if "upward" in name or "prior" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    ratio = ratios(net, rows())
+    with pytest.warns(UserWarning, match="does not hold for"):
+        moments = posterior_moments(net, rows())
+    assert ((moments.relative_variance > LOCAL) & (moments.relative_variance < WIDE)).all()
+    assert moments.check.rows == 5 and ratio.max() > 1.6 and moments.drawn[ratio > 1.4].all()
 
 
 @pytest.mark.parametrize(
@@ -222,6 +237,8 @@ def test_residuals_are_those_of_numpy():
     np.testing.assert_allclose(residuals.bias, np.abs(rest.mean(axis=0)) / std, rtol=1e-3)
     ratio = drawn.numpy().std(axis=0) / predicted.numpy().std(axis=0)
     np.testing.assert_allclose(residuals.ratio, np.maximum(ratio, 1 / ratio), rtol=1e-4)
+    deviation = drawn.numpy().std(axis=0, ddof=1) / std
+    np.testing.assert_allclose(residuals.deviation, np.maximum(deviation, 1 / deviation), rtol=1e-4)
     worst = int(residuals.variance.argmax())
     check = residuals.check(20)
     assert check[2:4] == (3, 20)
@@ -246,11 +263,23 @@ def test_deviations_at_two_standard_deviations_of_a_curve():
 @pytest.mark.parametrize("limits", [NEAR, FAR, LAST])
 def test_each_limit_alone_gives_a_row_up(limits):
     rows = torch.tensor(
-        [list(limits)] + [[v * (1 + 1e-3 * (i == j)) for j, v in enumerate(limits)] for i in range(3)]
+        [list(limits)] + [[v * (1 + 1e-3 * (i == j)) for j, v in enumerate(limits)] for i in range(4)]
     )
-    residuals = Residuals(*rows.T, torch.zeros(4, dtype=torch.bool))
-    assert residuals.beyond(Limits(*map(float, rows[0]))).tolist() == [False, True, True, True]
+    residuals = Residuals(*rows.T, torch.zeros(5, dtype=torch.bool))
+    assert residuals.beyond(Limits(*map(float, rows[0]))).tolist() == [False, True, True, True, True]
     assert NEAR.variance < LAST.variance < FAR.variance and NEAR.ratio < LAST.ratio < FAR.ratio
+
+
+def test_draws_that_vary_half_as_much_as_computed_are_evidence_though_predictions_of_them_are_exact():
+    """As where large values are too seldom to be among them."""
+    torch.manual_seed(0)
+    predicted = torch.randn(20, 2)
+    predicted = predicted / predicted.std(dim=0) * torch.tensor([1.0, 0.5])
+    residuals = Residuals.of(normal([0.0, 0.0], [1.0, 1.0]), pairs(predicted), predicted)
+    torch.testing.assert_close(residuals.deviation, torch.tensor([1.0, 2.0]), rtol=1e-4, atol=0)
+    assert residuals.beyond(NEAR).tolist() == residuals.beyond(LAST).tolist() == [False, True]
+    few = Residuals.of(normal([0.0, 0.0], [1.0, 1.0]), pairs(predicted[1:]), predicted[1:])
+    assert few.deviation.tolist() == [1.0, 1.0]  # 19 draws say too little of a standard deviation
 
 
 @pytest.mark.parametrize(("variance", "share"), [(0.25, 0.998), (0.5, 0.11), (0.66, 0.005)])
@@ -263,10 +292,15 @@ def test_how_often_a_row_is_kept_by_the_distribution_of_its_residual_variance(va
 
 def test_the_rule_has_the_numbers_that_the_documentation_states():
     words = " ".join(posterior_moments.__doc__.split())
-    for limits, expected in ((NEAR, (0.2, 1.5, 1.25)), (FAR, (0.6, 3, 1.8)), (LAST, (0.4, 1.5, 1.3))):
+    for limits, expected in (
+        (NEAR, (0.2, 1.5, 1.25, 1.4)),
+        (FAR, (0.6, 3, 1.8, 2)),
+        (LAST, (0.4, 1.5, 1.3, 1.4)),
+    ):
         assert limits == expected
-    assert "within 0.2, 1.5 and 1.25 is kept, one beyond 0.6, 3 or 1.8 is left to draws" in words
-    assert "three times as many new draws are taken; those beyond 0.4, 1.5 or 1.3 are left" in words
+    assert "within 0.2, 1.5, 1.25 and 1.4 is kept, one beyond 0.6, 3, 1.8 or 2 is left to draws" in words
+    assert "three times as many new draws are taken; those beyond 0.4, 1.5, 1.3 or 1.4 are left" in words
+    assert f"the relative variance is at most {LOCAL:g} " in words
     assert f"relative variance above {WIDE:g} " in words and MORE == 3
     assert f"within :math:`{DOUBT} \\sigma` of :math:`z_0 \\pm {STEP:g} \\sigma`" in words
 

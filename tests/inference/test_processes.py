@@ -46,7 +46,7 @@ def ranks(folder: Path) -> list[dict[str, Any]]:
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     store = CheckpointStore(folder / "checkpoints")
-    return store.load(store.steps()[-1]).parts["model"]
+    return store.load(store.steps()[-1]).tensors["model"]
 
 
 @pytest.mark.parametrize("scene", ["without_noise", "fewer_rows_than_ranks", "with_noise", "interrupted"])

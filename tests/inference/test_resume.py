@@ -56,7 +56,7 @@ def sequence(optimizer: torch.optim.Optimizer, total: int) -> LRScheduler:
 
 def final_state(folder: Path) -> dict[str, Any]:
     store = CheckpointStore(folder / "checkpoints")
-    return store.load(store.steps()[-1]).parts
+    return store.load(store.steps()[-1]).tensors
 
 
 def assert_same_state(first: Any, second: Any) -> None:

@@ -174,6 +174,10 @@ def bypass_all(net):
         layer.attention.forward = around
 
 
+def bypass_outer(net):
+    net.bert.encoder.layer[1].attention.forward = around
+
+
 def remove_one(net):
     del net.bert.encoder.layer[1].attention.self.probattn
 
@@ -199,6 +203,8 @@ def train(net):
         (remove_one, partial(predict, attention="all"), False),
         (bypass_all, partial(predict, attention="all"), False),
         (bypass_one, sample, False),
+        (bypass_outer, sample, False),
+        (bypass_outer, partial(predict, attention=None), True),
         (bypass_all, train, True),
         (remove_one, train, True),
     ],

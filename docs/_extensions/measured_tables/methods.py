@@ -6,8 +6,8 @@ from typing import Any
 
 from measured_tables.markdown import table
 from probattn.comparison import ComparisonResults, Row
-from probattn.comparison.tables import SHOWN, row_title
-from probattn.comparison.ways import MEASURES
+from probattn.comparison.page import SHOWN, row_title
+from probattn.comparison.variants import MEASURES
 
 SOURCE = "tests/benchmarks/study.py methods"
 PARTS = ("methods", "objective", "dropout")
@@ -50,9 +50,9 @@ def _gains(found: Mapping[str, ComparisonResults]) -> str:
     """Coverage and AUROC over those of dropout: of as many posterior draws, and of moments that cost no more."""
     rows = []
     for name, results in found.items():
-        reference = next(row for row in results.rows if (row.recipe, row.way) == results.reference)
+        reference = next(row for row in results.rows if (row.recipe, row.variant) == results.reference)
         for row in results.rows:
-            if row.way in LATENT and (row.way == "draws" or row.cost.mean <= reference.cost.mean):
+            if row.variant in LATENT and (row.variant == "draws" or row.cost.mean <= reference.cost.mean):
                 cells = [cell(results, row, measure) for measure in ("coverage", "auroc")]
                 passes = f"{row.cost.mean:.1f} of {reference.cost.mean:.1f}"
                 rows.append([NAMES[name], row.recipe.replace("_", " "), row_title(row), *cells, passes])

@@ -21,7 +21,6 @@ from probattn.metrics.functional.calibration import (
     reliability_from_sums,
 )
 from probattn.metrics.functional.conformal import (
-    ConformalScore,
     conformal_quantile,
     conformal_scores,
     conformal_threshold,
@@ -87,6 +86,7 @@ from probattn.metrics.functional.texts import (
     repeated_ngrams,
     rouge,
 )
+from probattn.options import ConformalScore
 
 __all__ = [
     "BinSums",

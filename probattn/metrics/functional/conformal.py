@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from probattn.checks import check_share
 from probattn.metrics.functional.inputs import check_option, check_scores
-
-ConformalScore = Literal["lac", "aps"]
-"""Least ambiguous sets (Sadinle et al. 2019), or adaptive ones (Romano et al. 2020)."""
+from probattn.options import ConformalScore
 
 
 def conformal_quantile(scores: Tensor, *, error: float) -> float:

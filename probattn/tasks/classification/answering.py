@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from probattn.data import DataWarning, TextDataset, TokenizedTexts
-from probattn.inference.moments import Uncertainty
 from probattn.report import DataSet, PredictedData, Sheet, predictions_table
 from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.classification.answers import Answer, answers_from, columns_of, object_of
@@ -41,10 +40,7 @@ class TextAnswering(Answering):
         self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
     ) -> Iterator[Answer]:
         """One answer a text; see the base class."""
-        prediction = self.task.recipe.prediction.model_copy(
-            update={"num_samples": drawing.num_samples, "seed": drawing.seed}
-        )
-        return answers_of(self.task, self.task.network(run), rows, prediction, drawing.uncertainty)
+        return answers_of(self.task, self.task.network(run), rows, drawing)
 
     def answers(self, answers: Sequence[Answer]) -> tuple[str | Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
@@ -59,13 +55,12 @@ def answers_of(
     task: Classification,
     network: TrainedClassifier,
     rows: Iterable[tuple[str, str | None]],
-    prediction: Any,
-    uncertainty: Uncertainty = "draws",
+    drawing: Drawing,
 ) -> Iterator[Answer]:
-    """Answers of a network to texts and second texts, batch by batch; ``prediction`` is a section of a recipe."""
+    """Answers of a network to texts and second texts, batch by batch."""
     size = truncated = longest = 0
     limit: int | None = None
-    for number, batch in enumerate(in_batches(rows, prediction.batch_size)):
+    for number, batch in enumerate(in_batches(rows, drawing.batch_size)):
         firsts, seconds = zip(*batch, strict=True)
         data = TextDataset(firsts, None, (), GIVEN, pairs=None if seconds[0] is None else seconds)
         with warnings.catch_warnings():
@@ -75,15 +70,7 @@ def answers_of(
         size, truncated, limit = size + len(data), truncated + tokens.truncated, tokens.max_length
         longest = max(longest, tokens.longest)
         described = DataSet(key="given", title="Given", role="in_domain", size=len(data), labelled=False)
-        models = predictions(
-            network,
-            batches,
-            prediction,
-            chunk_size=prediction.chunk_size,
-            dropout=False,
-            first_batch=number,
-            uncertainty=(uncertainty,),
-        )
+        models = predictions(network, batches, drawing, dropout=False, first_batch=number)
         item = PredictedData(described, None, {network.key: models[network.key]})
         yield from answers_from(item, network.key, data, class_names(network))
     if truncated:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.inference.attribution import Pair, leading_pairs, reweighted_expectation
-from probattn.inference.deletion import variance_removed
+from probattn.inference.attribution import Pair, leading_pairs, reweighted_expectation, variance_removed
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Moments
 from probattn.metrics.functional.inputs import widened

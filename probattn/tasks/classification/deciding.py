@@ -13,7 +13,7 @@ from probattn.data.task import role_of
 from probattn.inference.last_layer import FITTED, Features
 from probattn.report import Example, Role
 from probattn.report.measures import capital
-from probattn.tasks.answering import Deciding
+from probattn.tasks.answering import Deciding, Drawing
 from probattn.tasks.classification.answers import Answer
 from probattn.tasks.classification.attribution import leading_words
 from probattn.tasks.classification.looks import GIVEN
@@ -58,9 +58,10 @@ class TextDeciding(Deciding):
             raise RunError(f"{file}: expected texts with their classes, got none")
         return texts
 
-    def predict(self, run: Path, inputs: HeldOut, **drawing: Any) -> Iterator[Answer]:
+    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
         """As for texts of users."""
-        return self.task.answering.predict(run, inputs.texts, inputs.pairs, **drawing)
+        seconds: Sequence[str | None] = inputs.pairs or [None] * len(inputs.texts)
+        return self.task.answering.answered(run, zip(inputs.texts, seconds, strict=True), drawing)
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of texts; see the base class."""

@@ -39,7 +39,7 @@ from probattn.report import (
     mistakes_by_bin,
     most_uncertain,
 )
-from probattn.tasks.answering import write_predictions
+from probattn.tasks.answering import Drawing, write_predictions
 from probattn.tasks.classification.answering import TextAnswering, answers_of
 from probattn.tasks.classification.answers import Answer, answers_from, object_of, prediction_rows
 from probattn.tasks.classification.attribution import attribution_of
@@ -311,8 +311,7 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
 
     def _keep(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
         """Keeps the answers for held-out data where :mod:`probattn.triage` finds them."""
-        prediction, held_out = self.recipe.prediction, self.deciding.held_out()
-        drawing = {"num_samples": prediction.num_samples, "seed": prediction.seed, "uncertainty": "draws"}
+        drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
         for key, answers_of_role in answers.items():
             held_out[key].store(run, key, drawing, list(map(object_of, answers_of_role)))
 
@@ -337,16 +336,14 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
             key: role of the data in the recipe.
             data: the texts.
         """
-        prediction = self.recipe.prediction
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
             batches, back = self.by_length(network, data)
             predicted = predictions(
                 network,
                 batches,
-                prediction,
-                chunk_size=prediction.chunk_size,
-                uncertainty=("draws", "moments"),
+                Drawing.of(self.recipe.prediction),
+                moments=True,
             )
             models |= {key: value.rows(back) for key, value in predicted.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)
@@ -371,7 +368,9 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *inputs)
         binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *inputs)
         seconds = report.second_texts() or repeat(None)
-        answers = answers_of(self, network, zip(report.texts, seconds, strict=False), self.recipe.prediction)
+        answers = answers_of(
+            self, network, zip(report.texts, seconds, strict=False), Drawing.of(self.recipe.prediction)
+        )
         looked_into: list[tuple[Example, Reason, str]] = [
             *((answer.example, "chosen", GIVEN) for answer in answers),
             *((item, "uncertain", data.source) for item in uncertain),

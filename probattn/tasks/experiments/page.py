@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from probattn.report import Group as Rows
 from probattn.report import Sheet
-from probattn.report.charts.lines import Group, runs_chart
-from probattn.report.charts.svg import isolated
+from probattn.report.lines import Group, runs_chart
 from probattn.report.markup import Figure, Section, exact, formatted, plain
 from probattn.report.page import render_page, run_section
+from probattn.report.svg import isolated
 from probattn.tasks.experiments.results import ConditionRuns, ExperimentResults, leaders
 from probattn.tasks.view import View
 

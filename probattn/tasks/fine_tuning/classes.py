@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -99,9 +98,9 @@ class ClassesDeciding(Deciding):
         ]
         return {**data, "test": replace(test, seen=shared)}
 
-    def predict(self, run: Path, inputs: HeldOut, **drawing: Any) -> Iterator[Answer]:
+    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
         """Answers for held-out examples; see the base class."""
-        return self.task.answering.of_examples(run, inputs.examples or (), Drawing(**drawing))
+        return self.task.answering.of_examples(run, inputs.examples or (), drawing)
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of examples; see the base class."""

@@ -323,7 +323,11 @@ class Language(HeadTask):
         mean = probabilities.mean(dim=0)
         best = mean.topk(min(CANDIDATES, mean.shape[-1]), dim=-1).indices
         candidates = probabilities.gather(2, best.expand(len(draws), *best.shape))
-        spread = candidates.std(dim=0) if len(candidates) > 1 else torch.zeros_like(candidates[0])
+        spread = (
+            candidates.std(dim=0)
+            if len(candidates) > 1 and candidates.numel()
+            else torch.zeros_like(candidates[0])
+        )
         masks = [
             [
                 {"token": token, "probability": round(p, DIGITS), "std": round(std, DIGITS)}

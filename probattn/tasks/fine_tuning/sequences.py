@@ -13,8 +13,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 from probattn.data.identity import Split
 from probattn.data.sentence_pairs import Language, load_multi30k
-from probattn.inference.generation import until_the_end
 from probattn.inference.posterior import Posterior
+from probattn.inference.sampling import until_the_end
 from probattn.inference.session import evaluating
 from probattn.metrics.functional import bleu_counts, bleu_from_counts
 from probattn.models.program import IGNORED

@@ -8,9 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from probattn.report import MODEL_TITLES
-from probattn.report.charts.svg import add, drawing, hint, path, text_of, write
 from probattn.report.markup import Section, plain
 from probattn.report.measures import MODEL_STYLES
+from probattn.report.svg import add, drawing, hint, path, text_of, write
 from probattn.tasks.graph_text.results import GraphTextResults, GraphTextSample, Piece
 
 

@@ -27,7 +27,7 @@ from probattn.report import (
 )
 from probattn.report.measures import capital
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
-from probattn.tasks.answering import Limits
+from probattn.tasks.answering import Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
 from probattn.tasks.networks import (
@@ -122,7 +122,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
         """Key of the network in records: latent attention comes before alignment."""
         return METHODS.key(self.methods) or "deterministic"
 
-    def beside(
+    def baselines(
         self, run: Path, baseline: Path | None, network: Network[NodeClassifier]
     ) -> list[Network[NodeClassifier]]:
         """The deterministic network beside the run's own."""
@@ -177,12 +177,13 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
         return {name: value.to(device) for name, value in self.graph.rows("test").items()}
 
     def _predict(self, networks: Sequence[Network[NodeClassifier]]) -> PredictedData:
-        graph, prediction = self.graph, self.recipe.prediction
+        graph = self.graph
+        # A draw is one of the whole graph, so draws cannot share a pass.
+        drawing = Drawing.of(self.recipe.prediction)._replace(chunk_size=1)
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
-            # A draw is one of the whole graph, so draws cannot share a pass.
             batches = network.tracked([self._batch(network)], f"predictions of {graph.source} (test)")
-            models |= predictions(network, batches, prediction, chunk_size=1)
+            models |= predictions(network, batches, drawing)
         described = DataSet(
             key="test",
             title=f"{capital(graph.source)} (test)",

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from probattn.report import MODEL_TITLES
-from probattn.report.charts.heatmap import heatmap
-from probattn.report.charts.svg import add, drawing, hint, text_of
-from probattn.report.markup import Section
+from probattn.report.markup import Section, heatmap
 from probattn.report.measures import MODEL_STYLES
+from probattn.report.svg import add, drawing, hint, text_of
 from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
 
 SMALL = 60.0

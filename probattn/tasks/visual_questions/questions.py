@@ -19,6 +19,7 @@ from probattn.inference.expansion import posterior_moments
 from probattn.inference.predictive import posterior_predict
 from probattn.models import McanForQuestionAnswering, VisualQuestionProgram, inspect
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
+from probattn.tasks.answering import Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.networks import Network, predictions
 from probattn.tasks.visual_questions.results import AnswerMap, GivenAnswer, Values, VisualQuestionSample
@@ -184,8 +185,7 @@ def sample_of(
         for key, prediction in predictions(
             network,
             [network.moved(batches[network.key])],
-            options,
-            chunk_size=options.chunk_size,
+            Drawing.of(options),
             dropout=False,
         ).items()
     }

@@ -17,6 +17,7 @@ from probattn.data import TokenizedVisualQuestions, VisualQuestionCollate, Visua
 from probattn.models import VisualQuestionProgram, load
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.report import DataSet, ModelKey, RunDescription
+from probattn.tasks.answering import Drawing
 from probattn.tasks.measured import joined
 from probattn.tasks.networks import (
     Network,
@@ -156,8 +157,7 @@ class VisualQuestionTask(
                 models = predictions(
                     network,
                     [network.moved(batch)],
-                    prediction,
-                    chunk_size=prediction.chunk_size,
+                    Drawing.of(prediction),
                     first_batch=number,
                 )
                 for model, answered in models.items():

@@ -12,9 +12,9 @@ def interval(mean):
     return Interval(mean=mean, low=mean - 0.01, high=mean + 0.01, seeds=3)
 
 
-def row(way, gaps, **values):
+def row(variant, gaps, **values):
     found = {name: interval(mean) for name, mean in values.items()}
-    return Row(recipe="two_words", way=way, cost=interval(1.0), values=found, gaps=gaps)
+    return Row(recipe="two_words", variant=variant, cost=interval(1.0), values=found, gaps=gaps)
 
 
 def gap(value, corrected, seeds=3):

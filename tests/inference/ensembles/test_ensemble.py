@@ -12,7 +12,7 @@ from torch import nn
 from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
 from probattn.inference import ParticleEnsemble, posterior_expectation, posterior_predict
 from probattn.inference.elbo import AttentionELBO
-from probattn.inference.ensembles.objective import EnsembleObjective
+from probattn.inference.ensembles.particles import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
 from probattn.models import Classifier, convert
 from probattn.report import predict_bayesian, predict_deterministic

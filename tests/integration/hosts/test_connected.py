@@ -3,6 +3,7 @@
 import copy
 import logging
 import threading
+from functools import partial, wraps
 
 import pytest
 import torch
@@ -158,6 +159,81 @@ def test_networks_of_one_configuration_object_are_converted_each_by_itself(first
     other.config.id2label = {0: "no", 1: "yes"}
     assert revert(other).config.id2label == {0: "no", 1: "yes"}
     assert torch.equal(c(**BATCH).logits, expected) and c.config is config
+
+
+def around(hidden, *_, **__):
+    """A forward without attention."""
+    return hidden, None
+
+
+def replace_instance(net, monkeypatch):
+    monkeypatch.setattr(net.bert.encoder.layer[1].attention, "forward", around)
+
+
+def replace_class(net, monkeypatch):
+    """By a function with the name of the former, which leaves one layer out."""
+    outer, former = (
+        type(net.bert.encoder.layer[1].attention),
+        net.bert.encoder.layer[1].attention.forward.__func__,
+    )
+
+    @wraps(former)
+    def forward(self, *args, **kwargs):
+        return (around if self is net.bert.encoder.layer[1].attention else partial(former, self))(
+            *args, **kwargs
+        )
+
+    monkeypatch.setattr(outer, "forward", forward)
+
+
+def replace_layer(net, monkeypatch):
+    monkeypatch.setattr(net.bert.encoder.layer[1], "forward", lambda hidden, *_, **__: hidden)
+
+
+@pytest.mark.parametrize("change", [replace_instance, replace_class, replace_layer])
+@pytest.mark.parametrize(
+    "use",
+    [
+        sampled,
+        spread,
+        lambda net: posterior_moments(net, BATCH, method="expansion"),
+        lambda net: SVIDriver(program_for(net), progress=False, cpu=True).fit(DATA, steps=1),
+    ],
+    ids=["sampling", "draws", "moments", "training"],
+)
+def test_one_layer_whose_outer_module_goes_round_its_site_is_refused(change, use, monkeypatch):
+    net = convert(plain(), BayesianAttention())
+    change(net, monkeypatch)
+    layer = r"bert\.encoder\.layer\.1"
+    words = rf"site of {layer}\.attention\.self was not reached.*forward of {layer}.*revert"
+    for one in (net, copy.deepcopy(net)):
+        if change is not replace_class or one is net:
+            with pytest.raises(RuntimeError, match=words):
+                use(one)
+    monkeypatch.undo()
+    use(net)
+
+
+def test_a_part_that_goes_round_its_sites_is_refused_and_one_that_is_left_out_is_not(monkeypatch):
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    config = hf.BartConfig(
+        vocab_size=40, **sizes, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16
+    )
+    net = convert(hf.BartForConditionalGeneration(config).eval(), BayesianAttention.bam())
+    encoder, words = net.model.encoder, BATCH["input_ids"]
+    encoded, former = encoder(words), encoder.forward
+    with torch.no_grad(), probattn.sampling(net):
+        monkeypatch.setattr(encoder, "forward", partial(former))
+        net(words)
+        net(
+            encoder_outputs=encoded, decoder_input_ids=words
+        )  # its forward is another, and rightly does not run
+        monkeypatch.setattr(encoder, "forward", lambda *_, **__: encoded)
+        with pytest.raises(
+            RuntimeError, match=r"site of model\.encoder\..* not reached.*forward of model\.encoder,"
+        ):
+            net(words)
 
 
 def test_a_failed_conversion_gives_the_configuration_back():

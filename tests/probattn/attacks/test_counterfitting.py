@@ -77,7 +77,7 @@ def test_many_words_are_seen_in_pieces(monkeypatch):
         [(f"w{n}", f"w{n + 2}") for n in range(0, 40, 3)],
     )
     whole = counter_fit(words, vectors, *pairs)
-    monkeypatch.setattr("probattn.attacks.counterfitting.CHUNK", 3)
+    monkeypatch.setattr("probattn.attacks.vectors.CHUNK", 3)
     pieces = counter_fit(words, vectors, *pairs)
     assert whole.pairs == pieces.pairs
     torch.testing.assert_close(whole.vectors, pieces.vectors, atol=1e-5, rtol=1e-5)

@@ -9,7 +9,7 @@ from runs import succeeds
 
 import probattn
 import probattn.tasks
-from probattn.cli.errors import kept_imports
+from probattn.cli.console import kept_imports
 from probattn.data import split_of
 from probattn.inference.records import read_records
 from probattn.report import read_results

@@ -13,6 +13,7 @@ from probattn.cli.predicting import FileRequest, predict_file
 from probattn.cli.rows import opened
 from probattn.data import DataError
 from probattn.data.tables import delimited_records
+from probattn.options import DrawingOptions
 from probattn.tasks import Answering, run_task
 
 TEXTS = ["the film was good", 'a bad "plot", poor cast', "fine"]
@@ -70,11 +71,11 @@ def test_answers_are_those_of_the_texts_read_at_once(run):
     """Rows are read batch by batch, 32 here, and each batch has draws of its own."""
     task, texts = run_task(run), [f"the film was good {number}" for number in range(70)]
     asked = iter(texts)
-    answers = task.answering.predict(run, asked, num_samples=3)
+    answers = task.answering.predict(run, asked, options=DrawingOptions(num_samples=3))
     first = next(answers)
     assert next(asked) == texts[32], "one batch is read, and no more"
-    assert first == next(task.answering.predict(run, texts[:1], num_samples=3))
-    whole = list(task.answering.predict(run, texts, num_samples=3))
+    assert first == next(task.answering.predict(run, texts[:1], options=DrawingOptions(num_samples=3)))
+    whole = list(task.answering.predict(run, texts, options=DrawingOptions(num_samples=3)))
     assert len(whole) == 70 and whole[0].probabilities == pytest.approx(first.probabilities, abs=1e-6)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import succeeds
 
-from probattn.cli.errors import wrapped
+from probattn.cli.console import wrapped
 from probattn.recipes import load_any_recipe
 from probattn.tasks import ProgramTask
 from probattn.tasks.sections.base import RunRecipe, run_name

@@ -20,13 +20,13 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
-from probattn.comparison import ComparisonResults, Ways, costs, figures, running
+from probattn.comparison import ComparisonResults, Variants, costs, figures, running
 from probattn.comparison import page as comparison_page
-from probattn.comparison import ways as comparison_ways
+from probattn.comparison import variants as comparison_variants
 from probattn.comparison import workers as comparison_workers
 from probattn.comparison.page import headline
-from probattn.comparison.results import Interval
 from probattn.comparison.running import CompareOptions, _gaps, _read
+from probattn.comparison.variants import Interval
 from probattn.comparison.workers import other_gpu, workers
 from probattn.data import TextDataset
 from probattn.report import Comparison, Predictions
@@ -64,11 +64,11 @@ def test_dropout_is_a_way_only_where_something_drops_out(monkeypatch):
         (point.expand(4, 2, 2), ["point", "dropout", "dropout_temperature"]),
     ):
         own = Predictions(point + 1e-9, draws, None if draws is None else "dropout")
-        monkeypatch.setattr(comparison_ways, "predicted", lambda *_, own=own: own)
+        monkeypatch.setattr(comparison_variants, "predicted", lambda *_, own=own: own)
         labels = {part: torch.tensor([1, 0]) for part in ("validation", "test")}
-        found = Ways(labels)
+        found = Variants(labels)
         found.add("point", dict.fromkeys(labels, point))
-        comparison_ways._drawn(None, network, dict.fromkeys(labels), found)
+        comparison_variants._drawn(None, network, dict.fromkeys(labels), found)
         assert list(found.probabilities) == expected
 
 
@@ -108,7 +108,10 @@ def test_costs_are_kept_and_measured_anew_for_other_recipes(compared, command, m
             "plain": {"point", "dropout"},
             "latent": {"point", "draws", "moments"},
         }
-    assert {way: costs.passes_of(way) for way in ("energy", "draws_information", "moments_temperature")} == {
+    assert {
+        variant: costs.passes_of(variant)
+        for variant in ("energy", "draws_information", "moments_temperature")
+    } == {
         "energy": "point",
         "draws_information": "draws",
         "moments_temperature": "moments",
@@ -118,7 +121,7 @@ def test_costs_are_kept_and_measured_anew_for_other_recipes(compared, command, m
 def test_every_way_is_measured(compared):
     folder, _, done = compared
     results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
-    ways = {name: [row.way for row in results.rows if row.recipe == name] for name in ("plain", "latent")}
+    ways = {name: [row.variant for row in results.rows if row.recipe == name] for name in ("plain", "latent")}
     detecting = ("maximum", "energy", "distance", "dropout_information", "draws_information")
     shared = ["point", "temperature", "laplace", "laplace_temperature", *detecting[:3]]
     last = ["ensemble", "ensemble_temperature"]
@@ -128,14 +131,14 @@ def test_every_way_is_measured(compared):
     assert results.reference == ("plain", "point") and results.seeds == (0, 1)
     for row in results.rows:
         all_measures = {"accuracy", "nll", "ece", "aurc", "coverage", "answered", "auroc"}
-        assert set(row.values) == ({"auroc"} if row.way in detecting else all_measures)
+        assert set(row.values) == ({"auroc"} if row.variant in detecting else all_measures)
         assert row.cost.mean > 0 and (not row.gaps) == (
-            row.way in last or row.recipe + row.way == "plainpoint"
+            row.variant in last or row.recipe + row.variant == "plainpoint"
         )
-        assert (row.closed_form is not None) == row.way.startswith("moments")
+        assert (row.closed_form is not None) == row.variant.startswith("moments")
     gaps = [(name, gap) for row in results.rows for name, gap in row.gaps.items()]
     assert {results.verdict(*each) for each in gaps} == {"unclear"}  # of two seeds
-    cost = {row.way: row.cost.mean for row in results.rows if row.recipe == "plain"}
+    cost = {row.variant: row.cost.mean for row in results.rows if row.recipe == "plain"}
     assert cost["point"] == cost["energy"] == 1 and cost["ensemble"] == 2
     assert cost["dropout"] == cost["dropout_information"]
     assert "posterior draws" in done.stdout and "report: " in done.stdout
@@ -188,13 +191,13 @@ def test_the_ensemble_is_the_mean_of_the_networks(compared):
     labels = {part: read[0][f"labels.{part}"] for part in PARTS[:2]}
     expected = figures(mean, labels, 0.4)
     results = ComparisonResults.model_validate_json((folder / "out" / "comparison.json").read_bytes())
-    (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble")]
+    (row,) = [row for row in results.rows if (row.recipe, row.variant) == ("plain", "ensemble")]
     assert {name: each.mean for name, each in row.values.items()} == pytest.approx(expected)
-    ways = Ways(dict(labels))
-    ways.add("ensemble", mean)
-    ways.scaled("ensemble", "scaled")
-    (row,) = [row for row in results.rows if (row.recipe, row.way) == ("plain", "ensemble_temperature")]
-    assert row.values["nll"].mean == pytest.approx(ways.measured(0.4)["scaled"]["nll"])
+    variants = Variants(dict(labels))
+    variants.add("ensemble", mean)
+    variants.scaled("ensemble", "scaled")
+    (row,) = [row for row in results.rows if (row.recipe, row.variant) == ("plain", "ensemble_temperature")]
+    assert row.values["nll"].mean == pytest.approx(variants.measured(0.4)["scaled"]["nll"])
 
 
 def test_answers_are_those_of_a_policy_and_bins_are_ten():
@@ -268,13 +271,13 @@ def test_the_temperature_is_that_of_the_validation_data():
         part: torch.multinomial(logits[part].softmax(dim=-1), 1, generator=generator)[:, 0]
         for part in PARTS[:2]
     }
-    ways = Ways(labels)
-    ways.add("point", {part: (2 * each).softmax(dim=-1) for part, each in logits.items()})
-    ways.scaled("point", "temperature")
+    variants = Variants(labels)
+    variants.add("point", {part: (2 * each).softmax(dim=-1) for part, each in logits.items()})
+    variants.scaled("point", "temperature")
     torch.testing.assert_close(
-        ways.probabilities["temperature"]["test"], logits["test"].softmax(dim=-1), rtol=0, atol=0.03
+        variants.probabilities["temperature"]["test"], logits["test"].softmax(dim=-1), rtol=0, atol=0.03
     )
-    found = ways.measured(0.2)
+    found = variants.measured(0.2)
     assert found["temperature"]["nll"] < found["point"]["nll"]
     assert found["temperature"]["accuracy"] == found["point"]["accuracy"]
 
@@ -429,7 +432,7 @@ def test_the_headline_names_what_is_reliably_better(compared):
         model="draws", value=0.2, low=0.1, high=0.3, p=1e-4, corrected=1e-3, seeds=(0.2, 0.2, 0.2)
     )
     rows = tuple(
-        row.model_copy(update={"gaps": {"coverage": gap}}) if row.way == "draws" else row
+        row.model_copy(update={"gaps": {"coverage": gap}}) if row.variant == "draws" else row
         for row in results.rows
     )
     sizes = {**results.sizes, "test": 500}
@@ -536,11 +539,11 @@ def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monk
     monkeypatch.setattr(costs.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(costs, "load_network", lambda folder: folder.name)
 
-    def act(_, network, texts, way="point"):
+    def act(_, network, texts, variant="point"):
         note("a bar of the predictions")
-        took = {"point": 1, "dropout": 11, "draws": 21, "moments": 2.5}[way] * (1 + (network == "latent"))
-        now[0] += took if (network, way) in {item[:2] for item in done} else took * len(way) ** 2
-        done.append((network, way, len(texts)))
+        took = {"point": 1, "dropout": 11, "draws": 21, "moments": 2.5}[variant] * (1 + (network == "latent"))
+        now[0] += took if (network, variant) in {item[:2] for item in done} else took * len(variant) ** 2
+        done.append((network, variant, len(texts)))
 
     monkeypatch.setattr(costs, "predicted", act)
     monkeypatch.setattr(costs, "pass_once", act)
@@ -725,8 +728,8 @@ def test_one_seed_has_no_ensemble_and_no_gaps(compared):
     assert file == folder / "out" / "comparison.html"
     assert ComparisonResults.model_validate_json(records.read_bytes()) == one
     records.write_bytes(before)
-    assert [row.way for row in one.rows] == [
-        row.way for row in both.rows if not row.way.startswith("ensemble")
+    assert [row.variant for row in one.rows] == [
+        row.variant for row in both.rows if not row.variant.startswith("ensemble")
     ]
     assert not any(row.gaps for row in one.rows) and one.seeds == (0,)
     assert all(item.low is None and item.seeds == 1 for row in one.rows for item in row.values.values())

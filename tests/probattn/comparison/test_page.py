@@ -9,9 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from probattn.comparison import ComparisonResults
-from probattn.comparison.page import _frontier, headline, page
-from probattn.comparison.results import Interval, Row
-from probattn.comparison.tables import comparison_table, row_title
+from probattn.comparison.page import _frontier, comparison_table, headline, page, row_title
+from probattn.comparison.variants import Interval, Row
 from probattn.report import Comparison
 
 BETTER = Comparison(
@@ -26,9 +25,9 @@ def interval(mean, low=None, high=None):
     return Interval(mean=mean, low=low, high=high, seeds=1 if low is None else 3)
 
 
-def row(recipe, way, cost, coverage=None, gaps=(), **options):
+def row(recipe, variant, cost, coverage=None, gaps=(), **options):
     values = {} if coverage is None else {"coverage": interval(*coverage)}
-    return Row(recipe=recipe, way=way, cost=interval(cost), values=values, gaps=dict(gaps), **options)
+    return Row(recipe=recipe, variant=variant, cost=interval(cost), values=values, gaps=dict(gaps), **options)
 
 
 def results(*rows, **options):
@@ -226,7 +225,7 @@ def test_cells_have_the_gap_to_the_reference():
     assert headline(some) == words and words in text
     nothing = "No way of predicting has reliably more coverage at 5% error than the reference"
     assert headline(results(*some.rows[2:])) == nothing
-    best = some.rows[1].model_copy(update={"way": "draws", "values": {"coverage": interval(0.71)}})
+    best = some.rows[1].model_copy(update={"variant": "draws", "values": {"coverage": interval(0.71)}})
     assert headline(results(*some.rows, best)).startswith("one, posterior draws, has reliably")
     table = comparison_table(some)
     assert table.headings == ("", "coverage", "cost")

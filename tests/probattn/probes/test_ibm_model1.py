@@ -13,7 +13,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from probattn.data import DataError
-from probattn.probes import NULL, IBMModel1, ParallelCorpus, expectation, read_parallel
+from probattn.probes import NULL, IBMModel1, ParallelCorpus, ibm_model1, read_parallel
 
 SOURCE = [
     "the house is small", "the book", "a house", "the big big dog sees a dog", "dog", "is the book small",
@@ -162,7 +162,7 @@ def test_steps_may_be_taken_later(corpus):
 
 def test_pairs_of_words_are_taken_a_few_at_a_time(corpus, monkeypatch):
     whole = IBMModel1.fit(corpus, 4)
-    monkeypatch.setattr(expectation, "_PAIRS", 7)
+    monkeypatch.setattr(ibm_model1, "_PAIRS", 7)
     np.testing.assert_allclose(IBMModel1.fit(corpus, 4).counts.toarray(), whole.counts.toarray(), rtol=1e-14)
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probattn.report.charts.heatmap import grey_png, heatmap, shown
-from probattn.report.charts.lines import (
+from probattn.report.lines import (
     Group,
     Line,
     common_floor,
@@ -29,7 +28,9 @@ from probattn.report.charts.lines import (
     ticks,
     training_chart,
 )
-from probattn.report.charts.svg import (
+from probattn.report.markup import grey_png, heatmap, shown
+from probattn.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
+from probattn.report.svg import (
     Axis,
     bar_glyph,
     draws_glyph,
@@ -39,7 +40,6 @@ from probattn.report.charts.svg import (
     printable,
     spread_labels,
 )
-from probattn.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 

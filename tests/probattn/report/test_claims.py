@@ -17,7 +17,7 @@ from probattn.report import (
     evaluate,
     seeds_p,
 )
-from probattn.report.claims import least_resamples
+from probattn.report.bootstrap import least_resamples
 from probattn.report.findings import headline
 from probattn.report.results import Results
 

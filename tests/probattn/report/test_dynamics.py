@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from probattn.report import Dynamics, WatchedExample, WatchedMaps, WatchedStep
-from probattn.report.charts.lines import Line
-from probattn.report.charts.svg import isolated
 from probattn.report.dynamics import dynamics_section
+from probattn.report.lines import Line
+from probattn.report.svg import isolated
 
 
 def maps(step: int, outputs: int, words: int) -> WatchedMaps:
@@ -101,7 +101,7 @@ def test_lines_and_table_are_what_was_recorded(monkeypatch: pytest.MonkeyPatch) 
     plain = dynamics({0: 0.5, 10: 0.7})
     own = plain.model_copy(update={"model": "bayesian_mean", "steps": moments, "chance": 0.25, "examples": 9})
     view = dynamics_section([plain, own]).context
-    assert (view["own"].examples, view["chance"].striptags()) == (9, "0.25")
+    assert (view["compared"].examples, view["chance"].striptags()) == (9, "0.25")
     assert "Bayesian" in view["words"] and "by chance it would be 25%" in view["words"]
     for title, first, last in (
         ("Attention agrees with the probe", 0.1, 0.4),

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from probattn.report.attention import attention_example
 from probattn.report.attribution import Answer, AttributionExample, Change
-from probattn.report.charts.svg import isolated, printable
 from probattn.report.evaluation import (
     PredictedData,
     Predictions,
@@ -32,6 +31,7 @@ from probattn.report.page import RAMPS, duration, render_report, write_report
 from probattn.report.record import MODELS, SINGLE, Curve, DataSet, RunDescription
 from probattn.report.results import Results, write_results
 from probattn.report.sites import EDGE_MEASURES, SiteHealth
+from probattn.report.svg import isolated, printable
 from probattn.report.terminal import results_table
 
 VOID = {"meta", "link", "br", "input", "wbr"}

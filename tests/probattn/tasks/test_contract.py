@@ -52,15 +52,15 @@ ANSWERS = {
     "labels": "labels",
     "regression": "prediction",
     "sequences": "prediction",
+    "language": "masks",  # one of its words is the token for masks
 }
 FORMS = {
     "numbers": "six whole numbers",
     "graph_text": "4 columns with tabs between them",
     "visual_questions": "the path or the number of an image, a tab and a question",
-    "choices": "a second text for each",
+    "choices": "one --pair for each",
     "images": "the path of an image",
-    "language": "the in a text, in place of a word",
-    "spans": "a second text for each",
+    "spans": "one --pair for each",
 }
 """What a text must be, of tasks that answer others than any."""
 SECTIONS = {

@@ -11,7 +11,7 @@ import probattn
 from probattn.models import describe, load
 from probattn.models.hosts.card import without_folders
 from probattn.trainer import compute_uncertainty
-from probattn.trainer.data import name_of
+from probattn.trainer.evaluation import name_of
 
 NOTHING = "Calibration: not measured."
 

@@ -21,7 +21,7 @@ from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
 from probattn.inference.optimizers import added_parameters
 from probattn.models import Classifier, TokenClassifier, Translator
 from probattn.trainer import trainer as trainer_module
-from probattn.trainer.data import size_for_particles, some_labels
+from probattn.trainer.refusals import size_for_particles, some_labels
 
 BAYESIAN = probattn.BayesianAttention()
 PROGRAMS = Path(__file__).parent / "programs"

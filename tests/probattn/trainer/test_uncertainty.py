@@ -126,7 +126,7 @@ def test_pieces_of_the_scores_give_what_they_give_together(monkeypatch):
     rng = np.random.default_rng(1)
     prediction = EvalPrediction(rng.normal(size=(37, 5)), rng.integers(0, 5, 37))
     together = compute_uncertainty(prediction)
-    monkeypatch.setattr("probattn.trainer.uncertainty.SCORES", 20)
+    monkeypatch.setattr("probattn.trainer.evaluation.SCORES", 20)
     assert compute_uncertainty(prediction) == pytest.approx(together, abs=1e-7)
 
 

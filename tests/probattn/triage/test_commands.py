@@ -523,7 +523,7 @@ def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
     network = task.network(folder)
     distance = FeatureDistance.fit(task.features(network, task.texts.train))
     given = task.deciding.held_out()["test"]
-    held = judge(task, folder, "test", given, policy.drawing)
+    held = judge(task, folder, "test", given, task.answering.drawing(policy.drawing))
     held = held.at_distances(distance(task.features(network, given.as_texts()).inputs)).rows(given.unseen)
     assert results.curve == error_curve(held.near(policy.novelty), policy.score)
     assert results.curve != error_curve(held, policy.score)

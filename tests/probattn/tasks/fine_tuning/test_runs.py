@@ -345,10 +345,10 @@ def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
         return HeldOut("t", "in_domain", "s", ("a film",), None, ("0",), examples=(example,))
 
     answer = {"label": "0", "probabilities": {"0": 1.0}, "entropy": 0.0, "mutual_information": 0.0}
-    held("bad").store(tmp_path, "test", {"seed": 0}, [answer])
-    assert held("bad").stored(tmp_path, "test", {"seed": 0}) == [answer]
-    assert held("worse").stored(tmp_path, "test", {"seed": 0}) is None
-    assert held("bad").stored(tmp_path, "test", {"seed": 1}) is None
+    held("bad").store(tmp_path, "test", Drawing(seed=0), [answer])
+    assert held("bad").stored(tmp_path, "test", Drawing(seed=0)) == [answer]
+    assert held("worse").stored(tmp_path, "test", Drawing(seed=0)) is None
+    assert held("bad").stored(tmp_path, "test", Drawing(seed=1)) is None
 
 
 def test_other_heads_say_that_they_have_no_class_to_decide_about(finished) -> None:

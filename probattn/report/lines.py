@@ -9,7 +9,8 @@ from statistics import median
 
 from markupsafe import Markup
 
-from probattn.report.charts.svg import (
+from probattn.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
+from probattn.report.svg import (
     DIGIT,
     Axis,
     Frame,
@@ -22,7 +23,6 @@ from probattn.report.charts.svg import (
     text_of,
     write,
 )
-from probattn.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
 LABEL_GAP = 14
 """Least distance between labels, pixels."""
@@ -106,11 +106,11 @@ def _median_labels(plot: Plot, entropies: Sequence[tuple[str, str, Entropy]]) ->
         plot.up(sum(value <= at for value in entropy.quantiles) / len(entropy.quantiles))
         for _, _, entropy in entropies
     ]
-    places = spread_labels(heights, LABEL_GAP + 14, frame.top + 6, frame.height - frame.bottom - 14)
-    for (label, css, entropy), y, place in zip(entropies, heights, places, strict=True):
-        add(plot.root, "path", f"leader {css}", d=path([(plot.across(at), y), (edge + 5, place)]))
-        write(plot.root, edge + 9, place + 1, label, f"end-label {css}")
-        write(plot.root, edge + 9, place + 14, f"mean {entropy.mean:.2f}", "tick")
+    positions = spread_labels(heights, LABEL_GAP + 14, frame.top + 6, frame.height - frame.bottom - 14)
+    for (label, css, entropy), y, position in zip(entropies, heights, positions, strict=True):
+        add(plot.root, "path", f"leader {css}", d=path([(plot.across(at), y), (edge + 5, position)]))
+        write(plot.root, edge + 9, position + 1, label, f"end-label {css}")
+        write(plot.root, edge + 9, position + 14, f"mean {entropy.mean:.2f}", "tick")
 
 
 def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> Markup:
@@ -132,7 +132,7 @@ def pavpu_chart(curves: Sequence[tuple[str, str, Sequence[PAvPUPoint]]], title: 
     """PAvPU against the p-value below which a prediction counts as certain; thresholds are equally spaced."""
     thresholds = sorted({point.threshold for _, _, points in curves for point in points})
     values = [point.value for _, _, points in curves for point in points]
-    low, high = _padded(min(values), max(values), least=LEAST_PAVPU_RANGE)
+    low, high = _padded(min(values), max(values), minimum=LEAST_PAVPU_RANGE)
     lines = [
         Line(label, css, tuple((float(thresholds.index(p.threshold)), p.value) for p in points), dots=True)
         for label, css, points in curves
@@ -155,9 +155,9 @@ def training_chart(curves: Sequence[tuple[str, str, Curve]], title: str, y_title
     return line_chart(lines, x, Axis(low, high, y_title, ticks(low, high, 4)), title)
 
 
-def ticks(low: float, high: float, wanted: int, *, percent: bool = False) -> tuple[tuple[float, str], ...]:
+def ticks(low: float, high: float, count: int, *, percent: bool = False) -> tuple[tuple[float, str], ...]:
     """Round tick values between two bounds, with labels."""
-    step = nice_step((high - low) / wanted) if high > low else 1.0
+    step = nice_step((high - low) / count) if high > low else 1.0
     first = math.ceil(low / step - 1e-9)
     values = [(first + index) * step for index in range(int((high - first * step) / step + 1e-9) + 1)]
     values = [round(value, 12) + 0.0 for value in values]
@@ -182,8 +182,8 @@ def nice_top(value: float) -> float:
     return min(1.0, round(math.ceil(value / step - 1e-9) * step, 12)) or step
 
 
-def _padded(low: float, high: float, *, cap: float | None = 1.0, least: float = 0.0) -> tuple[float, float]:
-    room = max((high - low) * 0.12, (least - high + low) / 2) or max(abs(high) * 0.1, 0.05)
+def _padded(low: float, high: float, *, cap: float | None = 1.0, minimum: float = 0.0) -> tuple[float, float]:
+    room = max((high - low) * 0.12, (minimum - high + low) / 2) or max(abs(high) * 0.1, 0.05)
     bottom, top = low - room, high + room
     if low >= 0:
         bottom = max(bottom, 0.0)
@@ -295,10 +295,10 @@ def _point(plot: Plot, b: ReliabilityBin, css: str, anchor: str | None) -> None:
 
 
 def _histogram(plot: Plot, bins: Sequence[ReliabilityBin], css: str) -> None:
-    total, most = sum(b.count for b in bins), max((b.count for b in bins), default=1)
+    total, largest = sum(b.count for b in bins), max((b.count for b in bins), default=1)
     root, base = plot.root, plot.frame.height - 40
     for b in bins:
-        height = BARS * b.count / most
+        height = BARS * b.count / largest
         left, right = plot.across(b.low) + 1, plot.across(b.high) - 1
         bar = add(root, "rect", f"bar {css}", x=left, y=base - height, width=right - left, height=height)
         hint(bar, f"{b.count} of {total} examples")

@@ -138,7 +138,7 @@ CLOSERS = dict.fromkeys("\u202a\u202b\u202d\u202e", "\u202c") | dict.fromkeys("\
 
 
 def _balanced(words: str) -> str:
-    kept: list[str] = []
+    balanced: list[str] = []
     pending: list[str] = []
     for character in words:
         if character in CLOSERS:
@@ -147,10 +147,10 @@ def _balanced(words: str) -> str:
             if character not in pending or (character == "\u202c" and pending[-1] != character):
                 continue
             while pending[-1] != character:  # the end of an isolate ends the embeddings within it
-                kept.append(pending.pop())
+                balanced.append(pending.pop())
             pending.pop()
-        kept.append(character)
-    return "".join([*kept, *reversed(pending)])
+        balanced.append(character)
+    return "".join([*balanced, *reversed(pending)])
 
 
 def _visible(character: str) -> str:
@@ -231,8 +231,8 @@ def spread_labels(positions: Sequence[float], gap: float, low: float, high: floa
         centre(total, size) + gap * (rank - (size - 1) / 2) for total, size in groups for rank in range(size)
     ]
     result = [0.0] * len(positions)
-    for index, place in zip(order, placed, strict=True):
-        result[index] = place
+    for index, position in zip(order, placed, strict=True):
+        result[index] = position
     return result
 
 

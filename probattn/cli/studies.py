@@ -1,0 +1,154 @@
+"""Commands that attack, compare and decide; their options are those of classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from probattn.attacks import AttackOptions
+from probattn.cli.console import echo, fails_in_one_line, interruption_says, show
+from probattn.cli.options import DeviceOption, JsonOption, QuietOption, takes_options
+from probattn.comparison import CompareOptions
+from probattn.triage import TriageOptions
+
+commands = typer.Typer()
+
+
+@commands.command()
+@fails_in_one_line
+@takes_options
+def attack(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a finished run of texts, or the folder 'baseline' in one.")
+    ],
+    options: AttackOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the records; RUN/attacks by default.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Begin anew; an interrupted attack goes on otherwise.")
+    ] = False,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Attack a run's classifier with changed texts (TextAttack); continues an attack that was interrupted."""
+    from probattn.attacks import attack_run, attack_table, read_attack
+    from probattn.tasks import devices, progress
+
+    command = "the same command without --again" if again else "the same command"
+    goes_on = interruption_says(lambda: f"{command} goes on where it was")
+    with goes_on, devices.on(device), progress.shown(quiet=quiet):
+        file, result = attack_run(run, options, output=output, again=again)
+    if as_json:
+        typer.echo(result.model_dump_json())
+        return
+    show(attack_table(result, read_attack(file.with_suffix(".jsonl"))[1]))
+    typer.echo(f"results: {file}")
+
+
+@commands.command()
+@fails_in_one_line
+def attack_vectors(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file; in the user's cache by default.")
+    ] = None,
+    source: Annotated[
+        str, typer.Option(help="Vectors to fit: glove-6b-50d, or a text file, frequent words first.")
+    ] = "glove-6b-50d",
+    words: Annotated[int, typer.Option(help="Most words, the most frequent ones.", min=2)] = 60_000,
+    epochs: Annotated[int, typer.Option(help="Passes over all pairs of words.", min=1)] = 20,
+    neighbours: Annotated[
+        float, typer.Option(help="Cosine distance within which neighbours are to stay near.", min=0)
+    ] = 0.2,
+    quiet: QuietOption = False,
+) -> None:
+    """Make counter-fitted word vectors (synonyms near, antonyms apart), which attacks by words need."""
+    from probattn.attacks import CounterFitting, make_vectors
+    from probattn.attacks.vectors import fitted_table
+    from probattn.tasks import progress
+
+    fitting = CounterFitting(epochs=epochs, neighbours=neighbours)
+    with progress.shown(quiet=quiet):
+        file, fitted = make_vectors(output, source, most=words, options=fitting)
+    show(fitted_table(fitted))
+    typer.echo(f"vectors: {file}")
+
+
+@commands.command()
+@fails_in_one_line
+def attack_table(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs that were attacked, of any methods and seeds.")
+    ],
+) -> None:
+    """Compare the attacks on several runs, methods by method, over their seeds."""
+    from probattn.attacks import compared_attacks
+
+    show(compared_attacks(runs))
+
+
+@commands.command()
+@fails_in_one_line
+@takes_options
+def compare(
+    options: CompareOptions,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs and of the page.")],
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train recipes over seeds and compare every way of predicting; continues what was interrupted."""
+    from probattn.comparison import compare as run
+    from probattn.comparison import comparison_table
+    from probattn.tasks import devices, progress
+
+    options = replace(options, set=(*options.set, *devices.override(device)))
+    with devices.on(device), progress.shown(quiet=quiet):
+        file, results = run(options, output, quiet=quiet)
+    if as_json:
+        typer.echo(results.model_dump_json())
+        return
+    show(comparison_table(results))
+    echo(f"report: {file}")
+
+
+@commands.command()
+@fails_in_one_line
+@takes_options
+def triage(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run that gives each input one class.")],
+    options: TriageOptions,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Held-out inputs with their classes: a file with the columns of the training data, or a named data "
+            "set; the run's test data by default."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The policy; policy.json in the run by default.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Predict anew what an earlier call kept.")] = False,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Find which inputs can be answered at a promised error; `predict --policy` applies the policy."""
+    from probattn import tasks
+    from probattn.tasks import devices, progress
+    from probattn.triage import triage_run, triage_table
+    from probattn.triage.running import sibling
+
+    with devices.on(device), progress.shown(quiet=quiet):
+        file, results = triage_run(tasks.run_task(run), run, options, data=data, output=output, again=again)
+    if as_json:
+        typer.echo(results.model_dump_json())
+        return
+    show(triage_table(results))
+    echo(f"policy: {file}\nreport: {sibling(file, '.html')}")
+    echo(f"next: probattn predict {quote(str(run))} --policy {quote(str(file))} --input FILE")

@@ -1,0 +1,296 @@
+"""The variants of predicting with one network, what they are measured by, and the records of ``comparison.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from probattn.data import TextDataset
+from probattn.inference import posterior_expectation
+from probattn.inference.last_layer import (
+    FITTED,
+    FeatureDistance,
+    LastLayerLaplace,
+    energy,
+    last_layer,
+)
+from probattn.metrics.functional import (
+    best_temperature,
+    controlled_threshold,
+    mutual_information,
+    ood_auroc,
+    risk_coverage_curve,
+    sequence_start,
+)
+from probattn.options import DrawingOptions
+from probattn.report import Comparison, Predictions
+from probattn.report.bootstrap import is_reliable
+from probattn.report.columns import ClassMeasures, class_columns, detection
+from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict
+from probattn.report.record import Count, Record
+from probattn.tasks.classification.networks import TrainedClassifier
+from probattn.tasks.classification.task import Classification
+from probattn.tasks.networks import predictions
+
+ROLES = ("validation", "test", "out_of_domain")
+MEASURES: Mapping[str, MeasureText] = MappingProxyType(
+    {
+        **{name: CLASS_MEASURES[name] for name in ("accuracy", "nll", "ece", "aurc")},
+        "coverage": MeasureText(
+            "Coverage",
+            "coverage",
+            "The largest share of the test texts, the most confident first, whose error is at most the given one",
+            "higher",
+            "share",
+            "higher coverage",
+            "lower coverage",
+        ),
+        "answered": MeasureText(
+            "Answered by a policy",
+            "answered",
+            "The share that a policy answers which promises that error with 95% confidence",
+            "higher",
+            "share",
+            "more answers by a policy",
+            "fewer answers by a policy",
+        ),
+        "auroc": CLASS_MEASURES["auroc"],
+    }
+)
+"""What a variant of predicting is measured by; ``auroc`` where there are out-of-domain data."""
+BINS = 10
+
+
+@dataclass
+class Variants:
+    """Predictions of one network by every variant.
+
+    Attributes:
+        labels: true classes of the validation and the test data.
+        probabilities: by variant and data set, ``[N, C]``.
+        ood_scores: by variant and data set, scores by which out-of-distribution inputs are detected, ``[N]``; where a
+            variant has none, the entropy of its probabilities serves.
+        closed_form: share of the test texts whose moments are in closed form; draws replace the others.
+    """
+
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    probabilities: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    ood_scores: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    closed_form: float | None = None
+
+    def add(self, variant: str, probabilities: Mapping[str, Tensor], **ood_scores: Tensor) -> None:
+        """Adds a variant of predicting."""
+        self.probabilities[variant] = dict(probabilities)
+        if ood_scores:
+            self.ood_scores[variant] = ood_scores
+
+    def scaled(self, variant: str, name: str) -> None:
+        """Adds a variant with the temperature that fits its validation data best (Guo et al. 2017)."""
+        logs = {
+            role: probability.double().clamp_min(1e-12).log()
+            for role, probability in self.probabilities[variant].items()
+        }
+        temperature = best_temperature(logs["validation"], self.labels["validation"])
+        probabilities = {role: (log / temperature).softmax(dim=-1) for role, log in logs.items()}
+        self.add(name, probabilities)
+
+    def measured(self, error: float) -> dict[str, dict[str, float]]:
+        """Figures by variant; of one with scores of its own the AUROC alone, all else is another's."""
+        measured = {}
+        for variant, probabilities in self.probabilities.items():
+            measures = figures(probabilities, self.labels, error, self.ood_scores.get(variant))
+            measured[variant] = {"auroc": measures["auroc"]} if variant in self.ood_scores else measures
+            if variant.startswith("moments") and self.closed_form is not None:
+                measured[variant]["closed_form"] = self.closed_form
+        return measured
+
+
+def figures(
+    probabilities: Mapping[str, Tensor],
+    labels: Mapping[str, Tensor],
+    error: float,
+    ood_scores: Mapping[str, Tensor] | None = None,
+) -> dict[str, float]:
+    """What one variant of predicting is measured by, see :data:`MEASURES`.
+
+    Args:
+        probabilities: of "validation" and "test", and of "out_of_domain" where there are such data, ``[N, C]``.
+        labels: of the first two, integers ``[N]``.
+        error: at which is asked how much can be answered.
+        ood_scores: scores of test and out-of-domain data in place of the entropy, larger out of the distribution.
+
+    Returns:
+        The figures by name; one that is infinite is left out.
+    """
+    pilot, test = (class_columns(probabilities[role], None, labels[role]) for role in ("validation", "test"))
+    wrong = ~test["right"]
+    start = sequence_start(pilot["doubt"], ~pilot["right"], error=error)
+    policy = controlled_threshold(test["doubt"], wrong, error=error, start=start)
+    curve = risk_coverage_curve(test["doubt"], wrong)
+    attained = curve.coverage[curve.risk <= error]
+    measures: dict[Any, float | None] = {
+        **ClassMeasures(BINS).figures(test),
+        "coverage": float(attained.max()) if len(attained) else 0.0,
+        "answered": policy.answered / len(wrong),
+    }
+    if ood_scores is not None:
+        measures["auroc"] = ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
+    elif "out_of_domain" in probabilities:
+        outside = class_columns(probabilities["out_of_domain"], None, None)
+        measures |= detection(test["uncertainty"], outside["uncertainty"])
+    return {name: value for name, value in measures.items() if name in MEASURES and value is not None}
+
+
+def all_variants(
+    task: Classification, network: TrainedClassifier, *, train_texts: int | None = FITTED
+) -> Variants:
+    """Predicts the validation, test and out-of-domain data of a run by every variant that its network has.
+
+    Args:
+        task: of the run.
+        network: deterministic, or with latent attention.
+        train_texts: most training texts that Laplace's approximation and the distance of features are fitted to, a
+            fixed choice; None for all.
+
+    Returns:
+        The predictions: "point" and "laplace"; "maximum", "energy" and "distance", which differ in how they detect
+        out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention "draws" and
+        "moments". Those by which classes are predicted are there with a temperature too, "temperature" for "point" and
+        else "laplace_temperature" and so on; "information" after "dropout_" or "draws_" detects out-of-distribution
+        inputs by the mutual information of the draws.
+    """
+    data = {role: dataset for role, dataset in task.texts.roles().items() if role in ROLES}
+    data |= {role: value for role, value in task.measured().items() if role in ROLES}
+    variants = Variants({role: torch.tensor(data[role].labels) for role in ("validation", "test")})
+    layer = last_layer(network.net, len(task.texts.label_names))
+    fitted = {"train": task.texts.train.take(train_texts), **data}
+    read = {role: task.features(network, texts) for role, texts in fitted.items()}
+    variants.add("point", {role: read[role].logits.softmax(dim=-1) for role in data})
+    variants.scaled("point", "temperature")
+    laplace = LastLayerLaplace.fit(read["train"], layer)
+    variants.add("laplace", {role: laplace.probabilities(read[role]) for role in data})
+    variants.scaled("laplace", "laplace_temperature")
+    if "out_of_domain" in data:
+        distance = FeatureDistance.fit(read["train"])
+        pair = {role: read[role] for role in ("test", "out_of_domain")}
+        for variant, scores in (
+            ("maximum", {role: -value.logits.softmax(dim=-1).amax(dim=-1) for role, value in pair.items()}),
+            ("energy", {role: energy(value.logits) for role, value in pair.items()}),
+            ("distance", {role: distance(value.inputs) for role, value in pair.items()}),
+        ):
+            variants.add(variant, variants.probabilities["point"], **scores)
+    _drawn(task, network, data, variants)
+    return variants
+
+
+def _drawn(
+    task: Classification, network: TrainedClassifier, data: Mapping[str, TextDataset], variants: Variants
+) -> None:
+    """Adds what takes several passes."""
+    latent = network.key == "bayesian_mean"
+    for variant in ("draws", "moments") if latent else ("dropout",):
+        by_role = {role: predicted(task, network, texts, variant) for role, texts in data.items()}
+        if variant == "dropout" and by_role["test"].draws is None:
+            continue  # nothing drops out
+        probabilities = {role: value.probabilities for role, value in by_role.items()}
+        variants.add(variant, probabilities)
+        variants.scaled(variant, f"{variant}_temperature")
+        if variant == "moments":
+            variants.closed_form = by_role["test"].closed_form
+        elif "out_of_domain" in by_role:
+            drawn = {role: by_role[role].draws for role in ("test", "out_of_domain")}
+            scores = {role: mutual_information(value) for role, value in drawn.items() if value is not None}
+            variants.add(f"{variant}_information", probabilities, **scores)
+
+
+def predicted(
+    task: Classification, network: TrainedClassifier, texts: TextDataset, variant: str
+) -> Predictions:
+    """Predictions of each text in its order; the probabilities of dropout are the means over its draws."""
+    batches, back = task.by_length(network, texts)
+    options = DrawingOptions(uncertainty="moments" if variant == "moments" else "draws")
+    ordered = predictions(network, batches, task.answering.drawing(options))[network.key].rows(back)
+    if variant != "dropout" or ordered.draws is None:
+        return ordered
+    return replace(ordered, probabilities=ordered.draws.mean(dim=0))
+
+
+def pass_once(task: Classification, network: TrainedClassifier, texts: TextDataset) -> None:
+    """One pass without noise over texts."""
+    for batch in task.by_length(network, texts)[0]:
+        posterior_expectation(network.program, batch).cpu()
+
+
+class Interval(Record):
+    """A mean over seeds, or of a cost over repeats, and its 95% interval (Student's t); None for a single one."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: Count
+
+    def times(self, factor: float) -> Interval:
+        """The interval of a multiple."""
+        low, high = (None if bound is None else factor * bound for bound in (self.low, self.high))
+        return Interval(mean=factor * self.mean, low=low, high=high, seeds=self.seeds)
+
+
+class Row(Record):
+    """One variant of predicting with the networks of one recipe.
+
+    Attributes:
+        recipe: its name.
+        variant: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
+        cost: time of a prediction in units of one pass of the reference's network, the two measured in turn.
+        closed_form: of moments the share of the test texts that have them in closed form; draws replace the others.
+        values: by measure; of variants that differ in how they detect out-of-distribution inputs, the AUROC alone.
+        gaps: differences to the reference of the same seeds, by measure, with p values that are corrected by Holm's
+            method over all variants; empty for the reference, for the ensemble, and for a single seed.
+    """
+
+    recipe: str
+    variant: str
+    cost: Interval
+    closed_form: float | None = None
+    values: Mapping[str, Interval]
+    gaps: Mapping[str, Comparison]
+
+
+class ComparisonResults(Record):
+    """Everything that the page on a comparison shows.
+
+    Attributes:
+        kind: "comparison".
+        error: at which is asked how much can be answered.
+        reference: recipe and variant that differences are taken to.
+        methods: attention methods in words, by recipe.
+        data: the data, in words.
+        sizes: number of texts by data set.
+        seeds: of the runs.
+        set: keys that all recipes share.
+        versions: of packages.
+        rows: the figures.
+    """
+
+    kind: Literal["comparison"] = "comparison"
+    error: Annotated[float, Field(gt=0, lt=1)]
+    reference: tuple[str, str]
+    methods: Mapping[str, str]
+    data: str
+    sizes: Mapping[str, Count]
+    seeds: tuple[int, ...]
+    set: tuple[str, ...]
+    versions: Mapping[str, str]
+    rows: tuple[Row, ...]
+
+    def verdict(self, measure: str, gap: Comparison) -> Verdict:
+        """The result of a difference by its sign; "unclear" where it is not reliable, as in the report of a run."""
+        roles = ("test", "out_of_domain") if measure == "auroc" else ("test",)
+        examples = min(self.sizes[role] for role in roles)
+        return MEASURES[measure].verdict(gap.value) if is_reliable(gap, examples) else "unclear"

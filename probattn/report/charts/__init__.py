@@ -1,1 +1,0 @@
-"""Charts of the report as inline SVG: text stays text, colours come from the page's style sheet."""
