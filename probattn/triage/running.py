@@ -206,7 +206,7 @@ def sibling(policy: Path, ending: str) -> Path:
     """The page, the records or the features of a policy, beside its file.
 
     Example:
-        >>> [beside(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
+        >>> [sibling(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
         ['triage.html', 'urgent.triage.html']
     """
     return policy.with_name(f"triage{ending}" if policy.name == POLICY else f"{policy.stem}.triage{ending}")

@@ -34,7 +34,7 @@ from probattn.data import TextDataset
 from probattn.files.durable import write_atomically
 from probattn.inference import FitResult, posterior_expectation
 from probattn.metrics.functional import mean_interval
-from probattn.tasks import Network, load_task, train
+from probattn.tasks import Drawing, Network, load_task, train
 from probattn.tasks.networks import predictions
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
@@ -280,7 +280,7 @@ def guessed(trained: Network[Any], task: Any, data: TextDataset) -> tuple[Tensor
 def probabilities(trained: Network[Any], task: Any, data: TextDataset) -> Tensor:
     """Probabilities of the classes of each text, of latent attention the mean over draws."""
     batches, back = task.by_length(trained, data)
-    found = predictions(trained, batches, task.recipe.prediction, dropout=False, uncertainty=("draws",))
+    found = predictions(trained, batches, Drawing.of(task.recipe.prediction), dropout=False)
     return found[trained.key].probabilities[back]
 
 

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from probattn import AttentionMask, BayesianAttention, MultiheadAttention
 from probattn.inference import AttentionELBO, AttentionGuide
-from probattn.sites import AttentionSite, tiled_posterior
+from probattn.sites import AttentionSite, answers
 from probattn.sites.answers import Attending, TiledPosterior
 from probattn.sites.layout import PAIRS
 from probattn.sites.noise import Noise, PlacedNoise, SeededNoise
@@ -120,7 +120,7 @@ def _compare(**options: Any) -> None:
 
 
 def _small_tiles(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
-    monkeypatch.setattr(tiled_posterior, "TiledCall", functools.partial(TiledCall, entries=entries))
+    monkeypatch.setattr(answers, "TiledCall", functools.partial(TiledCall, entries=entries))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
