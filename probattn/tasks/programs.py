@@ -6,7 +6,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -75,12 +75,14 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         unit: what its data are counted in, in the plural.
         measures: what is measured, the most important first, with direction and unit.
         takes: the methods that its networks can be given; None for every method.
+        detects_by: the uncertainty of a prediction that detects inputs outside the domain, in words.
     """
 
     unit: ClassVar[str] = "examples"
     measures: ClassVar[Mapping[str, MeasureText]] = CLASS_MEASURES
     limits: ClassVar[Limits] = Limits()
     takes: ClassVar[tuple[type[Method], ...] | None] = None
+    detects_by: ClassVar[str] = "entropy"
 
     @property
     def is_uniform(self) -> bool:
@@ -166,7 +168,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             kind=self.section or "uncertainty",
             measures={
                 **self.measures,
-                **{name: CLASS_MEASURES[name] for name in DETECTION if name in measured},
+                **{name: self._detection(name) for name in DETECTION if name in measured},
             },
             run=run,
             scores=evaluation.scores,
@@ -180,6 +182,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **more,
         )
         return records
+
+    def _detection(self, name: str) -> MeasureText:
+        """The text of a measure of detection, which names the uncertainty that detects."""
+        text = CLASS_MEASURES[name]
+        return replace(text, meaning=text.meaning.replace("entropy", self.detects_by))
 
     def results_of(
         self,

@@ -138,6 +138,7 @@ class Regression(HeadTask):
         "std": "Std of draws",
     }
     ranked_by = "std"
+    detects_by = "standard deviation of draws"
 
     def head_options(self) -> Mapping[str, Any]:
         """One output."""

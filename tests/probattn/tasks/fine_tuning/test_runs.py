@@ -337,6 +337,8 @@ def test_uncertainty_detects_inputs_outside_the_domain(
     )
     compared = {item.measure for item in results.differences if item.data == "out_of_domain"}
     assert compared == {"auroc", "fpr95"} and compared <= results.measures.keys()
+    by = "standard deviation of draws" if name == "regression" else "entropy"
+    assert f"higher {by} than" in results.measures["auroc"].meaning
 
 
 def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
