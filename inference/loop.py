@@ -217,7 +217,7 @@ def kl_explosion(
 
 
 class StepCheck:
-    """Refuses steps that are not finite, and warns once of a KL that exploded, with the advice ``precision``."""
+    """Refuses steps that are not finite, whose error advises ``precision``, and warns once of a KL that exploded."""
 
     def __init__(
         self,

@@ -61,9 +61,8 @@ def _bar(console: Console | None) -> Any:
     from rich.text import Text
 
     class TimeLeft(TimeRemainingColumn):
-        def render(
-            self, task: Task
-        ) -> Text:  # "done" also of a training that was complete when it was resumed
+        def render(self, task: Task) -> Text:
+            # "done" also of a training that was complete when it was resumed.
             return Text("done") if task.completed == task.total else super().render(task) + Text(" left")
 
     class Bar(Progress):

@@ -117,7 +117,7 @@ def check_share(owner: str, name: str, value: object, *, zero: bool = True, one:
 
 
 def check_integer(owner: str, name: str, value: object, *, minimum: int) -> None:
-    """Raises ``ValueError`` unless ``value`` is an integer >= ``least``."""
+    """Raises ``ValueError`` unless ``value`` is an integer >= ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ValueError(f"{owner}.{name}: expected an integer >= {minimum}, got {shown(value)}")
 

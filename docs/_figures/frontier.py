@@ -46,13 +46,13 @@ def main() -> None:
     width = 2.3 * len(content) + 1.9
     figure, panels = plt.subplots(1, len(content), figsize=(width, 2.9), layout="constrained")
     for axes, (name, results) in zip(panels, content.items(), strict=True):
-        shares = {(row["recipe"], row["way"]): row["values"].get("coverage") for row in results["rows"]}
+        shares = {(row["recipe"], row["variant"]): row["values"].get("coverage") for row in results["rows"]}
         reference = shares[tuple(results["reference"])]["mean"]
         for row in results["rows"]:
-            if row["recipe"] not in METHODS or row["way"] not in WAYS:
+            if row["recipe"] not in METHODS or row["variant"] not in WAYS:
                 continue
             gap = row["gaps"].get("coverage")
-            middle = shares[row["recipe"], row["way"]]["mean"] - reference
+            middle = shares[row["recipe"], row["variant"]]["mean"] - reference
             ends = [0.0, 0.0] if gap is None else [abs(gap[end] - middle) for end in ("low", "high")]
             place = list(METHODS).index(row["recipe"]) - (len(METHODS) - 1) / 2
             axes.errorbar(
@@ -60,7 +60,7 @@ def main() -> None:
                 100 * middle,
                 yerr=[[100 * end] for end in ends],
                 color=METHODS[row["recipe"]][1],
-                marker=WAYS[row["way"]][1],
+                marker=WAYS[row["variant"]][1],
                 markersize=4.5,
                 linewidth=0.9,
             )

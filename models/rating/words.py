@@ -160,10 +160,7 @@ def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings
 
 
 def _translation(net: RecurrentForTranslation, inputs: Mapping[str, Tensor], labels: Tensor) -> WordRatings:
-    mask, valid = (
-        valid_positions(inputs.get("attention_mask"), next(iter(inputs.values()))),
-        labels != IGNORED,
-    )
+    mask, valid = valid_positions(inputs.get("attention_mask"), inputs["input_ids"]), labels != IGNORED
     with kept_outputs(net) as outputs:
         (call,) = capture(net, inputs).values()
     assert call.weights is not None
@@ -190,7 +187,7 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
         )
     if net.num_labels == 1:
         raise ValueError(f"rate_words: expected two classes or more, {type(net).__name__} has one output")
-    mask, base = valid_positions(inputs.get("attention_mask"), next(iter(inputs.values()))), base_model(net)
+    mask, base = valid_positions(inputs.get("attention_mask"), inputs["input_ids"]), base_model(net)
     with kept_outputs(net, base) as outputs:
         calls = capture(net, inputs)
     logits, states = outputs[net].logits, getattr(outputs[base], "last_hidden_state", None)

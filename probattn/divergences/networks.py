@@ -75,19 +75,24 @@ class _TwoLayers(nn.Module):
         head_dim: int,
         hidden: int | None,
         output: int | None,
-        highway: bool,
+        highway: bool | None,
         generator: Generator | None,
     ) -> None:
         super().__init__()
         width, size = _sizes(type(self).__name__, head_dim, hidden=hidden, output=output)
-        self.highway = Highway(head_dim, generator=generator) if highway else nn.Identity()
+        if highway is not None:  # a module without one has none in its description either
+            self.highway = Highway(head_dim, generator=generator) if highway else nn.Identity()
         self.hidden = _linear(head_dim, width, generator)
         self.output = _linear(width, size, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]`` to ``[..., output]``."""
-        hidden = self.hidden(self.highway(_checked(type(self).__name__, x, self.hidden.in_features)))
-        leaky = isinstance(self.highway, Highway)
+        before = getattr(self, "highway", None)
+        checked = _checked(type(self).__name__, x, self.hidden.in_features)
+        hidden, leaky = (
+            self.hidden(checked if before is None else before(checked)),
+            isinstance(before, Highway),
+        )
         mapped: Tensor = self.output(F.leaky_relu(hidden, LEAK) if leaky else torch.relu(hidden))
         return mapped
 
@@ -189,4 +194,4 @@ class Navigator(_TwoLayers):
         *,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__(head_dim, hidden, output, False, generator)
+        super().__init__(head_dim, hidden, output, None, generator)

@@ -172,7 +172,9 @@ def evaluate(
     if not any(item.data.role == "in_domain" for item in predicted):
         raise ValueError("evaluate: expected a data set of role 'in_domain', got none")
     models = [(item, model, values) for item in predicted for model, values in item.models.items()]
-    measures = ClassMeasures(num_bins, thresholds, asked, models[0][2].probabilities.shape[-1])
+    measures = ClassMeasures(
+        num_bins, thresholds, asked, models[0][2].probabilities.shape[-1] if models else 0
+    )
     return evaluate_columns(
         {
             (item.data.key, model): class_columns(values.probabilities, values.draws, item.labels)
@@ -231,7 +233,8 @@ def evaluate_columns(
     def measured(key: str, model: ModelKey, rows: Rows) -> dict[str, float | None]:
         columns, reference = selected(table[key, model], rows.get(key)), table.get((str(in_domain), model))
         values = dict(figures(columns))
-        if key in outside and reference is not None and "uncertainty" in columns:
+        if key in outside and "uncertainty" in columns and "uncertainty" in (reference or ()):
+            assert reference is not None
             inside = selected({"uncertainty": reference["uncertainty"]}, rows.get(str(in_domain)))
             values |= detection(inside["uncertainty"], columns["uncertainty"])
         return values

@@ -1,4 +1,8 @@
-"""Hooks of modules that a pass must respect, and whether the call that ran a pre-hook is still running."""
+"""Hooks of modules that a pass must respect, and whether the call that ran a pre-hook is still running.
+
+torch runs forward hooks after an ``Exception`` in a forward, but not after a ``KeyboardInterrupt`` or ``SystemExit``:
+what a pre-hook began is over when the frame of its call is gone.
+"""
 
 from __future__ import annotations
 

@@ -27,9 +27,8 @@ class ContextualPrior(nn.Module):
     def __init__(self, method: BayesianAttention, head_dim: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(head_dim, method.prior_hidden)
-        self.output = nn.Linear(
-            method.prior_hidden, 1, bias=False
-        )  # the softmax over keys would not see a bias
+        # The softmax over keys would not see a bias.
+        self.output = nn.Linear(method.prior_hidden, 1, bias=False)
         log_strength = nn.Parameter(torch.zeros(())) if method.learns_strength else None
         self.register_parameter("log_strength", log_strength)
 

@@ -168,7 +168,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             kind=self.section or "uncertainty",
             measures={
                 **self.measures,
-                **{name: self._detection(name) for name in DETECTION if name in measured},
+                **{
+                    name: self._detection(name)
+                    for name in DETECTION
+                    if name in measured - self.measures.keys()
+                },
             },
             run=run,
             scores=evaluation.scores,

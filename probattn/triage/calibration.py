@@ -211,7 +211,8 @@ def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions)
         calibration: predictions on which the promise is tested; nothing else may have been chosen by them.
         pilot: others of the same kind, such as those of the validation data, which say where the tests begin
             (:func:`probattn.metrics.functional.sequence_start`). None lets them begin at the most confident inputs.
-        options: what is promised.
+        options: what is promised, and the draws by which the predictions were made; those that are left out are taken
+            to be 20 of seed 0.
 
     Returns:
         The policy.

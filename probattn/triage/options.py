@@ -23,10 +23,10 @@ class TriageOptions(DrawingOptions):
         confidence: with which the promise holds. It is one over the held-out data.
         cost: cost of a wrong answer, where a person's decision costs 1.
         by_class: a threshold, and a promise, for each predicted class. Each promise holds by itself.
+        score: what orders inputs.
         sets: sets of classes that miss the true one no more often than promised.
         novelty: share of the inputs like the held-out ones that, on average, may go to a person because they are far
             from the training data; without it the distance does not count.
-        score: what orders inputs.
 
     Raises:
         ValueError: a value is not as described.
@@ -36,9 +36,9 @@ class TriageOptions(DrawingOptions):
     confidence: OpenShare = 0.95
     cost: Positive | None = None
     by_class: bool = False
+    score: Score = "least_confidence"
     sets: ConformalScore | None = None
     novelty: OpenShare | None = None
-    score: Score = "least_confidence"
 
     def __post_init__(self) -> None:
         super().__post_init__()

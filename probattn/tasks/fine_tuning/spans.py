@@ -452,8 +452,8 @@ class Spans(HeadTask):
             for outcome in probabilities.topk(min(BEST, len(probabilities))).indices.tolist():
                 start, end = candidates.characters(outcome)
                 text = candidates.text(example["context"], outcome)
-                outcome_of = {"answer": text, "start": start, "end": end}
-                best.append(outcome_of | {"probability": round(probabilities[outcome].item(), DIGITS)})
+                text_and_ends = {"answer": text, "start": start, "end": end}
+                best.append(text_and_ends | {"probability": round(probabilities[outcome].item(), DIGITS)})
             answers.append(
                 {
                     **best[0],

@@ -64,6 +64,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         inputs: the keys of an answer that hold the input.
         ranked_by: the key of an answer that holds its uncertainty.
         calibrates: whether validation examples are predicted too, see :meth:`calibrated`.
+        guided: whether predictions of labelled examples follow the labels, as those of tokens behind a true text do.
         cluster: the key of what several examples may share, which a bootstrap then draws together, and its name in the
             plural; None where examples are independent.
     """
@@ -74,6 +75,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     ranked_by: ClassVar[str] = "entropy"
     calibrates: ClassVar[bool] = False
+    guided: ClassVar[bool] = False
     cluster: ClassVar[tuple[str, str] | None] = None
 
     @property
@@ -258,7 +260,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             data,
             curves=curves,
             seed=self.recipe.prediction.seed,
-            clusters={key: self._clusters(key) for key in self.measured_splits} if self.cluster else None,
+            clusters=self.clusters,
         )
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
@@ -280,7 +282,10 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             )
             for key in self.measured_splits:
                 labelled = key != "out_of_domain"
-                by_model, answers[key] = predictor.columns(self.examples[key], key, labelled=labelled)
+                examples = self.examples[key]
+                by_model, answers[key] = predictor.columns(examples, key, labelled=labelled)
+                if self.detects and labelled and self.guided:
+                    by_model = self._with_answers_alone(by_model, predictor, examples, key)
                 for model, columns in by_model.items():
                     if not validation or not labelled:
                         table[key, model] = columns
@@ -307,10 +312,23 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
                 truth = None if key == "out_of_domain" else self.truth(example)
                 yield {"data": key, **inputs, "true": truth or "", **self.answering.columns(answer)}
 
+    def _with_answers_alone(
+        self, by_model: dict[ModelKey, Columns], predictor: Predictor, examples: Examples, key: str
+    ) -> dict[ModelKey, Columns]:
+        """Columns with the uncertainty of answers that are made without the labels, as those of out-of-domain data."""
+        inputs = [{name: row[name] for name in row if name != "target"} for row in examples]
+        alone, _ = predictor.columns(inputs, f"{key}, without labels", labelled=False)
+        return {model: {**columns, **alone[model]} for model, columns in by_model.items() if model in alone}
+
     @property
     def measured_splits(self) -> list[str]:
         """The splits that are measured."""
         return [key for key in ROLES if key in self.examples]
+
+    @property
+    def clusters(self) -> dict[str, list[str]] | None:
+        """What each measured example shares with others, by split; None where they are independent."""
+        return {key: self._clusters(key) for key in self.measured_splits} if self.cluster else None
 
     def _clusters(self, key: str) -> list[str]:
         """What each example of a split shares with others; nothing where examples are independent."""

@@ -45,8 +45,8 @@ def restaurant8k(split: Split) -> Rows:
         tags = [OUTSIDE] * len(words)
         for slot, start, end in slots:
             inside = [index for index, word in enumerate(words) if word.start() < end and word.end() > start]
-            for span in inside:
-                tags[span] = f"{'B' if span == inside[0] else 'I'}-{slot}"
+            for index in inside:
+                tags[index] = f"{'B' if index == inside[0] else 'I'}-{slot}"
         if words:
             yield where, {"tokens": [word[0] for word in words], "tags": tags}
 

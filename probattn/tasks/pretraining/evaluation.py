@@ -177,7 +177,7 @@ class Evaluation:
     def replaced(
         self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
     ) -> Iterator[Replaced]:
-        """Batches of passages with replacements by the generator of ``generator``, the network's own by default."""
+        """Batches of passages with replacements by a generator, the network's own by default."""
         source = generator or network
         for step, chunk in enumerate(in_batches(rows, self.prediction.batch_size)):
             batch = network.moved(stacked(network.codec.pad_token_id, chunk))

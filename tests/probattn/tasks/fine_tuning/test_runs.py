@@ -284,10 +284,10 @@ def out_of_domain(name: str, folder: Path) -> Path:
     """Inputs that are not the task, without labels."""
     if name == "images":
         image, draw = pytest.importorskip("PIL.Image", reason="needs pillow"), np.random.default_rng(1)
-        (folder / "noise" / "any").mkdir(parents=True)
+        (folder / "noise").mkdir()
         for number in range(9):
             pixels = draw.integers(0, 255, (8, 8, 3)).astype(np.uint8)
-            image.fromarray(pixels).save(folder / "noise" / "any" / f"{number}.png")
+            image.fromarray(pixels).save(folder / "noise" / f"{number}.png")
         return folder / "noise"
     rows: dict[str, Callable[[list[str]], dict[str, object]]] = {
         "tokens": lambda words: {"tokens": words},

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from runs import measured_outside, overrides, refused, succeeds, tokenizer, trained
+from sklearn.metrics import roc_auc_score
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import probattn
@@ -13,7 +14,7 @@ from probattn.inference import generate_with_uncertainty
 from probattn.metrics.functional import bleu
 from probattn.models import convert
 from probattn.recipes import load_any_recipe
-from probattn.tasks import load_network, load_results
+from probattn.tasks import load_network, load_results, run_task
 from probattn.tasks.fine_tuning import Sequences
 from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.networks import Network
@@ -201,9 +202,21 @@ def test_a_network_of_the_run_generates_by_itself(run):
     assert network.net.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4).shape[0] == 1
 
 
-def test_texts_outside_the_domain_need_no_target(run, tmp_path):
+def test_texts_outside_the_domain_are_detected_by_generated_tokens_as_those_of_the_domain_are(run, tmp_path):
     rows = [{"source": f"film was the good {number}"} for number in range(7)]
-    results = measured_outside(run, tmp_path / "run", "sequences", rows)
+    results, task = measured_outside(run, tmp_path / "run", "sequences", rows), run_task(tmp_path / "run")
+    predictor = Predictor(task, task.network(tmp_path / "run" / "baseline"))
+    inside, outside = (
+        [
+            answer["entropy"]
+            for batch in predictor.completed([{"text": row["text"]} for row in task.examples[key]])
+            for answer in task.answer(predictor.expected(batch), batch)
+        ]
+        for key in ("test", "out_of_domain")
+    )
+    auroc = results.score("deterministic", "out_of_domain").values["auroc"]
+    truth = [0] * len(inside) + [1] * len(outside)
+    assert auroc == pytest.approx(roc_auc_score(truth, inside + outside), abs=1e-6)
     for score in results.scores:
         if score.data == "out_of_domain":
             assert score.values.keys() == {"auroc", "fpr95"} and 0 <= score.values["auroc"] <= 1

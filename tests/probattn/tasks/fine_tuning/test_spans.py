@@ -471,6 +471,15 @@ def test_squads_files_by_name(tmp_path, monkeypatch):
     assert len(whole["test"]) == 8 and len(whole["train"]) + len(whole["validation"]) == 100
 
 
+@pytest.mark.parametrize("question", [5, "  ", None])
+def test_a_question_that_is_none_is_named(trained, tmp_path, question):
+    source = tmp_path / "outside.jsonl"
+    source.write_text(json.dumps({"question": question, "context": "the film"}) + "\n", encoding="utf-8")
+    section = run_task(trained).section_of_examples
+    with pytest.raises(DataError, match=r"line 1: expected text in 'question', got"):
+        section.read_examples(str(source), "test", labelled=False)
+
+
 def test_questions_outside_the_domain_need_no_answer(trained, tmp_path):
     rows = [{"question": f"who {number}?", "context": f"the film was good {number}"} for number in range(7)]
     results = measured_outside(trained, tmp_path / "run", "spans", rows)

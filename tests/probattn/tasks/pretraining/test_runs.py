@@ -15,7 +15,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer, PreTrainedToken
 from probattn.inference import SVGDDriver
 from probattn.inference.records import read_records
 from probattn.models.electra import Corrupted
-from probattn.tasks import load_network, load_results, load_task, run_task, train
+from probattn.tasks import Pretraining, load_network, load_results, load_task, run_task, train
 from probattn.tasks.errors import RunError
 from probattn.tasks.pretraining.evaluation import (
     area,
@@ -237,6 +237,7 @@ def test_other_methods_train_and_report(recipe, run, tmp_path, keys, models):
     place = runs.trained(recipe, tmp_path / "run", *keys)
     runs.succeeds("report", place, "--baseline", run / "baseline")
     results = load_results(place)
+    assert results.measures == Pretraining.measures  # its AUROC is no detection of other data
     assert read_records(place / "metrics.jsonl")[-1]["step"] == math.ceil(len(run_task(place).stream) / 64)
     assert [score.model for score in results.scores] == ["deterministic", *models]
     if "bayesian_mean" in models:
