@@ -267,7 +267,7 @@ def generate_with_uncertainty(
 
     Args:
         net: a converted network that generates: decoder alone, or encoder and decoder.
-        inputs: what ``generate`` takes, ``input_ids`` and ``attention_mask`` (or an encoder's other inputs).
+        inputs: what ``generate`` takes, ``input_ids`` and ``attention_mask`` (or those of another encoder).
         draws: P, >= 1.
         seed: non-negative integer.
         **options: for ``generate``, such as ``max_new_tokens`` and ``num_beams``.

@@ -34,7 +34,7 @@ FORBIDDEN = [
 
 @pytest.fixture(scope="module")
 def complaints(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What is said of a copy of the tree with all these imports."""
+    """The linter's report on a copy of the tree with all these imports."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("probattn", "models", "inference"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

@@ -78,23 +78,23 @@ def gradients(elbo, draws, enumerated=False):
 
 
 @pytest.fixture(scope="module")
-def own():
+def analytic():
     torch.manual_seed(0)
     return gradients(TraceGraphMeanFieldELBO(), 600)
 
 
-def test_loss_and_gradient_have_the_expectation_of_the_exact_ones(own):
+def test_loss_and_gradient_have_the_expectation_of_the_exact_ones(analytic):
     loss, exact = gradients(TraceEnum_ELBO(max_plate_nesting=2), 1, enumerated=True)
-    losses, drawn = own
+    losses, drawn = analytic
     for found, truth in ((losses, loss), (drawn, exact[0])):
         error = found.std(0) / len(found) ** 0.5
         z = ((found.mean(0) - truth) / error.clamp_min(1e-12))[error > 1e-9]
         assert z.abs().max() < 4.5, z
 
 
-def test_draws_scatter_less_than_those_of_pyro(own):
+def test_draws_scatter_less_than_those_of_pyro(analytic):
     torch.manual_seed(0)
-    (ours, losses), (drawn, rows) = zip(own, gradients(TraceGraph_ELBO(), 200), strict=True)
+    (ours, losses), (drawn, rows) = zip(analytic, gradients(TraceGraph_ELBO(), 200), strict=True)
     assert ours.var() < 0.8 * losses.var() and drawn.var(0).sum() < 0.8 * rows.var(0).sum()
 
 

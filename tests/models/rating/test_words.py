@@ -243,3 +243,16 @@ def test_a_head_that_reads_the_mean_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(ValueError, match="head reads the first or the last word"):
         rate_words(MeanHead(BertConfig(**SMALL)), BATCH)
+
+
+def test_a_missing_mask_is_that_of_the_words_read_whatever_the_order_of_the_batch() -> None:
+    torch.manual_seed(0)
+    config = RecurrentTranslationConfig(vocab_size=9, hidden_size=4, embedding_size=4, num_hidden_layers=1)
+    net = RecurrentForTranslation(config).eval()
+    batch = {name: tensor for name, tensor in translation_batch().items() if not name.endswith("mask")}
+    order = sorted(
+        batch, key=lambda name: name != "decoder_input_ids"
+    )  # shorter than the words that are read
+    assert torch.equal(
+        rate_words(net, {name: batch[name] for name in order}).mask, torch.ones_like(WORDS).bool()
+    )

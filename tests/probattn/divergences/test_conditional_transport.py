@@ -126,3 +126,8 @@ def test_a_weight_outside_its_range_is_refused(weight):
         conditional_transport(
             tokens, tokens, navigator=nn.Identity(), critic=nn.Identity(), forward_weight=weight
         )
+
+
+def test_a_navigator_is_described_by_its_two_layers_alone() -> None:
+    """A training that is resumed compares descriptions of its networks."""
+    assert [name for name, _ in Navigator(4).named_children()] == ["hidden", "output"]

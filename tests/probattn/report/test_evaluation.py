@@ -403,3 +403,8 @@ def test_examples_that_do_not_fit_are_refused() -> None:
     without = drawn(bayesian_mean=Predictions(DRAWS.mean(0)))
     with pytest.raises(ValueError, match="Bayesian ones with their posterior draws, got none"):
         describe(without, [0], TEXTS, CLASSES)
+
+
+def test_data_without_a_model_have_no_scores() -> None:
+    data = data_set("in_domain", 3)
+    assert evaluate([PredictedData(data, torch.zeros(3, dtype=torch.long), {})], resamples=1) == ((), ())
