@@ -215,6 +215,8 @@ def test_texts_outside_the_domain_are_detected_by_generated_tokens_as_those_of_t
         for key in ("test", "out_of_domain")
     )
     auroc = results.score("deterministic", "out_of_domain").values["auroc"]
+    entropy = results.score("deterministic", "test").entropy
+    assert entropy is not None and entropy.mean == pytest.approx(sum(inside) / len(inside), rel=1e-5)
     truth = [0] * len(inside) + [1] * len(outside)
     assert auroc == pytest.approx(roc_auc_score(truth, inside + outside), abs=1e-6)
     for score in results.scores:
