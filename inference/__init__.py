@@ -13,6 +13,8 @@ from probattn.inference.attribution import (
     variance_removed,
 )
 from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.effect_results import AttentionEffects, Effect
+from probattn.inference.effects import attention_effects
 from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
@@ -46,12 +48,14 @@ from probattn.inference.sampling import Generation, generate_with_uncertainty
 from probattn.inference.svi import SVGDDriver, SVIDriver
 
 __all__ = [
+    "AttentionEffects",
     "AttentionELBO",
     "AttentionELBOModule",
     "AttentionGuide",
     "CheckpointError",
     "ELBOTerms",
     "EarlyStopping",
+    "Effect",
     "EnsembleOptions",
     "EnsembleParticles",
     "FeatureDistance",
@@ -76,6 +80,7 @@ __all__ = [
     "SchedulerOptions",
     "StepObserver",
     "TraceGraphMeanFieldELBO",
+    "attention_effects",
     "energy",
     "generate_with_uncertainty",
     "last_features",

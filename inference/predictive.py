@@ -201,7 +201,7 @@ def posterior_predict(
         chunk = chunk_size or preferred or rows_per_pass(device_of(inputs)) // rows or 1
         chunk = chunk if guide is None else 1
         folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming), antithetic, guide)
-        seeds = [_seed(words, draw // 2 if antithetic else draw) for draw in range(num_samples)]
+        seeds = [draw_seed(words, draw // 2 if antithetic else draw) for draw in range(num_samples)]
         with evaluating(model):
             if isinstance(model, ParticleEnsemble):
                 logits = _ensemble_logits(model, folding, seeds)
@@ -398,7 +398,9 @@ def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Seque
     stacks = ensemble.stacks()
     for index in range(ensemble.num_particles):
         rows = {name: stack[index] for name, stack in stacks.items()}
-        outputs.append(folding.logits(partial(ensemble.call, rows), [_seed((s, index), 0) for s in seeds]))
+        outputs.append(
+            folding.logits(partial(ensemble.call, rows), [draw_seed((s, index), 0) for s in seeds])
+        )
     return torch.cat(outputs)
 
 
@@ -516,7 +518,8 @@ def seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:
     return seed_integers(entropy)
 
 
-def _seed(entropy: Sequence[int], draw: int) -> int:
+def draw_seed(entropy: Sequence[int], draw: int) -> int:
+    """Seed of a draw's generator."""
     # The number of parts is one of them: a seed sequence takes (1,) and (1, 0) for the same.
     state = np.random.SeedSequence([len(entropy), *entropy], spawn_key=(draw,)).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
-from probattn.models.hosts.calls import AttentionCalls, Kind, Layers, Part, select
+from probattn.models.hosts.calls import AttentionCall, AttentionCalls, Kind, Layers, Part, select
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.hosting import (
     RECORD,
@@ -29,7 +31,8 @@ from probattn.models.hosts.passes import StackPass, forget_recomputing
 from probattn.models.hosts.peft_networks import refuse_copies, set_up_peft
 from probattn.models.hosts.saving import give_exits, take_exits
 from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, take_names
-from probattn.sites import Method
+from probattn.sites import BayesianAttention, Method
+from probattn.sites.method import Observed, observed
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
 
@@ -218,3 +221,79 @@ def revert(net: Network) -> Network:
     if scale_of(inner) is not None:
         give_exits(inner, None)
     return net
+
+
+Fingerprint = tuple[tuple[int, ...], bool]
+_COPIES: WeakKeyDictionary[nn.Module, tuple[Fingerprint, Any]] = WeakKeyDictionary()
+"""Of networks that were not converted, with what they were made of."""
+
+
+@observed.register
+def _observed(model: nn.Module, draws: bool) -> Observed:
+    """The module itself, or a copy that shares its weights and attends, at the expectation, as it does."""
+    hosts = list(_hosts(model))
+    missing = [host for host in hosts if not _has_all_sites(host)]
+    for host in missing:
+        record, name = conversion(host), type(host).__name__
+        method = None if record is None else record.method
+        if draws:
+            raise ValueError(
+                f"expected latent attention in all layers of {name}, which has layers without; convert all of them, or "
+                "leave num_samples out"
+            )
+        if method is not None and method.learns_scale:
+            raise ValueError(
+                f"{name}: some layers have latent attention with a learned scale, which changes the expectation, and "
+                "others none; convert all of them"
+            )
+    if missing:
+        memo: dict[int, Any] = {id(host): _copy_of(host) for host in missing}
+        memo |= {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        model = copy.deepcopy(model, memo)
+        hosts = list(_hosts(model))
+    calls = [call for host in hosts for call in inspect(host)]
+    return Observed(model, _names(calls, decoder=False), _names(calls, decoder=True))
+
+
+def _hosts(module: nn.Module) -> Iterator[PreTrainedModel]:
+    """The outermost Hugging Face networks in a module, without wrappers of the PEFT library."""
+    inner = host_of(module)
+    if isinstance(inner, PreTrainedModel):
+        yield inner
+    else:
+        for child in module.children():
+            yield from _hosts(child)
+
+
+def _has_all_sites(host: PreTrainedModel) -> bool:
+    record = conversion(host)
+    return record is not None and len(record.calls) == len(record.plan.calls)
+
+
+def _copy_of(host: PreTrainedModel) -> PreTrainedModel:
+    """A copy that shares parameters and buffers, converted; kept for the next time where nothing else refers to it."""
+    tensors = (*host.parameters(), *host.buffers())
+    modules = list(host.modules())
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    fingerprint = (tuple(map(id, (*modules, *tensors))), host.config._attn_implementation)
+    former, copied = _COPIES.get(host, (None, None))
+    if hooked or former != fingerprint:
+        copied = copy.deepcopy(host, {id(tensor): tensor for tensor in tensors})
+        if conversion(copied) is not None:
+            revert(copied)
+        convert(copied.eval(), BayesianAttention.bam(prior="constant"))
+        if not hooked:
+            _COPIES[host] = fingerprint, copied
+    assert copied is not None
+    return copied
+
+
+def _names(calls: list[AttentionCall], *, decoder: bool) -> tuple[str, ...]:
+    """Sites whose keys are tokens of a side: the encoder's own and those that read it, or the decoder's own."""
+    if decoder:
+        side = [call for call in calls if call.decoder and call.kind == "self"]
+    else:
+        side = [call for call in calls if not call.decoder or call.kind == "cross"]
+    if windowed := next((call for call in side if call.windowed), None):
+        raise ValueError(f"{windowed.name} attends within windows, whose keys are no tokens of the input")
+    return tuple(call.name for call in side if call.shape[2] == side[0].shape[2])

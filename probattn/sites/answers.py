@@ -23,13 +23,14 @@ from probattn.sites.noise import Kind, Noise, Rows
 from probattn.sites.posterior import (
     PosteriorInputs,
     SitePosterior,
+    biased,
     predicted_weights,
     site_uniform,
     truncated,
 )
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import attention_scores, repeat_heads
-from probattn.sites.tiles import TiledCall, TileKL, tiled_attention
+from probattn.sites.tiles import NoisyRows, TiledCall, TileKL, tiled_attention
 from probattn.sites.upward import SharedUpward
 from probattn.sites.weibull import constant_surprise, prior_terms
 
@@ -85,6 +86,11 @@ class WeightsPosterior(AnsweringPosterior):
         assert log_mean is not None
         self.answer = self.layout.zero_empty(weights)
         self._inputs = self.inputs.detached(log_mean)
+        return self._nothing()
+
+    def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
+        """W of E[S], the answer; the value itself is ``[B, 0]``."""
+        self.answer = layout.weights(biased(self._log_mean(), bias))
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
@@ -238,8 +244,7 @@ class TiledPosterior(AnsweringPosterior):
             self.layout,
             at.factor,
             at.softcap,
-            _rows(noise, method, self._like),
-            partial(_perturbation, method),
+            NoisyRows(_rows(noise, method, self._like), partial(_perturbation, method)),
             log_sums=with_kl and apart,
             kl=TileKL(method) if in_tiles else None,
         )
@@ -248,6 +253,18 @@ class TiledPosterior(AnsweringPosterior):
         self.answer = tiled.output
         if with_kl:
             self._kl = self._kl_apart(key, tiled.log_sum) if apart else tiled.kl
+        return self._nothing()
+
+    def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
+        """The output at E[S], the answer; the value itself is ``[B, 0]``."""
+        at = self.attending
+        if bias is not None:
+            bias = biased(bias.to(at.query.dtype), at.bias)
+        call = TiledCall(layout, at.factor, at.softcap, None, log_sums=False)
+        key, value = (repeat_heads(item, at.query.shape[1]) for item in (at.key, at.value))
+        self.answer = tiled_attention(
+            at.query, key, value, at.bias if bias is None else bias, None, call
+        ).output
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:

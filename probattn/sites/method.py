@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from torch import nn
 
@@ -26,6 +26,23 @@ def as_program(model: Any) -> Any:
     if not callable(wrapped):
         return model
     return as_program.dispatch(type(wrapped()))(model)
+
+
+class Observed(NamedTuple):
+    """A model whose attention calls are all sites, and which of these have tokens of encoder and decoder as keys.
+
+    Both are empty where it is not known.
+    """
+
+    model: Any
+    encoder: tuple[str, ...] = ()
+    decoder: tuple[str, ...] = ()
+
+
+@functools.singledispatch
+def observed(model: Any, _draws: bool) -> Observed:
+    """A model of which a handler reaches every attention call, or a copy; of draws, with its own posterior."""
+    return Observed(model)
 
 
 Layers = Literal["all", "first", "last"] | SomeOf[int]

@@ -202,16 +202,24 @@ class SitePosterior:
 
     def at_mean(self, log_factor: Tensor | None = None) -> MeanPoint:
         """E[S], times a factor if one is given, for derivatives of what the network makes of it."""
-        inputs = self.inputs
-        u = inputs.distribution().log_mean if self.method.learns_scale else inputs.raw
+        inputs, u = self.inputs, self._log_mean()
         u = u if u.requires_grad else u.detach().requires_grad_()
-        weights = self.layout.weights(u if log_factor is None else u + log_factor)
+        weights = self.layout.weights(biased(u, log_factor))
         if log_factor is None:  # else only the prediction is used
             with torch.no_grad():
                 _ = inputs.concentration  # while the pass that holds the upward path's states lasts
         return MeanPoint(
             carry_weights(weights.view_as(weights), weights, self.mask), u, weights.detach(), inputs
         )
+
+    def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
+        """The site's value at E[S], with a bias of its logarithm and another layout."""
+        weights = layout.weights(biased(self._log_mean(), bias))
+        return carry_weights(weights.view_as(weights), weights, self.mask)
+
+    def _log_mean(self) -> Tensor:
+        """log E[S], up to a number per query, as a function of the scores."""
+        return self.inputs.distribution().log_mean if self.method.learns_scale else self.inputs.raw
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
         """Draws S ``[P * B, H, T, S]`` with its logarithm or its weights for a prediction, without gradients or KL.
@@ -285,6 +293,16 @@ class SitePosterior:
     def dtype(self) -> torch.dtype:
         """Type of S."""
         return self._like.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of S."""
+        return self._like.device
+
+
+def biased(scores: Tensor, bias: Tensor | None) -> Tensor:
+    """Scores with a bias, in their type."""
+    return scores if bias is None else scores + bias.to(scores.dtype)
 
 
 def _queries(weight: Tensor | None, scores: Tensor) -> Tensor:

@@ -120,17 +120,21 @@ class Tiled(NamedTuple):
     kl: Tensor
 
 
+class NoisyRows(NamedTuple):
+    """The noise of a draw by row of the map, and what turns it into what is added to the scores, in place."""
+
+    fill: Rows
+    perturb: Callable[[Tensor], Tensor]
+
+
 @dataclass(frozen=True, eq=False)
 class TiledCall:
-    """What a tiled call needs besides tensors with a gradient."""
+    """What a tiled call needs besides tensors with a gradient; without noise it attends at the scores themselves."""
 
     layout: Layout
     scale: float
     softcap: float | None
-    rows: Rows
-    """The noise, by row of the map."""
-    perturb: Callable[[Tensor], Tensor]
-    """Turns the noise into what is added to the scores, in place."""
+    noise: NoisyRows | None
     log_sums: bool
     """Whether the log-sum-exp of the scores is needed."""
     kl: TileKL | None = None
@@ -259,11 +263,13 @@ class _Sweep:
 
     def weights(self, tile: Tile, scores: Tensor) -> Tensor:
         """The weights of a draw, which may overwrite the scores."""
-        _, heads, queries, keys = self._shape
-        noise = torch.empty_like(scores)
-        first = (tile[0].start * heads + tile[1].start) * queries + tile[2].start
-        self.call.rows(first, noise.view(-1, keys))
-        weights = torch.softmax(self.call.perturb(noise).add_(scores), dim=-1)
+        if self.call.noise is not None:
+            _, heads, queries, keys = self._shape
+            noise = torch.empty_like(scores)
+            first = (tile[0].start * heads + tile[1].start) * queries + tile[2].start
+            self.call.noise.fill(first, noise.view(-1, keys))
+            scores = self.call.noise.perturb(noise).add_(scores)
+        weights = torch.softmax(scores, dim=-1)
         mask = self.call.layout
         if isinstance(mask, AttentionMask) and mask.has_empty_rows:
             weights.mul_(tile_of(mask.row_weight, tile))

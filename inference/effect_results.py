@@ -1,0 +1,344 @@
+"""What :func:`probattn.inference.attention_effects` measures, and what it returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from transformers import BatchEncoding
+
+from probattn.checks import check_choice
+from probattn.inference.posterior import Link, linked
+from probattn.inference.predictive import joined
+
+Target = Literal["answer", "doubt"] | int | tuple[int, int] | Tensor | Callable[[Tensor], Tensor]
+Words = BatchEncoding | Sequence[Sequence[int | None]] | Tensor
+ROWS = 3
+"""Rows that are printed."""
+LEAST_LOG = -1e4
+"""Logarithm of the probability of a class that is ruled out, whose entropy would have no derivative."""
+
+
+class Effect(NamedTuple):
+    """What a token or word does to a prediction by being attended to.
+
+    Attributes:
+        index: of the token or word.
+        effect: on the target; the knock-out where there is one, else the slope.
+        exact: whether it is the knock-out.
+        change: of the probability of the answer (its value under "identity"), in the same direction; None without a
+            knock-out.
+        answer: the most probable class without it; None without a knock-out, or where it stays the same.
+    """
+
+    index: int
+    effect: float
+    exact: bool
+    change: float | None
+    answer: int | None
+
+
+class Reading(NamedTuple):
+    """Of P passes of R predictions: the target ``[P, R]``, and of their mean the answer and its probability ``[R]``."""
+
+    value: Tensor
+    answer: Tensor
+    probability: Tensor
+    best: Tensor
+
+    def detached(self) -> Reading:
+        """Without gradients."""
+        return Reading(*(item.detach() for item in self))
+
+    @classmethod
+    def together(cls, parts: Sequence[Self]) -> Reading:
+        """The rows of all parts."""
+        return Reading(*(torch.cat(items, dim=-1) for items in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionEffects:
+    """Effects of G tokens or words on a number z of each of B predictions, of P draws or at the expectation (P = 1).
+
+    Attributes:
+        value: z, ``[P, B]``.
+        slopes: ``[P, B, G]``; NaN for a group without a token.
+        knockouts: ``[P, B, G]``; NaN where none was computed.
+        change: of the probability of the answer by a group's presence, ``[B, G]``, in [-1, 1] (of a number its change);
+            NaN without a knock-out.
+        answer: the class, label or number that is explained, ``[B]``; -1 where a function is the target of several
+            predictions a row.
+        answer_without: the most probable class without the group, ``[B, G]``; -1 without a knock-out.
+        by_site: slopes by site, head and key, the mean of draws, ``[B, H, 1, S]``, for
+            :func:`probattn.inference.share_by`.
+        groups: the group of each token, ``[B, S]``, negative for none.
+        link: what makes probabilities of predictions.
+    """
+
+    value: Tensor
+    slopes: Tensor
+    knockouts: Tensor
+    change: Tensor
+    answer: Tensor
+    answer_without: Tensor
+    by_site: Mapping[str, Tensor]
+    groups: Tensor
+    link: Link = "softmax"
+
+    @classmethod
+    def of(
+        cls,
+        whole: Reading,
+        slopes: Tensor,
+        by_site: Mapping[str, Tensor],
+        groups: Tensor,
+        pairs: Tensor,
+        without: Reading | None,
+        link: Link,
+    ) -> Self:
+        """From what is read of all rows, and of ``pairs`` ``[K, 2]`` of a row and a group that is left out."""
+        rows, group = pairs.unbind(dim=1)
+        knockouts, change = torch.full_like(slopes, torch.nan), torch.full_like(slopes[0], torch.nan)
+        others = torch.full_like(change, -1, dtype=torch.int64)
+        if without is not None:
+            knockouts[:, rows, group] = (whole.value[:, rows] - without.value).to(slopes.dtype)
+            change[rows, group] = (whole.probability[rows] - without.probability).to(slopes.dtype)
+            others[rows, group] = without.best
+        # Several calls a row, as of choices, have their keys behind one another.
+        maps = {name: item.mean(dim=0).flatten(2).unsqueeze(2) for name, item in by_site.items()}
+        return cls(whole.value, slopes, knockouts, change, whole.answer, others, maps, groups, link)
+
+    @classmethod
+    def together(cls, parts: Sequence[Self]) -> Self:
+        """The rows of all parts; shorter ones are filled up, effects with NaN, maps with 0, groups with -1."""
+        first = parts[0]
+        return cls(
+            torch.cat([part.value for part in parts], dim=1),
+            joined([part.slopes for part in parts], 1, torch.nan),
+            joined([part.knockouts for part in parts], 1, torch.nan),
+            joined([part.change for part in parts], 0, torch.nan),
+            torch.cat([part.answer for part in parts]),
+            joined([part.answer_without for part in parts], 0, -1),
+            {name: joined([part.by_site[name] for part in parts], 0, 0.0) for name in first.by_site},
+            joined([part.groups for part in parts], 0, -1),
+            first.link,
+        )
+
+    @property
+    def draws(self) -> Tensor:
+        """Effects of the draws ``[P, B, G]``: knock-outs where there are any, else slopes."""
+        return torch.where(self.knockouts.isnan(), self.slopes, self.knockouts)
+
+    @property
+    def effect(self) -> Tensor:
+        """Effects ``[B, G]``, the mean of draws: knock-outs where there are any, else slopes."""
+        return self.draws.mean(dim=0)
+
+    @property
+    def slope(self) -> Tensor:
+        """Slopes ``[B, G]``, the mean of draws."""
+        return self.slopes.mean(dim=0)
+
+    @property
+    def knockout(self) -> Tensor:
+        """Knock-outs ``[B, G]``, the mean of draws; NaN where none was computed."""
+        return self.knockouts.mean(dim=0)
+
+    @property
+    def exact(self) -> Tensor:
+        """Bool ``[B, G]``, True where the effect is a knock-out."""
+        return ~self.knockouts[0].isnan()
+
+    @property
+    def spread(self) -> Tensor:
+        """Standard deviation of the effects over draws, ``[B, G]``; NaN of one draw."""
+        return self.draws.std(dim=0) if len(self.draws) > 1 else torch.full_like(self.effect, torch.nan)
+
+    @property
+    def probability(self) -> Tensor:
+        """Share of draws whose effect has the sign of the mean, ``[B, G]``; NaN of one draw."""
+        same = (self.draws.sign() == self.effect.sign()).float().mean(dim=0)
+        return torch.where(self.effect.isnan() | torch.tensor(len(self.draws) < 2), torch.nan, same)
+
+    def leading(self, row: int, number: int = 3, *, floor: float = 0.0) -> tuple[list[Effect], list[Effect]]:
+        """Effects of a row that lead, for and against, the largest first.
+
+        Args:
+            row: of the batch.
+            number: on each side, at most.
+            floor: size of the smallest effect, in units of the target, that is listed.
+        """
+        effect, exact, sides = self.effect[row], self.exact[row], []
+        for sign in (1.0, -1.0):
+            size = torch.where(effect.isnan(), -torch.inf, sign * effect)
+            if bool(exact.any()):  # slopes are no sizes beside knock-outs
+                size = torch.where(exact, size, -torch.inf)
+            order = size.argsort(descending=True)[:number].tolist()
+            sides.append([self._effect(row, index) for index in order if size[index] > max(floor, 0.0)])
+        return sides[0], sides[1]
+
+    def _effect(self, row: int, index: int) -> Effect:
+        exact = bool(self.exact[row, index])
+        change, other = float(self.change[row, index]), int(self.answer_without[row, index])
+        return Effect(
+            index,
+            float(self.effect[row, index]),
+            exact,
+            None if math.isnan(change) else change,
+            other if exact and other not in (-1, int(self.answer[row])) else None,
+        )
+
+    def __str__(self) -> str:
+        """The leading tokens or words of each row."""
+        lines = [f"{type(self).__name__}({len(self.answer)} rows, {self.effect.shape[1]} tokens or words)"]
+        for row in range(min(len(self.answer), ROWS)):
+            words = (
+                f"{name} " + (", ".join(f"{item.index} {item.effect:+.2f}" for item in side) or "none")
+                for name, side in zip(("for", "against"), self.leading(row), strict=True)
+            )
+            lines.append(f"  row {row}: {'; '.join(words)}")
+        return "\n".join(lines + ["  ..."] * (len(self.answer) > ROWS))
+
+
+@dataclass(frozen=True)
+class Number:
+    """The number of a prediction that is explained; arguments as in :func:`probattn.inference.attention_effects`."""
+
+    owner: str
+    target: Target
+    position: int | Sequence[int] | None
+    rows: int
+    link: Link
+
+    def __post_init__(self) -> None:
+        if isinstance(self.target, str):
+            check_choice(self.owner, "target", self.target, Literal["answer", "doubt"])
+            if self.link == "identity" and self.target == "doubt":
+                raise ValueError(
+                    f"{self.owner}: target='doubt': numbers have no entropy; name one of them, target=0"
+                )
+        for name, value in (("target", self.target), ("position", self.position)):
+            sizes = isinstance(value, Tensor) or (name == "position" and isinstance(value, Sequence))
+            if sizes and len(value) != self.rows:  # type: ignore[arg-type]
+                raise ValueError(
+                    f"{self.owner}: expected one {name} or {self.rows}, by row, got {len(value)}"
+                )
+
+    def read(self, logits: Tensor, rows: Tensor, answer: Tensor | None = None) -> Reading:
+        """What is read of predictions ``[P, R, ..., C]`` of some rows; ``answer`` ``[R]`` where another pass has it."""
+        at = self._at_position(logits, rows)
+        function = self.target if not isinstance(self.target, Tensor) and callable(self.target) else None
+        if at.dim() != 3:
+            if function is None:
+                raise ValueError(
+                    f"{self.owner}: expected one prediction a row, got {list(logits.shape[1:])}; name one with "
+                    "position, or give a function as the target"
+                )
+            none = rows.new_full(rows.shape, -1)
+            return Reading(self._called(function, at), none, at.new_full(rows.shape, torch.nan), none)
+        at = at.to(torch.promote_types(at.dtype, torch.float32))
+        probabilities = (at if self.link == "identity" else linked(at, self.link)).mean(dim=0)
+        best = torch.zeros_like(rows) if self.link == "identity" else probabilities.argmax(dim=-1)
+        if answer is None:
+            answer = self._answer(best, rows, at.shape[-1])
+        value = self._called(function, at) if function is not None else self._value(at, answer)
+        return Reading(value, answer, probabilities.gather(-1, answer[:, None]).squeeze(-1), best)
+
+    def _called(self, function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+        """The numbers that a function makes of predictions."""
+        flat = at.flatten(0, 1)
+        value = function(flat)
+        if not isinstance(value, Tensor) or value.shape != flat.shape[:1]:
+            received = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"{self.owner}: expected a target function from predictions {list(flat.shape)} to numbers "
+                f"[{len(flat)}], got {received}"
+            )
+        return value.view(at.shape[:2])
+
+    def _at_position(self, logits: Tensor, rows: Tensor) -> Tensor:
+        if self.position is None:
+            return logits
+        flat = logits.flatten(2, -2) if logits.dim() > 3 else logits[:, :, :0]
+        positions = torch.as_tensor(self.position, device=rows.device).expand(self.rows)[rows]
+        if not bool(((positions >= 0) & (positions < flat.shape[2])).all()):
+            have = f"0..{flat.shape[2] - 1}" if flat.shape[2] else "none, for a row has a single prediction"
+            raise ValueError(f"{self.owner}: expected a position among {have}, got {self.position}")
+        return flat[:, torch.arange(len(rows), device=rows.device), positions]
+
+    def _answer(self, best: Tensor, rows: Tensor, classes: int) -> Tensor:
+        """The class, label or number that the target names, or the most probable one."""
+        if isinstance(self.target, str) or (callable(self.target) and not isinstance(self.target, Tensor)):
+            return best
+        named = self.target if isinstance(self.target, tuple) else (self.target,)
+        answers = [torch.as_tensor(item, device=rows.device).expand(self.rows)[rows] for item in named]
+        wrong = [item for item in answers if bool(((item < 0) | (item >= classes)).any())]
+        if wrong or (len(answers) == 2 and self.link != "softmax") or len(answers) > 2:
+            pair = ", or a pair of them" if self.link == "softmax" else ""
+            raise ValueError(
+                f"{self.owner}: expected a target among 0..{classes - 1}{pair}, got {self.target!r}"
+            )
+        return answers[0]
+
+    def _value(self, at: Tensor, answer: Tensor) -> Tensor:
+        """The target ``[P, R]`` of predictions ``[P, R, C]``."""
+        if self.target == "doubt":
+            both = torch.nn.functional.logsigmoid(torch.stack([at, -at], dim=-1)).flatten(-2)
+            log_p = both if self.link == "sigmoid" else at.log_softmax(dim=-1)
+            log_p = log_p.clamp_min(LEAST_LOG)
+            return -(log_p.exp() * log_p).sum(dim=-1)
+        index = answer.expand(len(at), -1).unsqueeze(-1)
+        named = at.gather(-1, index).squeeze(-1)
+        if self.link != "softmax":
+            return named
+        if isinstance(self.target, tuple):
+            return named - at[..., self.target[1]]
+        if at.shape[-1] < 2:
+            raise ValueError(
+                f"{self.owner}: expected predictions of two classes or more, got {list(at.shape[1:])}"
+            )
+        return named - at.scatter(-1, index, -torch.inf).logsumexp(dim=-1)
+
+
+def token_groups(owner: str, words: Words | None, tokens: Tensor) -> Tensor:
+    """The group of each token, int64 ``[B, S]``, negative for none; of tokens of their own where there are no words."""
+    rows, keys = tokens.shape
+    if words is None:
+        return torch.arange(keys, device=tokens.device).expand(rows, keys)
+    if isinstance(words, BatchEncoding):
+        words = [_words_of(words, row) for row in range(len(words["input_ids"]))]
+    if not isinstance(words, Tensor):
+        words = torch.tensor([[-1 if word is None else word for word in row] for row in words])
+    if words.shape != (rows, keys) or words.dtype != torch.int64:
+        raise ValueError(
+            f"{owner}: expected words int64 {[rows, keys]}, one of each token, got {words.dtype} {list(words.shape)}"
+        )
+    if not bool((words >= 0).any()):
+        raise ValueError(f"{owner}: expected words of some tokens, got none")
+    return words.to(tokens.device).clamp_min(-1)
+
+
+def _words_of(encoding: BatchEncoding, row: int) -> list[int | None]:
+    """The words of a row; those of a second text after those of the first."""
+    words, texts = encoding.word_ids(row), encoding.sequence_ids(row)
+    first = [word for word, text in zip(words, texts, strict=True) if word is not None and not text]
+    number = max(first, default=-1) + 1
+    return [
+        None if word is None else word + number * bool(text) for word, text in zip(words, texts, strict=True)
+    ]
+
+
+def summed(tokens: Tensor, groups: Tensor) -> Tensor:
+    """Sums ``[P, B, G]`` over the tokens of each group, of ``[P, B, S]``; NaN for a group without a token."""
+    index = groups.clamp_min(0)
+    size = int(index.max()) + 1
+    counts = torch.zeros(len(groups), size, device=tokens.device).scatter_add_(
+        1, index, (groups >= 0).float()
+    )
+    sums = tokens.new_zeros(len(tokens), len(groups), size)
+    sums.scatter_add_(2, index.expand_as(tokens), torch.where(groups >= 0, tokens, 0.0))
+    return torch.where(counts > 0, sums, torch.nan)

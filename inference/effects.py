@@ -1,0 +1,400 @@
+"""Signed effects of tokens through attention: which of them speak for an answer, and which against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from torch import Tensor, nn
+
+from probattn.checks import check_batch, check_choice, check_integer
+from probattn.distributions.log_space_distribution import carry_weights
+from probattn.inference.effect_results import (
+    AttentionEffects,
+    Number,
+    Reading,
+    Target,
+    Words,
+    summed,
+    token_groups,
+)
+from probattn.inference.ensembles.ensemble import ParticleEnsemble
+from probattn.inference.guide import AttentionGuide, check_output, naming_contract, refuse_latent
+from probattn.inference.posterior import link_of
+from probattn.inference.predictive import (
+    Model,
+    batched_inputs,
+    batches_of,
+    check_call,
+    device_of,
+    draw_seed,
+    predict_label,
+    prepared_batch,
+    rows_per_pass,
+    seed_words,
+)
+from probattn.inference.session import evaluating
+from probattn.sites.layout import Layout
+from probattn.sites.masks import AttentionMask
+from probattn.sites.method import as_program, observed
+from probattn.sites.noise import SeededNoise
+from probattn.sites.posterior import SitePosterior, biased
+from probattn.sites.scores import without_cudnn
+from probattn.sites.site import INFER_KEY, log_weights
+from probattn.sites.upward import LinkedPaths
+
+OWNER = "attention_effects"
+SCREENED = 3
+"""Tokens or words on each side whose slopes are followed by knock-outs."""
+Method = Literal["slope", "knockout", "screened"]
+Side = Literal["encoder", "decoder"]
+
+
+def attention_effects(
+    model: Model,
+    batch: Mapping[str, Tensor] | Iterable[Any],
+    *,
+    target: Target = "answer",
+    method: Method = "screened",
+    words: Words | None = None,
+    position: int | Sequence[int] | None = None,
+    sites: Side | Sequence[str] | None = None,
+    num_samples: int | None = None,
+    seed: int | Sequence[int] = 0,
+    chunk_size: int | None = None,
+) -> AttentionEffects:
+    r"""What each token, or word, contributes to a prediction by being attended to, with its sign.
+
+    Let z be a number of the prediction, and let :math:`b_j` be added to the score of every query for key j, in every
+    head of every attention call: 0 in the network as it is, :math:`-\infty` where nobody attends to token j, which is
+    what a padding mask does.
+
+    .. math:: \mathrm{slope}_j = \frac{\partial z}{\partial b_j}\Big|_{b=0}
+        = \sum_{\text{calls, heads, queries}} \frac{\partial z}{\partial \log S_j}, \qquad
+        \mathrm{knockout}_j = z(b_j = 0) - z(b_j = -\infty)
+
+    The slopes of all tokens take one forward and one backward pass; a knock-out takes a forward pass, of which many run
+    as one batch. A token of positive effect speaks for what z measures, one of negative effect against it. The slope of
+    a word is the sum over its tokens; its knock-out takes all of them away. Positions stay as they are, unlike where a
+    word is deleted from the text.
+
+    No training and no latent attention are needed. The effects are those at the posterior expectation, which is the
+    network's own attention unless a method has learned a scale of S; with ``num_samples`` they are those of draws.
+
+    Args:
+        model: as in :func:`posterior_predict`, but no :class:`ParticleEnsemble`; or a network that is not converted, of
+            any family that :func:`probattn.models.convert` takes. It stays as it is.
+        batch: likewise; "labels" are dropped, and a data set or a loader goes batch by batch.
+        target: the number z. "answer": the log-odds of the most probable class (with two classes the difference of
+            their logits), the logit of the most probable label, or the first number; "doubt": the entropy in nats, to
+            which a token of positive effect adds; a class, label or number: its log-odds, logit or value; a pair of
+            classes: the difference of their logits; or a function from predictions ``[R, ..., C]`` to numbers ``[R]``.
+        method: "slope"; "knockout" of every token or word; or "screened": slopes of all, and knock-outs of the
+            three that lead on each side, whose sizes and signs are then exact.
+        words: the word of each token, None or a negative number for a token of none: the encoding of a fast tokenizer
+            (words of a second text come after those of the first), lists like its ``word_ids()`` by row, or int64
+            ``[B, S]``. Default: each token is one.
+        position: the prediction in a row of several (a token's class, the next token); one, or one for each row.
+        sites: calls whose keys are the tokens: those of the "encoder", its own and those that read it, or of the
+            "decoder"; or names of sites. Default: the encoder's where there is one.
+        num_samples: draws of latent attention. Default: the expectation.
+        seed: of the draws.
+        chunk_size: rows of a pass; bounds memory. Default: about 256, 16 on a CPU.
+
+    Returns:
+        The effects ``[B, G]`` of G tokens or words.
+
+    Raises:
+        TypeError: the model is none, an ensemble, or a network whose attention cannot be read; the batch is no mapping
+            of tensors.
+        ValueError: no attention call; calls with different numbers of keys, or within windows, whose keys are no tokens
+            (name others with ``sites``); a target or position that the prediction does not have; words of another
+            number than the tokens; draws of a network with layers that are not latent.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+        >>> net = BertForSequenceClassification(config).eval()
+        >>> effects = attention_effects(net, {"input_ids": torch.arange(8).view(2, 4)}, words=[[None, 0, 0, 1]] * 2)
+        >>> effects.effect.shape
+        torch.Size([2, 2])
+    """
+    program: Any = as_program(model)
+    if isinstance(program, ParticleEnsemble):
+        raise TypeError(
+            f"{OWNER}: expected one network, got a ParticleEnsemble; take the effects of its particles"
+        )
+    check_call(OWNER, program, None)
+    check_choice(OWNER, "method", method, Method)
+    for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
+        if number is not None:
+            check_integer(OWNER, name, number, minimum=1)
+    with evaluating(program):  # nobody trains it while it is copied
+        try:
+            program, encoder, decoder = observed(program, num_samples is not None)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{OWNER}: {error}") from error
+    chosen = _sites(encoder, decoder, sites)
+    request = _Request(target, method, position, chosen, num_samples, chunk_size)
+
+    def of_batch(
+        inputs: Mapping[str, Tensor], words: Words | None, seed: tuple[int, ...]
+    ) -> AttentionEffects:
+        rows = batched_inputs(OWNER, prepared_batch(program, inputs), None, "labels")
+        return _Batch(program, *rows, words, seed, request).effects()
+
+    if isinstance(batch, Mapping | Tensor):
+        check_batch(OWNER, batch)
+        return of_batch(cast(Mapping[str, Tensor], batch), words, seed_words(seed))
+    if words is not None or isinstance(position, Sequence):
+        raise ValueError(
+            f"{OWNER}: words and positions by row are those of one batch; call it for each batch"
+        )
+    batches = enumerate(batches_of(OWNER, batch))
+    return AttentionEffects.together(
+        [of_batch(inputs, None, (*seed_words(seed), number)) for number, inputs in batches]
+    )
+
+
+def _sites(
+    encoder: Sequence[str], decoder: Sequence[str], sites: Side | Sequence[str] | None
+) -> frozenset[str] | None:
+    """Names of the sites whose keys are the tokens; None for all."""
+    if sites is not None and not isinstance(sites, str):
+        return frozenset(sites)
+    if sites is not None:
+        check_choice(OWNER, "sites", sites, Side)
+    names = {"encoder": encoder, "decoder": decoder, None: encoder or decoder}[sites]
+    if sites is not None and not names:
+        raise ValueError(f"{OWNER}: sites={sites!r}: the network has no such attention calls; name them")
+    return frozenset(names) or None
+
+
+class _Request(NamedTuple):
+    """Arguments of :func:`attention_effects`."""
+
+    target: Target
+    method: Method
+    position: int | Sequence[int] | None
+    sites: frozenset[str] | None
+    num_samples: int | None
+    chunk_size: int | None
+
+
+class KeyEffects(Messenger):
+    """Pyro handler that adds a bias to the scores of every key, or takes keys away; where one draws, within its guide.
+
+    Args:
+        sites: whose keys are the tokens; None for all.
+        removed: bool ``[R, S]``, keys that nobody attends to; None for biases of 0, of which there is a gradient.
+        data: R, which a call may have several rows of.
+        expectation: whether sites take their expectation here; else a guide draws.
+
+    Attributes:
+        biases: by site, ``[R, H, 1, S]``.
+        keys: number of keys by site.
+    """
+
+    def __init__(
+        self, sites: frozenset[str] | None, removed: Tensor | None, data: int, *, expectation: bool
+    ) -> None:
+        super().__init__()
+        self.takes_outputs = self._expectation = expectation
+        self._sites, self._removed, self._data = sites, removed, data
+        self.biases: dict[str, Tensor] = {}
+        self.keys: dict[str, int] = {}
+        self._met: set[str] = set()
+        self._paths = LinkedPaths()
+
+    def _pyro_sample(self, msg: Message) -> None:
+        posterior = (msg["infer"] or {}).get(INFER_KEY)
+        if not self._expectation:
+            return
+        if not isinstance(posterior, SitePosterior) or msg["value"] is not None:
+            predict_label(msg)
+            refuse_latent(OWNER, msg)
+            return
+        name = str(msg["name"])
+        if posterior.method.learns_scale:
+            self._paths.add(name, posterior.call)
+        msg["value"] = posterior.expect(*self._changed(name, posterior))
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        posterior = (msg["infer"] or {}).get(INFER_KEY)
+        if self._expectation or not isinstance(posterior, SitePosterior):
+            return
+        name, value = str(msg["name"]), msg["value"]
+        assert isinstance(value, Tensor)
+        bias, layout = self._changed(name, posterior)
+        weights = layout.weights(biased(log_weights(name, value), bias))
+        msg["value"] = carry_weights(weights.view_as(weights), weights, posterior.mask)
+
+    def _changed(self, name: str, posterior: SitePosterior) -> tuple[Tensor | None, Layout]:
+        """The bias of a site, and its layout without the keys that are taken away."""
+        if name in self._met:
+            raise RuntimeError(
+                f"{OWNER}: two attention calls of one pass are named {name!r}; give each a name of its own "
+                "(probattn.link(network) does)"
+            )
+        self._met.add(name)
+        layout, (rows, heads, _, keys) = posterior.layout, posterior.batch_shape
+        if self._sites is not None and name not in self._sites:
+            return None, layout
+        if not layout.keys_last:
+            raise ValueError(f"{OWNER}: {name}: attention over the edges of a graph has no tokens as keys")
+        self.keys[name] = keys
+        if len(set(self.keys.values())) > 1:
+            listed = ", ".join(f"{site} {number}" for site, number in self.keys.items())
+            raise ValueError(
+                f"{OWNER}: expected calls with the same keys, got these numbers: {listed}; name those whose keys are "
+                "the tokens: sites=[...]"
+            )
+        if rows % self._data:
+            raise ValueError(f"{OWNER}: {name}: expected {self._data} rows or a multiple of them, got {rows}")
+        if self._removed is not None:
+            return None, _without(self._removed.reshape(rows, keys), layout)
+        dtype = torch.promote_types(posterior.dtype, torch.float32)
+        bias = torch.zeros(rows, heads, 1, keys, dtype=dtype, device=posterior.device)
+        self.biases[name] = bias.requires_grad_()
+        return bias, layout
+
+
+def _without(removed: Tensor, layout: Layout) -> Layout:
+    """The layout without keys, ``removed`` ``[R, S]``."""
+    remaining = ~removed[:, None, None, :]
+    if not isinstance(layout, AttentionMask):
+        return AttentionMask(remaining)
+    return AttentionMask(layout.valid & remaining, layout.query_valid)
+
+
+class _Guide(AttentionGuide):
+    """Draws without what only an objective needs."""
+
+    def _draw(self, msg: Message, posterior: SitePosterior) -> None:
+        if msg["value"] is None:
+            msg["value"] = posterior.draw(self.noise, with_kl=False)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The rows of one batch, and what is requested of them; P draws, or 1 for the expectation."""
+
+    model: Any
+    inputs: dict[str, Tensor]
+    keys: set[str]
+    rows: int
+    words: Words | None
+    seed: tuple[int, ...]
+    request: _Request
+
+    def effects(self) -> AttentionEffects:
+        """As requested."""
+        request, device = self.request, device_of(self.inputs)
+        size = max(1, (request.chunk_size or rows_per_pass(device)) // (request.num_samples or 1))
+        number = Number(OWNER, request.target, request.position, self.rows, link_of(OWNER, self.model))
+        with evaluating(self.model):
+            passes = [
+                self._slopes(rows, number) for rows in torch.arange(self.rows, device=device).split(size)
+            ]
+            readings = Reading.together([reading for reading, _ in passes])
+            by_site = {
+                name: torch.cat([slopes[name] for _, slopes in passes], dim=1) for name in passes[0][1]
+            }
+            tokens = cast(Tensor, sum(slopes.sum(dim=(2, 3)) for slopes in by_site.values()))  # [P, B, S]
+            groups = token_groups(OWNER, self.words, tokens[0])
+            slope = summed(tokens, groups)
+            pairs = self._pairs(slope.mean(dim=0))
+            knocked = [
+                self._without(some, groups, number, readings) for some in pairs.split(size) if len(some)
+            ]
+        return AttentionEffects.of(
+            readings,
+            slope,
+            by_site,
+            groups,
+            pairs,
+            Reading.together(knocked) if knocked else None,
+            number.link,
+        )
+
+    def _pairs(self, slope: Tensor) -> Tensor:
+        """Rows and groups ``[K, 2]`` whose knock-out is requested, by slopes ``[B, G]``."""
+        if self.request.method == "slope":
+            return slope.new_empty((0, 2), dtype=torch.int64)
+        present = ~slope.isnan()
+        if self.request.method == "screened":
+            number = min(SCREENED, slope.shape[1])
+            extremes = torch.zeros_like(present)
+            for sign in (1, -1):
+                side = torch.where(present, sign * slope, -torch.inf)
+                extremes.scatter_(1, side.topk(number, dim=1).indices, True)
+            present &= extremes
+        return present.nonzero()
+
+    def _run(self, rows: Tensor, removed: Tensor | None) -> tuple[Tensor, KeyEffects]:
+        """Predictions ``[P, R, ..., C]`` of some rows, and the handler of their pass."""
+        draws = self.request.num_samples
+        inputs = {name: value[rows] if name in self.keys else value for name, value in self.inputs.items()}
+        handler = KeyEffects(self.request.sites, removed, len(rows) * (draws or 1), expectation=draws is None)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.set_grad_enabled(removed is None))
+            # Tensors made in inference mode cannot be saved for a backward pass.
+            inputs = {
+                name: value.clone() if value.is_inference() else value for name, value in inputs.items()
+            }
+            if draws is not None:
+                inputs = {
+                    name: value.repeat(draws, *[1] * (value.dim() - 1)) if name in self.keys else value
+                    for name, value in inputs.items()
+                }
+                # A datum's noise is its own, whichever others are in the pass.
+                seeds = [draw_seed((*self.seed, row), draw) for draw in range(draws) for row in rows.tolist()]
+                noise = SeededNoise(seeds, device_of(inputs))
+                stack.enter_context(_Guide(self.model, noise=noise))
+            stack.enter_context(handler)
+            stack.enter_context(naming_contract(OWNER, self.model, inputs))
+            output = self.model(inputs)
+            check_output(OWNER, output, len(rows) * (draws or 1))
+            logits = output.unflatten(0, (draws or 1, len(rows)))
+        if not handler.keys:
+            raise ValueError(
+                f"{OWNER}: the model has no attention site among {sorted(self.request.sites or ['any'])}"
+            )
+        return logits, handler
+
+    def _slopes(self, rows: Tensor, number: Number) -> tuple[Reading, dict[str, Tensor]]:
+        """What is read of some rows, and slopes by site ``[P, R, H, m, S]`` of m calls a row."""
+        recurrent = isinstance(self.model, nn.Module) and any(
+            isinstance(m, nn.RNNBase) for m in self.model.modules()
+        )
+        with without_cudnn() if recurrent else nullcontext():
+            logits, handler = self._run(rows, None)
+            if not logits.requires_grad:
+                raise ValueError(
+                    f"{OWNER}: the prediction has no derivative by the attention weights: the model computes it under "
+                    "torch.no_grad or detaches it; use method='knockout'"
+                )
+            with torch.enable_grad():
+                reading = number.read(logits, rows)
+                gradients = torch.autograd.grad(
+                    reading.value.sum(), list(handler.biases.values()), materialize_grads=True
+                )
+        shape = logits.shape[:2]
+        slopes = {
+            name: gradient.squeeze(2).unflatten(0, (*shape, -1)).transpose(2, 3)
+            for name, gradient in zip(handler.biases, gradients, strict=True)
+        }
+        return reading.detached(), slopes
+
+    def _without(self, pairs: Tensor, groups: Tensor, number: Number, readings: Reading) -> Reading:
+        """What is read of rows in which nobody attends to a group's tokens; of the same answers."""
+        rows, group = pairs.unbind(dim=1)
+        removed = (groups[rows] == group[:, None]).repeat(self.request.num_samples or 1, 1)
+        logits, _ = self._run(rows, removed)
+        return number.read(logits, rows, readings.answer[rows])
