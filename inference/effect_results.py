@@ -23,7 +23,8 @@ LEAST_LOG = -1e4
 """Logarithm of the probability of a class that is ruled out, whose entropy would have no derivative."""
 
 
-class Effect(NamedTuple):
+@dataclass(frozen=True)
+class Effect:
     """What a token or word does to a prediction by being attended to.
 
     Attributes:
@@ -90,29 +91,6 @@ class AttentionEffects:
     link: Link = "softmax"
 
     @classmethod
-    def of(
-        cls,
-        whole: Reading,
-        slopes: Tensor,
-        by_site: Mapping[str, Tensor],
-        groups: Tensor,
-        pairs: Tensor,
-        without: Reading | None,
-        link: Link,
-    ) -> Self:
-        """From what is read of all rows, and of ``pairs`` ``[K, 2]`` of a row and a group that is left out."""
-        rows, group = pairs.unbind(dim=1)
-        knockouts, change = torch.full_like(slopes, torch.nan), torch.full_like(slopes[0], torch.nan)
-        others = torch.full_like(change, -1, dtype=torch.int64)
-        if without is not None:
-            knockouts[:, rows, group] = (whole.value[:, rows] - without.value).to(slopes.dtype)
-            change[rows, group] = (whole.probability[rows] - without.probability).to(slopes.dtype)
-            others[rows, group] = without.best
-        # Several calls a row, as of choices, have their keys behind one another.
-        maps = {name: item.mean(dim=0).flatten(2).unsqueeze(2) for name, item in by_site.items()}
-        return cls(whole.value, slopes, knockouts, change, whole.answer, others, maps, groups, link)
-
-    @classmethod
     def together(cls, parts: Sequence[Self]) -> Self:
         """The rows of all parts; shorter ones are filled up, effects with NaN, maps with 0, groups with -1."""
         first = parts[0]
@@ -164,13 +142,13 @@ class AttentionEffects:
         same = (self.draws.sign() == self.effect.sign()).float().mean(dim=0)
         return torch.where(self.effect.isnan() | torch.tensor(len(self.draws) < 2), torch.nan, same)
 
-    def leading(self, row: int, number: int = 3, *, floor: float = 0.0) -> tuple[list[Effect], list[Effect]]:
+    def leading(self, row: int, number: int = 3, *, floor: float = 0.01) -> tuple[list[Effect], list[Effect]]:
         """Effects of a row that lead, for and against, the largest first.
 
         Args:
             row: of the batch.
             number: on each side, at most.
-            floor: size of the smallest effect, in units of the target, that is listed.
+            floor: size of the smallest effect that is listed, in units of the target (log-odds, nats).
         """
         effect, exact, sides = self.effect[row], self.exact[row], []
         for sign in (1.0, -1.0):
@@ -204,6 +182,28 @@ class AttentionEffects:
         return "\n".join(lines + ["  ..."] * (len(self.answer) > ROWS))
 
 
+def effects_of(
+    whole: Reading,
+    slopes: Tensor,
+    by_site: Mapping[str, Tensor],
+    groups: Tensor,
+    pairs: Tensor,
+    without: Reading | None,
+    link: Link,
+) -> AttentionEffects:
+    """From what is read of all rows, and of ``pairs`` ``[K, 2]`` of a row and a group that is left out."""
+    rows, group = pairs.unbind(dim=1)
+    knockouts, change = torch.full_like(slopes, torch.nan), torch.full_like(slopes[0], torch.nan)
+    others = torch.full_like(change, -1, dtype=torch.int64)
+    if without is not None:
+        knockouts[:, rows, group] = (whole.value[:, rows] - without.value).to(slopes.dtype)
+        change[rows, group] = (whole.probability[rows] - without.probability).to(slopes.dtype)
+        others[rows, group] = without.best
+    # Several calls a row, as of choices, have their keys behind one another.
+    maps = {name: item.mean(dim=0).flatten(2).unsqueeze(2) for name, item in by_site.items()}
+    return AttentionEffects(whole.value, slopes, knockouts, change, whole.answer, others, maps, groups, link)
+
+
 @dataclass(frozen=True)
 class Number:
     """The number of a prediction that is explained; arguments as in :func:`probattn.inference.attention_effects`."""
@@ -221,9 +221,13 @@ class Number:
                 raise ValueError(
                     f"{self.owner}: target='doubt': numbers have no entropy; name one of them, target=0"
                 )
-        for name, value in (("target", self.target), ("position", self.position)):
-            sizes = isinstance(value, Tensor) or (name == "position" and isinstance(value, Sequence))
-            if sizes and len(value) != self.rows:  # type: ignore[arg-type]
+        by_row: dict[str, Sequence[int] | Tensor] = {}
+        if isinstance(self.target, Tensor):
+            by_row["target"] = self.target
+        if self.position is not None and not isinstance(self.position, int):
+            by_row["position"] = self.position
+        for name, value in by_row.items():
+            if len(value) != self.rows:
                 raise ValueError(
                     f"{self.owner}: expected one {name} or {self.rows}, by row, got {len(value)}"
                 )

@@ -20,6 +20,7 @@ from probattn.inference.effect_results import (
     Reading,
     Target,
     Words,
+    effects_of,
     summed,
     token_groups,
 )
@@ -305,14 +306,16 @@ class _Batch:
             by_site = {
                 name: torch.cat([slopes[name] for _, slopes in passes], dim=1) for name in passes[0][1]
             }
-            tokens = cast(Tensor, sum(slopes.sum(dim=(2, 3)) for slopes in by_site.values()))  # [P, B, S]
+            tokens = cast(
+                Tensor, sum(slopes.sum(dim=2).flatten(2) for slopes in by_site.values())
+            )  # [P, B, S]
             groups = token_groups(OWNER, self.words, tokens[0])
             slope = summed(tokens, groups)
             pairs = self._pairs(slope.mean(dim=0))
             knocked = [
                 self._without(some, groups, number, readings) for some in pairs.split(size) if len(some)
             ]
-        return AttentionEffects.of(
+        return effects_of(
             readings,
             slope,
             by_site,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from torch import nn
@@ -22,10 +23,12 @@ def build(method: object, num_heads: int, head_dim: int, **options: Any) -> nn.M
 @functools.singledispatch
 def as_program(model: Any) -> Any:
     """The Pyro program of a network, chosen by its head; any other model is its own. PEFT's wrapper is its network."""
-    wrapped = getattr(model, "get_base_model", None)
-    if not callable(wrapped):
-        return model
-    return as_program.dispatch(type(wrapped()))(model)
+    base = getattr(model, "get_base_model", None)
+    network = base() if callable(base) else model
+    if any(kind.__module__.startswith("transformers.") for kind in type(network).__mro__):
+        import_module("probattn.models")  # which registers what is known of them
+    program = as_program.dispatch(type(network))
+    return model if program is as_program.dispatch(object) else program(model)
 
 
 class Observed(NamedTuple):
