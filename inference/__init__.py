@@ -19,6 +19,7 @@ from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerm
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.expansion import posterior_moments
+from probattn.inference.explanation import Explanation, Word, explain
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.last_layer import (
     FeatureDistance,
@@ -56,6 +57,7 @@ __all__ = [
     "ELBOTerms",
     "EarlyStopping",
     "Effect",
+    "Explanation",
     "EnsembleOptions",
     "EnsembleParticles",
     "FeatureDistance",
@@ -80,8 +82,10 @@ __all__ = [
     "SchedulerOptions",
     "StepObserver",
     "TraceGraphMeanFieldELBO",
+    "Word",
     "attention_effects",
     "energy",
+    "explain",
     "generate_with_uncertainty",
     "last_features",
     "last_layer",

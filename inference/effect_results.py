@@ -73,6 +73,7 @@ class AttentionEffects:
             NaN without a knock-out.
         answer: the class, label or number that is explained, ``[B]``; -1 where a function is the target of several
             predictions a row.
+        answer_probability: its probability, ``[B]`` (of a number its value).
         answer_without: the most probable class without the group, ``[B, G]``; -1 without a knock-out.
         by_site: slopes by site, head and key, the mean of draws, ``[B, H, 1, S]``, for
             :func:`probattn.inference.share_by`.
@@ -85,6 +86,7 @@ class AttentionEffects:
     knockouts: Tensor
     change: Tensor
     answer: Tensor
+    answer_probability: Tensor
     answer_without: Tensor
     by_site: Mapping[str, Tensor]
     groups: Tensor
@@ -100,6 +102,7 @@ class AttentionEffects:
             joined([part.knockouts for part in parts], 1, torch.nan),
             joined([part.change for part in parts], 0, torch.nan),
             torch.cat([part.answer for part in parts]),
+            torch.cat([part.answer_probability for part in parts]),
             joined([part.answer_without for part in parts], 0, -1),
             {name: joined([part.by_site[name] for part in parts], 0, 0.0) for name in first.by_site},
             joined([part.groups for part in parts], 0, -1),
@@ -137,7 +140,7 @@ class AttentionEffects:
         return self.draws.std(dim=0) if len(self.draws) > 1 else torch.full_like(self.effect, torch.nan)
 
     @property
-    def probability(self) -> Tensor:
+    def same_sign(self) -> Tensor:
         """Share of draws whose effect has the sign of the mean, ``[B, G]``; NaN of one draw."""
         same = (self.draws.sign() == self.effect.sign()).float().mean(dim=0)
         return torch.where(self.effect.isnan() | torch.tensor(len(self.draws) < 2), torch.nan, same)
@@ -201,7 +204,9 @@ def effects_of(
         others[rows, group] = without.best
     # Several calls a row, as of choices, have their keys behind one another.
     maps = {name: item.mean(dim=0).flatten(2).unsqueeze(2) for name, item in by_site.items()}
-    return AttentionEffects(whole.value, slopes, knockouts, change, whole.answer, others, maps, groups, link)
+    return AttentionEffects(
+        whole.value, slopes, knockouts, change, whole.answer, whole.probability, others, maps, groups, link
+    )
 
 
 @dataclass(frozen=True)
@@ -314,7 +319,7 @@ def token_groups(owner: str, words: Words | None, tokens: Tensor) -> Tensor:
     if words is None:
         return torch.arange(keys, device=tokens.device).expand(rows, keys)
     if isinstance(words, BatchEncoding):
-        words = [_words_of(words, row) for row in range(len(words["input_ids"]))]
+        words = [words_of(words, row) for row in range(len(words["input_ids"]))]
     if not isinstance(words, Tensor):
         words = torch.tensor([[-1 if word is None else word for word in row] for row in words])
     if words.shape != (rows, keys) or words.dtype != torch.int64:
@@ -326,7 +331,7 @@ def token_groups(owner: str, words: Words | None, tokens: Tensor) -> Tensor:
     return words.to(tokens.device).clamp_min(-1)
 
 
-def _words_of(encoding: BatchEncoding, row: int) -> list[int | None]:
+def words_of(encoding: BatchEncoding, row: int) -> list[int | None]:
     """The words of a row; those of a second text after those of the first."""
     words, texts = encoding.word_ids(row), encoding.sequence_ids(row)
     first = [word for word, text in zip(words, texts, strict=True) if word is not None and not text]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from probattn.cli import studies
+from probattn.cli import explaining, studies
 from probattn.cli.console import echo, fails_in_one_line, says_how_to_resume, show
 from probattn.cli.options import (
     BaselineOption,
@@ -39,6 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(studies.commands)
+app.add_typer(explaining.commands)
 
 
 def _recipe_names() -> list[str]:

@@ -8,6 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 PROGRAMS = Path(__file__).parent / "programs"
 collect_ignore = ["programs"]  # run as scripts, from their own folder
@@ -23,3 +28,18 @@ def tiny() -> ModuleType:
     sys.modules["tiny"] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """A fast tokenizer of a dozen words, one of which has two tokens, for texts and pairs of texts."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    words = [*special, "good", "film", "##s", "bad", "a", "is", "the", "not", ",", "."]
+    raw = Tokenizer(WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    raw.pre_tokenizer = Whitespace()
+    raw.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]")

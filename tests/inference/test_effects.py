@@ -176,30 +176,10 @@ def test_words_add_slopes_and_are_knocked_out_together():
     assert all(item.effect < 0 for item in against)
 
 
-class Encoding(dict):
-    """What a fast tokenizer says of two rows, of which the second holds two texts."""
-
-
-def test_words_of_a_second_text_come_after_those_of_the_first(tmp_path):
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordPiece
-    from tokenizers.pre_tokenizers import Whitespace
-    from tokenizers.processors import TemplateProcessing
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {
-        name: index
-        for index, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "film", "##s", "bad"])
-    }
-    raw = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
-    raw.pre_tokenizer = Whitespace()
-    raw.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+def test_words_of_a_second_text_come_after_those_of_the_first(word_tokenizer):
+    encoding = word_tokenizer(
+        ["good films", "films"], ["bad film", "good"], padding=True, return_tensors="pt"
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]")
-    encoding = tokenizer(["good films", "films"], ["bad film", "good"], padding=True, return_tensors="pt")
     effects = attention_effects(bert(), encoding, words=encoding)
     # [CLS] good film ##s [SEP] bad film [SEP], and [CLS] film ##s [SEP] good [SEP] [PAD] [PAD]
     assert effects.groups.tolist() == [[-1, 0, 1, 1, -1, 2, 3, -1], [-1, 0, 0, -1, 1, -1, -1, -1]]
@@ -395,7 +375,7 @@ def test_draws_near_the_expectation_have_its_effects():
     mean = attention_effects(net, inputs, method="knockout")
     drawn = attention_effects(net, inputs, method="knockout", num_samples=3)
     torch.testing.assert_close(drawn.effect, mean.effect, rtol=0.0, atol=1e-4)
-    assert (drawn.probability[mean.effect.abs() > 1e-3] == 1).all()
+    assert (drawn.same_sign[mean.effect.abs() > 1e-3] == 1).all()
     torch.testing.assert_close(posterior_expectation(net, inputs), program_for(net)(inputs).detach(), **TIGHT)
 
 

@@ -1,0 +1,135 @@
+"""The command that says which words speak for a network's answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from probattn.cli.console import echo, fails_in_one_line
+from probattn.cli.options import DeviceOption, JsonOption
+
+if TYPE_CHECKING:
+    from probattn.inference import Explanation, Word
+
+commands = typer.Typer()
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Which words speak for the answer</title>
+<style>body {{ font: 1rem/1.7 system-ui, sans-serif; margin: 2rem auto; max-width: 46rem; padding: 0 1rem }}
+section {{ border-top: 1px solid #ccc; padding: .5rem 0 }}
+td, th {{ padding: 0 1rem 0 0; text-align: left; vertical-align: top }}</style></head>
+<body><h1>Which words speak for the answer</h1>
+<p>One word at a time is left out of what the network attends to. Blue, underlined: the answer is then less probable.
+Orange, dotted: more probable. The words of doubt add to the entropy of the answer.</p>
+{sections}
+</body></html>
+"""
+
+
+@commands.command()
+@fails_in_one_line
+def explain(
+    network: Annotated[
+        str, typer.Argument(help="Folder of a run, or a classifier of texts: a folder or a name on the hub.")
+    ],
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts to explain; or --input.")] = None,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
+    ] = None,
+    *,
+    input_: Annotated[
+        str | None,
+        typer.Option(
+            "--input", "-i", help="A .csv, .tsv, .jsonl or .txt file of texts, or - for standard input."
+        ),
+    ] = None,
+    text_column: Annotated[str, typer.Option(help="Column of the texts in --input.")] = "text",
+    pair_column: Annotated[str | None, typer.Option(help="Column of the second texts in --input.")] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="Format of --input: csv, tsv, jsonl or txt (a text a line)."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="File of a page with all texts, in place of lines.")
+    ] = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """Say which words speak for an answer, which against it, and which make it unsure; no training is needed."""
+    from probattn import tasks
+    from probattn.files.durable import write_atomically
+    from probattn.inference import explain as explained
+    from probattn.recipes import NetworkRecipe
+    from probattn.tasks import devices
+    from probattn.tasks.classification.networks import load_any, load_tokenizer
+    from probattn.tasks.networks import check_finished, on_device
+
+    if (input_ is None) == (not texts):
+        got = "neither" if input_ is None else "both"
+        raise tasks.RunError(f"explain: expected texts, or a file of them with --input, got {got}")
+    if html is not None and as_json:
+        raise tasks.RunError("explain: expected --html or --json, got both")
+    firsts, seconds = list(texts or []), pair
+    if input_ is not None:
+        firsts, seconds = _read(input_, format_, text_column, pair_column)
+    folder = Path(network)
+    if (folder / "recipe.yaml").exists():
+        network = str(check_finished(folder))
+    recipe = NetworkRecipe(name=network)
+    with devices.on(device):
+        net, tokenizer = on_device(load_any(recipe)), load_tokenizer(recipe)
+        try:
+            explanations = explained(net, tokenizer, firsts, seconds)
+        except (TypeError, ValueError) as error:
+            raise tasks.RunError(f"{network}: {error}") from error
+    if html is not None:
+        sections = "\n".join(f"<section>{item.to_html()}</section>" for item in explanations)
+        write_atomically(html, PAGE.format(sections=sections).encode())
+        echo(f"page: {html}")
+    elif as_json:
+        for item in explanations:
+            typer.echo(json.dumps(item.to_dict()))
+    else:
+        for item in explanations:
+            _print(item)
+
+
+def _read(
+    path: str, kind: str | None, text_column: str, pair_column: str | None
+) -> tuple[list[str], list[str] | None]:
+    """The texts of a file, and the second ones."""
+    from probattn.cli.rows import TEXT, format_of, opened, text_in
+
+    firsts, seconds = [], []
+    with opened(path, format_of(path, kind, "--format"), text_column) as table:
+        column = TEXT if table.columns == (TEXT,) else text_column
+        table.check_column(column, "--text-column")
+        if pair_column is not None:
+            table.check_column(pair_column, "--pair-column")
+        for location, row in table.rows:
+            firsts.append(text_in(location, row, column))
+            if pair_column is not None:
+                seconds.append(text_in(location, row, pair_column))
+    return firsts, None if pair_column is None else seconds
+
+
+def _print(explanation: Explanation) -> None:
+    """The text with its words marked, in colour on a terminal."""
+    from probattn.report import printable_lines
+
+    if not sys.stdout.isatty():
+        echo(str(explanation))
+        typer.echo()
+        return
+
+    def styled(word: Word, side: int) -> str:
+        mark, color = ("+", typer.colors.BLUE) if side > 0 else ("-", typer.colors.YELLOW)
+        return typer.style(f"[{mark}{printable_lines(word.word)}]", fg=color, bold=True)
+
+    typer.echo(explanation.text(styled, printable_lines) + "\n")

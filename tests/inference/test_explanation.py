@@ -1,0 +1,125 @@
+"""Explanations of a classifier's answers: words, sides, sizes, and what is printed."""
+
+import json
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from probattn.inference import Explanation, Word, explain
+
+TEXT = "the film is not good , a bad film ."
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=14,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.5,
+        max_position_embeddings=64,
+        id2label={0: "negative", 1: "positive", 2: "neither"},
+    )
+    return BertForSequenceClassification(config).double().eval()
+
+
+def probabilities(net, tokenizer, text, without=(), pair=None):
+    encoding = tokenizer(text, pair, return_tensors="pt")
+    for token in without:
+        encoding["attention_mask"][0, token] = 0
+    with torch.no_grad():
+        return net(**encoding).logits[0].softmax(0)
+
+
+def test_words_are_left_out_in_turn(net, word_tokenizer):
+    (item,) = explain(net, word_tokenizer, TEXT)
+    whole = probabilities(net, word_tokenizer, TEXT)
+    answer = int(whole.argmax())
+    entropy = torch.special.entr(whole).sum().item()
+    assert item.answer == net.config.id2label[answer]
+    assert item.probability == pytest.approx(whole[answer].item(), abs=1e-6)
+    assert item.entropy == pytest.approx(entropy, abs=1e-9)
+    assert [word.word for word in item.words] == TEXT.split()
+    for index, word in enumerate(item.words):
+        assert TEXT[word.start : word.end] == word.word
+        left = probabilities(net, word_tokenizer, TEXT, [index + 1])
+        assert word.change == pytest.approx((whole - left)[answer].item(), abs=1e-6)
+        odds = [torch.logit(p[answer]).item() for p in (whole, left)]
+        assert word.effect == pytest.approx(odds[0] - odds[1], abs=1e-9)
+        assert word.doubt == pytest.approx(entropy - torch.special.entr(left).sum().item(), abs=1e-9)
+        other = net.config.id2label[int(left.argmax())]
+        assert word.answer == (None if other == item.answer else other)
+
+
+def test_second_texts_and_words_of_several_tokens(net, word_tokenizer):
+    several = explain(net, word_tokenizer, ["good films", "a film"], ["a bad film", "films"])
+    assert [word.word for word in several[0].words] == ["good", "films", "a", "bad", "film"]
+    assert [word.text for word in several[0].words] == [0, 0, 1, 1, 1]
+    whole = probabilities(net, word_tokenizer, "good films", pair="a bad film")
+    left = probabilities(net, word_tokenizer, "good films", [2, 3], pair="a bad film")
+    answer = int(whole.argmax())
+    assert several[0].words[1].change == pytest.approx((whole - left)[answer].item(), abs=1e-6)
+
+
+def test_long_texts_are_screened(net, word_tokenizer):
+    text = " ".join(["good film is not bad the a"] * 7)
+    (item,) = explain(net, word_tokenizer, text)
+    assert len(item.words) == 49
+    assert 3 <= sum(word.change is not None for word in item.words) <= 6
+    (whole,) = explain(net, word_tokenizer, text, method="knockout")
+    sized = {word.start: word.change for word in whole.words}
+    for word in item.words:
+        assert word.change is None or word.change == pytest.approx(sized[word.start], abs=1e-6)
+    (cut,) = explain(net, word_tokenizer, text, max_length=12)
+    assert len(cut.words) == 10
+
+
+def test_lists_have_a_floor_and_an_order():
+    sizes = {
+        "good": (0.2, 0.0),
+        "bad": (-0.3, 0.4),
+        "film": (0.001, 0.001),
+        "fine": (0.4, -0.1),
+        "dull": (-0.1, 0.2),
+    }
+    words, start = [], 0
+    for word, (change, doubt) in sizes.items():
+        answer = "negative" if word == "fine" else None
+        words.append(Word(word, 0, start, start + len(word), change, change, answer, doubt))
+        start += len(word) + 1
+    item = Explanation((" ".join(sizes),), "positive", 0.75, 0.56, tuple(words))
+    assert [word.word for word in item.words_for()] == ["fine", "good"]
+    assert [word.word for word in item.words_against()] == ["bad", "dull"]
+    assert [word.word for word in item.causes_of_doubt(1)] == ["bad"]
+    assert str(item).splitlines() == [
+        "positive 75.0%",
+        "[+good] [-bad] film [+fine] [-dull]",
+        "  for      fine  +40 points of probability, without it: negative",
+        "  for      good  +20 points of probability",
+        "  against  bad  -30 points of probability",
+        "  against  dull  -10 points of probability",
+        "  doubt    bad  +0.40 nats",
+        "  doubt    dull  +0.20 nats",
+    ]
+    assert json.loads(json.dumps(item.to_dict()))["words"][1]["doubt"] == 0.4
+
+
+def test_a_page_holds_the_texts_as_text(net, word_tokenizer):
+    (item,) = explain(net, word_tokenizer, 'bad <script>alert("film")</script> good')
+    assert "<script" not in item.to_html()
+    assert "&lt;" in item.to_html()
+
+
+def test_what_cannot_be_explained_is_refused(net, word_tokenizer):
+    with pytest.raises(ValueError, match=r"expected texts, .* got none"):
+        explain(net, word_tokenizer, [])
+    with pytest.raises(ValueError, match="got 1 with 2 second texts"):
+        explain(net, word_tokenizer, "good", ["bad", "film"])
+    with pytest.raises(ValueError, match="expected texts with words, got ''"):
+        explain(net, word_tokenizer, ["good", ""])
+    with pytest.raises(TypeError, match="expected a fast tokenizer"):
+        explain(net, object(), "good")
