@@ -56,9 +56,9 @@ class Reading(NamedTuple):
         return Reading(*(item.detach() for item in self))
 
     @classmethod
-    def together(cls, parts: Sequence[Self]) -> Reading:
-        """The rows of all parts."""
-        return Reading(*(torch.cat(items, dim=-1) for items in zip(*parts, strict=True)))
+    def together(cls, batches: Sequence[Self]) -> Reading:
+        """The rows of all batches."""
+        return Reading(*(torch.cat(items, dim=-1) for items in zip(*batches, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,19 +93,19 @@ class AttentionEffects:
     link: Link = "softmax"
 
     @classmethod
-    def together(cls, parts: Sequence[Self]) -> Self:
-        """The rows of all parts; shorter ones are filled up, effects with NaN, maps with 0, groups with -1."""
-        first = parts[0]
+    def together(cls, batches: Sequence[Self]) -> Self:
+        """The rows of all batches; shorter ones are filled up, effects with NaN, maps with 0, groups with -1."""
+        first = batches[0]
         return cls(
-            torch.cat([part.value for part in parts], dim=1),
-            joined([part.slopes for part in parts], 1, torch.nan),
-            joined([part.knockouts for part in parts], 1, torch.nan),
-            joined([part.change for part in parts], 0, torch.nan),
-            torch.cat([part.answer for part in parts]),
-            torch.cat([part.answer_probability for part in parts]),
-            joined([part.answer_without for part in parts], 0, -1),
-            {name: joined([part.by_site[name] for part in parts], 0, 0.0) for name in first.by_site},
-            joined([part.groups for part in parts], 0, -1),
+            torch.cat([batch.value for batch in batches], dim=1),
+            joined([batch.slopes for batch in batches], 1, torch.nan),
+            joined([batch.knockouts for batch in batches], 1, torch.nan),
+            joined([batch.change for batch in batches], 0, torch.nan),
+            torch.cat([batch.answer for batch in batches]),
+            torch.cat([batch.answer_probability for batch in batches]),
+            joined([batch.answer_without for batch in batches], 0, -1),
+            {name: joined([batch.by_site[name] for batch in batches], 0, 0.0) for name in first.by_site},
+            joined([batch.groups for batch in batches], 0, -1),
             first.link,
         )
 

@@ -140,8 +140,8 @@ def attention_effects(
             program, encoder, decoder = observed(program, num_samples is not None)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{OWNER}: {error}") from error
-    chosen = _sites(encoder, decoder, sites)
-    request = _Request(target, method, position, chosen, num_samples, chunk_size)
+    of_tokens = _sites(encoder, decoder, sites)
+    request = _Request(target, method, position, of_tokens, num_samples, chunk_size)
 
     def of_batch(
         inputs: Mapping[str, Tensor], words: Words | None, seed: tuple[int, ...]

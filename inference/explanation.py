@@ -129,7 +129,7 @@ class Explanation:
         sides |= {(word.text, word.start): (word, -1) for word in self.words_against()}
         for number, text in enumerate(self.texts):
             pieces, end = [], 0
-            for start in sorted(start for place, start in sides if place == number):
+            for start in sorted(start for which, start in sides if which == number):
                 word, side = sides[number, start]
                 pieces += [plain(text[end:start]), mark(word, side)]
                 end = word.end
@@ -188,15 +188,15 @@ def explain(
 def _explained(
     net: Any, encoding: BatchEncoding, texts: Sequence[tuple[str, ...]], method: Method | None
 ) -> Iterator[Explanation]:
-    places = [list(_words(encoding, row)) for row in range(len(texts))]
-    if empty := [text for text, words in zip(texts, places, strict=True) if not words]:
+    spans = [list(_words(encoding, row)) for row in range(len(texts))]
+    if empty := [text for text, words in zip(texts, spans, strict=True) if not words]:
         raise ValueError(f"{OWNER}: expected texts with words, got {empty[0][0]!r}")
-    method = method or ("knockout" if max(map(len, places)) <= SHORT else "screened")
+    method = method or ("knockout" if max(map(len, spans)) <= SHORT else "screened")
     answer, doubt = (
         attention_effects(net, dict(encoding), words=encoding, method=method, target=target)
         for target in ("answer", "doubt")
     )
-    for row, (of_row, words) in enumerate(zip(texts, places, strict=True)):
+    for row, (of_row, words) in enumerate(zip(texts, spans, strict=True)):
         yield _explanation(net.config.id2label, row, of_row, words, answer, doubt)
 
 
@@ -204,7 +204,7 @@ def _explanation(
     labels: Any,
     row: int,
     texts: tuple[str, ...],
-    places: Sequence[tuple[int, int, int, int]],
+    spans: Sequence[tuple[int, int, int, int]],
     effects: AttentionEffects,
     doubt: AttentionEffects,
 ) -> Explanation:
@@ -222,7 +222,7 @@ def _explanation(
             labels[others[index]] if exact[index] and others[index] != here else None,
             float(doubt.effect[row, index]),
         )
-        for index, text, start, end in places
+        for index, text, start, end in spans
     )
     return Explanation(
         texts, labels[here], float(effects.answer_probability[row]), float(doubt.value[0, row]), tuple(words)
