@@ -33,11 +33,7 @@ from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
 from probattn.inference.particle_update import HeadParticles
 from probattn.inference.posterior import Posterior
-from probattn.inference.predictive import (
-    PosteriorExpectation,
-    posterior_expectation,
-    posterior_predict,
-)
+from probattn.inference.predictive import PosteriorExpectation, posterior_expectation, posterior_predict
 from probattn.inference.program_elbo import TraceGraphMeanFieldELBO
 from probattn.inference.progress import StepObserver
 from probattn.inference.records import read_records

@@ -25,10 +25,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DataOrder:
-    """The rows of every step, from seed and epoch: a permutation cut into steps; the last takes the rest.
-
-    ``length_pool`` sorts the rows of so many neighbouring steps by length, so that little is padding.
-    """
+    """The rows of every step, by seed and epoch; ``length_pool`` sorts those of so many steps by length."""
 
     num_rows: int
     batch_size: int

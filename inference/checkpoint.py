@@ -73,10 +73,7 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one run, ``folder/step-000123/`` each, of which the ``keep_last`` newest stay.
-
-    Each is written to a hidden folder and renamed once complete, so that a kill or a full disk leaves the earlier ones.
-    """
+    """The ``keep_last`` newest checkpoints of a run, each renamed once complete, which leaves others untouched."""
 
     def __init__(self, folder: Path, keep_last: int = 2) -> None:
         if keep_last < 1:
@@ -96,11 +93,7 @@ class CheckpointStore:
         return sorted(int(name[1]) for name in names if name)
 
     def save(
-        self,
-        step: int,
-        state: Mapping[str, Any],
-        tensors: Mapping[str, Any],
-        protect: Collection[int] = (),
+        self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any], protect: Collection[int] = ()
     ) -> Path:
         """Writes plain JSON values and tensors, then drops steps beyond ``keep_last`` not in ``protect``."""
         plain = {name: plain_values(content, name) for name, content in tensors.items()}
@@ -234,10 +227,7 @@ def _write(folder: Path, step: int, state: Mapping[str, Any], tensors: Mapping[s
 
 
 class RunStorage:
-    """``folder/metrics.jsonl`` and ``folder/checkpoints/`` of one run, which several processes must see alike.
-
-    A failure of the first process to write is raised in all. While it is open a lock keeps other programs out.
-    """
+    """Records and checkpoints of one run, locked while open; a failure of the first process is raised in all."""
 
     def __init__(self, folder: Path, keep_last: int, accelerator: Accelerator) -> None:
         self.folder = folder
@@ -254,10 +244,7 @@ class RunStorage:
         return self.folder / RECORDS
 
     def open(self, resume: Resume, configuration: Mapping[str, Any]) -> Checkpoint | None:
-        """The checkpoint to continue from, None for a run that begins; opens the records where it left them.
-
-        Raises :class:`CheckpointError`, or ``FileExistsError`` where a run or another program is in the folder.
-        """
+        """The checkpoint to continue from, None for a run that begins; opens the records where it left them."""
         if not resume:
             self._require_unused()
         checkpoint = self._find(resume)

@@ -23,11 +23,7 @@ NEGLIGIBLE = 1e-3
 
 
 class Expansion(Messenger):
-    """Pyro handler that gives every attention site E[S] and keeps what derivatives at it need, by site.
-
-    Args:
-        log_factors: logarithms of factors of E[S], by site, broadcastable to ``[B, H, T, S]``.
-    """
+    """Pyro handler that gives sites E[S], times factors with these logarithms, and keeps what derivatives need."""
 
     def __init__(self, log_factors: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
@@ -54,11 +50,7 @@ class Expansion(Messenger):
 
 
 class Derivatives(NamedTuple):
-    """Of D numbers of each of N positions of R rows: their covariance, and how each site moves the first number.
-
-    ``covariance`` ``[R, N, D, D]``; ``relative_variance`` of the first number, ``[R, N]``; ``sites`` where they are
-    requested.
-    """
+    """Covariance ``[R, N, D, D]``, relative variance of the first number ``[R, N]``, and sites if requested."""
 
     covariance: Tensor
     relative_variance: Tensor
@@ -84,10 +76,7 @@ class Derivatives(NamedTuple):
 
 
 def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: bool) -> Derivatives:
-    """Differentiates numbers ``[R, N, D]``, each row of which depends on its own part of every site's first dimension.
-
-    ``slopes`` requests derivatives by site.
-    """
+    """Differentiates numbers ``[R, N, D]``, each row of its own part of the sites' first dimension."""
     rows, positions, size = numbers.shape
     log_means = [point.log_mean for point in points.values()]
     covariance = numbers.new_zeros(rows, positions, size, size)

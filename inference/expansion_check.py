@@ -61,11 +61,7 @@ class LogMeans(Messenger):
 
 
 class SiteSlopes(NamedTuple):
-    """Of one site what is needed to check N numbers of each of R rows.
-
-    ``slopes``, derivatives by log S, ``[N, R, M]``; ``weights`` of E[S], ``[R, M]``; and ``steepest``, the most likely
-    change of log S among those that change the number by one standard deviation, ``[N, ...]`` with the site's shape.
-    """
+    """Slopes by log S ``[N, R, M]``, weights ``[R, M]``, likeliest change of log S by one deviation ``[N, ...]``."""
 
     slopes: Tensor
     weights: Tensor
@@ -94,15 +90,7 @@ class _FirstOrder(LogMeans):
 
 
 class PredictedModel(nn.Module):
-    """A model, which notes for each draw what the expansion predicts of it.
-
-    Args:
-        model: draws under a guide.
-        sites: slopes and weights, as in :class:`SiteSlopes`.
-
-    Attributes:
-        predicted: ``[P, R, N]`` of each pass.
-    """
+    """A model that notes what the expansion predicts of each draw: ``predicted`` ``[P, R, N]`` of each pass."""
 
     def __init__(self, model: Any, sites: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
@@ -120,14 +108,7 @@ class PredictedModel(nn.Module):
 
 
 class Residuals(NamedTuple):
-    """What draws differ by from what the expansion predicts of them, by row ``[R]``.
-
-    ``variance`` of the residuals and ``bias``, the size of their mean, with variance and standard deviation of the
-    closed form as units; ``ratio``, >= 1, between the standard deviations of draws and of their predictions, whichever
-    is larger first; ``deviation``, between those of draws and of the closed form, which shows where large values are
-    seldom drawn, and is 1 of fewer draws than :data:`ENOUGH`; and ``narrower``, whether draws vary less than
-    predictions. Of several positions the means.
-    """
+    """Draws less their predictions, by row ``[R]``, in units of the closed form; ``ratio`` and ``deviation`` >= 1."""
 
     variance: Tensor
     bias: Tensor
@@ -137,10 +118,7 @@ class Residuals(NamedTuple):
 
     @classmethod
     def of(cls, expanded: Moments, logits: Tensor, predicted: Tensor) -> Residuals:
-        """Of draws ``[P, R, ..., C]`` and of predictions ``[P, R, ...]`` of the number that is attributed.
-
-        Differences that rounding of the logits' type explains are no evidence.
-        """
+        """Of draws ``[P, R, ..., C]`` and predictions ``[P, R, ...]`` of one number; rounding is no evidence."""
         mean, variance = expanded.attributed()
         drawn = attributed(logits, expanded.classes, expanded.link)
         rounding = rounding_of(expanded).square().clamp_min(torch.finfo(mean.dtype).tiny)
@@ -188,16 +166,7 @@ def rounding_of(expanded: Moments) -> Tensor:
 def deviations(
     expanded: Moments, sites: Mapping[str, SiteSlopes], predict: Callable[[Mapping[str, Tensor]], Tensor]
 ) -> Tensor:
-    """How far predictions are from their expansion at some distance along its steepest direction, both ways.
-
-    Args:
-        expanded: of some rows.
-        sites: of the same.
-        predict: logits ``[R, ..., C]`` with E[S] multiplied by factors, whose logarithms it takes by site.
-
-    Returns:
-        In standard deviations, the largest of a row, ``[R]``; infinite where there is none.
-    """
+    """How far predictions are from their expansion along its steepest direction: the worst, ``[R]``, in deviations."""
     mean, variance = expanded.attributed()
     scale = variance.sqrt()
     numbers = len(next(iter(sites.values())).steepest)

@@ -61,11 +61,7 @@ class AttentionGuide(GuideMessenger):
     """
 
     def __init__(
-        self,
-        model: Callable[..., Any],
-        *,
-        kl_weight: float = 1.0,
-        noise: Noise | None = None,
+        self, model: Callable[..., Any], *, kl_weight: float = 1.0, noise: Noise | None = None
     ) -> None:
         super().__init__(model)
         self.kl_weight = kl_weight

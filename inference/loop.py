@@ -91,10 +91,7 @@ class NonFiniteThrough(nn.Module):
 def accumulate_gradients(
     accelerator: Accelerator, module: nn.Module, weights: Sequence[float], batches: Iterator[Any]
 ) -> Tensor:
-    r"""Adds one step's gradient :math:`\sum_i \frac{n_i}{n} \nabla \text{loss}_i` over micro-batches of all ranks.
-
-    ``weights`` are the n_i / n of this rank; returns the terms' means over the step's rows, on every rank, ``[5]``.
-    """
+    """Adds a step's gradient over micro-batches, ``weights`` their shares of it; the terms' means, ``[5]``."""
     total: Tensor | None = None
     for index, weight in enumerate(weights):
         last = index == len(weights) - 1
@@ -114,10 +111,7 @@ def evaluate(
     batches: Iterable[tuple[Any, int]],
     metrics: Callable[[Any], Mapping[str, Tensor]] | None = None,
 ) -> dict[str, float]:
-    """Means over the rows of all ranks, without gradients, in evaluation mode: the terms', then the metrics'.
-
-    ``batches`` are this rank's, with their numbers of rows; there may be none.
-    """
+    """Means of terms, then metrics, over the rows of all ranks, without gradients, in evaluation mode."""
     sums: dict[str, float] = {}
     rows = 0
     mode = module.training
@@ -194,10 +188,7 @@ class Explosion(NamedTuple):
 def kl_explosion(
     terms: StepTerms, diagnostics: Callable[[], Mapping[str, Mapping[str, float]]], module: nn.Module
 ) -> Explosion | None:
-    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1, in the means of a step.
-
-    ``diagnostics`` are figures of each site, computed on demand; ``module`` has the sites.
-    """
+    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1; ``diagnostics`` come on demand."""
     if math.isnan(terms.kl) or abs(terms.kl) <= LOST * max(1.0, abs(terms.log_likelihood)):
         return None
     sites = {name: figures.get("kl_nats", 0.0) for name, figures in diagnostics().items()}

@@ -64,12 +64,7 @@ class _Member:
 
 
 class ParticleUpdate:
-    r"""Turns gradients of particles, of a mean over N data, into :math:`-\epsilon \phi` (An et al. 2020).
-
-    In the scale of the potential :math:`u = \mathrm{mean} + |\theta|^2 / (2 \sigma^2 N)`: the posterior is exp(-N u),
-    the noise of "sgld" and "spos" samples exp(-N u / T), particles without noise exp(-u / a), a the repulsion over
-    ``scale``.
-    """
+    r"""Turns gradients of particles, of a mean over N data, into :math:`-\epsilon \phi` (An et al. 2020)."""
 
     def __init__(
         self,

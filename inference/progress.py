@@ -20,10 +20,7 @@ Observe = Callable[[int, nn.Module], None]
 
 
 class TrainingProgress:
-    """A bar on the error stream, title, step and time left first, with words under it that wrap in narrow terminals.
-
-    Nothing is shown where that is no terminal, and where rich (extra ``cli``) is not installed.
-    """
+    """A bar on the error stream with words under it; nothing where that is no terminal or rich is missing."""
 
     def __init__(
         self,

@@ -169,10 +169,7 @@ def preserved_random_state(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """Evaluation mode without gradients; every submodule gets its own mode back, Pyro's store its own contents.
-
-    One thread at a time: others wait.
-    """
+    """Evaluation mode without gradients, one thread at a time; every module's mode and Pyro's store are put back."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     with SHARED_STATE.changed() as changes:
         training = [module for module in modules if module.training]

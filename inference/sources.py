@@ -124,10 +124,7 @@ class _RowSource(Source):
 
 
 class _StreamSource(Source):
-    """Batches of a stream in its own order, of which every rank reads all rows and takes its share of each step.
-
-    The last step takes what is left; ``set_epoch`` is told the epoch's number, and a resumed run reads up to its place.
-    """
+    """A stream in its own order: every rank reads all rows, a resumed run up to its place, the last step the rest."""
 
     def __init__(self, data: Any, options: RunOptions, rank: int, num_processes: int) -> None:
         super().__init__(data, options, rank, num_processes)

@@ -69,9 +69,8 @@ class _Result(NamedTuple):
 class Trunk:
     """What modules compute before the first latent variable of a pass: once, and repeated for folded draws.
 
-    A module is skipped where that makes no difference: it takes and gives tensors and plain values, ends before the
-    first random number, speaks to no Pyro handler, no hook looks inside, and later arguments have the first sizes but
-    for the rows. Models that are compiled, scripted or spread over devices run whole; so do passes of other threads.
+    It skips modules that take and give tensors and plain values, draw nothing, speak to no Pyro handler and have no
+    hook inside, if sizes are the first ones but for rows. Compiled, scripted or spread models and other threads run.
     """
 
     model: Any

@@ -22,18 +22,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Dot-product attention with the signature of transformers' functions.
-
-    Of queries ``[B, H, T, D]``, keys ``[B, H, S, D]`` and values ``[B, H, S, E]``, or ``[B, 1, S, ...]`` of both for
-    all heads, which are not copied for each; of an additive mask, broadcastable to ``[B, H, T, S]``. ``dropout`` is the
-    share of the weights that is dropped in training. Returns output ``[B, T, H, E]`` and weights ``[B, H, T, S]``.
-
-    Example:
-        >>> query, key, value = torch.randn(2, 3, 4, 5), torch.randn(2, 1, 6, 5), torch.randn(2, 1, 6, 7)
-        >>> output, weights = eager_attention_forward(nn.Identity(), query, key, value, None)
-        >>> output.shape, weights.shape
-        (torch.Size([2, 4, 3, 7]), torch.Size([2, 3, 4, 6]))
-    """
+    """Output ``[B, T, H, E]`` and weights, with transformers' signature; heads may share keys ``[B, 1, S, D]``."""
     heads = query.shape[1:3]
     shared = key.shape[1] == 1
     if shared:  # heads one after the other are so many queries of the one key head
@@ -86,10 +75,7 @@ class OwnAttention(nn.Module):
 
 
 class ProjectedAttention(OwnAttention):
-    """Scaled dot-product attention of several heads with projections of queries, keys and values (Vaswani et al. 2017).
-
-    ``dropout`` is that of the weights; ``bias`` tells whether the projections have one.
-    """
+    """Scaled dot-product attention with projections of queries, keys and values (Vaswani et al. 2017)."""
 
     def __init__(self, config: PretrainedConfig, dropout: float = 0.0, *, bias: bool = True) -> None:
         super().__init__(config)
@@ -102,11 +88,7 @@ class ProjectedAttention(OwnAttention):
     def attend(
         self, states: Tensor, others: Tensor, mask: Tensor, valid: Tensor | None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """The heads' outputs ``[B, T, d]`` without an output projection, and the weights ``[B, H, T, S]``, if any.
-
-        States ``[B, T, d]`` attend to others ``[B, S, d]`` by an additive mask ``[B, 1, T | 1, S]``; ``valid``, bool
-        ``[B, T]``, is False at padding of the states.
-        """
+        """Outputs ``[B, T, d]`` and weights of states ``[B, T, d]`` that attend to others; ``valid``: real states."""
         output, weights = self.dot_product(
             self.heads(self.query(states)),
             self.heads(self.key(others)),

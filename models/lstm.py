@@ -143,11 +143,7 @@ def check_mask(owner: str, name: str, mask: Tensor | None, shape: torch.Size) ->
 def read_padded(
     lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None = None
 ) -> tuple[Tensor, State]:
-    """States ``[B, S, directions * u]`` of an LSTM over each sequence's real words, and the state after the last one.
-
-    ``attention_mask`` ``[B, S]`` is 0 at padding, wherever it stands; states there are 0. A sequence of padding alone
-    is read as its first position. ``start`` is the first state; None for zeros.
-    """
+    """States ``[B, S, directions * u]`` of an LSTM over real words, 0 elsewhere, and the state after the last one."""
     if embedded.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # torch takes oneDNN's LSTM there, which many processors have in float32 alone
         dtype = next(lstm.parameters()).dtype
@@ -187,9 +183,8 @@ def _depends_on_weights_only(lstm: nn.LSTM) -> bool:
 def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | None) -> tuple[Tensor, State]:
     """Output of ``lstm`` for a packed sequence (real words first), in time linear in the length.
 
-    The gradient of a packed sequence takes time quadratic in its length on a CPU: each step's gradient has the size of
-    all steps. So every layer and direction reads padding too, after the words, and one more input, 1 at padding, closes
-    the input gate and opens the forget gate there, which leaves the cell unchanged.
+    The gradient of a packed sequence takes quadratic time on a CPU. So every layer and direction reads padding too,
+    where one more input, 1 there, closes the input gate and opens the forget gate, which leaves the cell unchanged.
     """
     order = torch.arange(words.shape[1])
     padding = order >= lengths[:, None]

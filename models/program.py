@@ -46,10 +46,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 class Program(PyroModule):
-    """A network as a Pyro program; outside Pyro's handlers it answers as a plain module does.
-
-    It adds nothing to Pyro's parameter store there, where parameters of two models would share names.
-    """
+    """A network as a Pyro program, outside Pyro's handlers a plain module, which adds nothing to Pyro's store."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls ``forward``, within the module's Pyro context where a handler is active."""

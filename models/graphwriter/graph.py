@@ -88,13 +88,7 @@ class Projected(NamedTuple):
 
 
 class VertexAttention(ProjectedAttention):
-    r"""What a state takes from others, heads side by side, beside the state itself (Koncel-Kedziorski et al. 2019).
-
-    .. math:: \hat v_i = v_i + \Big\Vert_n \sum_j \alpha^n_{ij} W_V^n k_j, \qquad
-        \alpha^n_{ij} = \mathrm{softmax}_j\Bigl(\tfrac{(W_Q^n v_i)^\top W_K^n k_j}{\sqrt D}\Bigr)
-
-    There is no map after the heads. The scores are scaled as in Vaswani et al. (2017).
-    """
+    """A state and what it takes from others, scores scaled, no map after (Koncel-Kedziorski et al. 2019)."""
 
     def __init__(self, config: GraphWriterConfig, dropout: float = 0.0) -> None:
         super().__init__(config, dropout, bias=False)
@@ -166,10 +160,7 @@ def adjacency(entities: Tensor, relations: Tensor) -> Tensor:
 
 
 class GraphBlock(nn.Module):
-    r"""Attention and a feed-forward layer (Koncel-Kedziorski et al. 2019, section 4.2).
-
-    .. math:: t_i = \mathrm{LayerNorm}(\hat v_i), \qquad \tilde v_i = \mathrm{LayerNorm}(t_i + \mathrm{FFN}(t_i))
-    """
+    """Attention and a feed-forward layer, each with LayerNorm (Koncel-Kedziorski et al. 2019, section 4.2)."""
 
     def __init__(self, config: GraphWriterConfig) -> None:
         super().__init__()
@@ -200,11 +191,7 @@ class GraphTransformer(nn.Module):
     def forward(
         self, entities: Tensor, entity_mask: Tensor, relations: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Vertices ``[B, N, d]`` in the order of :func:`adjacency`, which of them are real, and each block's weights.
-
-        Of entities ``[B, K, d]``, their mask, bool ``[B, K]``, and relations int64 ``[B, M, 3]``, -1 at padding.
-        Padding is 0.
-        """
+        """Vertices ``[B, N, d]`` as in :func:`adjacency`, 0 at padding, which are real, and each block's weights."""
         joined = adjacency(entity_mask, relations)
         real = joined.diagonal(dim1=-2, dim2=-1)  # [B, N]
         kinds = relations[..., 1].clamp_min(0)

@@ -27,17 +27,7 @@ Inputs = dict[str, Tensor]
 
 @dataclass
 class GraphWriterEncoderOutput(ModelOutput):
-    """What the decoder reads; the batch comes first, as a beam search requires.
-
-    Attributes:
-        last_hidden_state: vertices ``[B, N, d]``, entities first and the whole graph last, 0 at padding.
-        vertex_mask: bool ``[B, N]``.
-        title: states of the title's words ``[B, S, d]``, 0 at padding.
-        title_mask: bool ``[B, S]``.
-        entity_mask: bool ``[B, K]``.
-        entity_types: int64 ``[B, K]``, tokens of the entities' types.
-        attentions: weights ``[B, H, N, N]`` of each block, if requested.
-    """
+    """Vertices ``[B, N, d]``, entities first, the whole last; title ``[B, S, d]``; batch first for a beam search."""
 
     last_hidden_state: Tensor | None = None
     vertex_mask: Tensor | None = None
@@ -49,10 +39,7 @@ class GraphWriterEncoderOutput(ModelOutput):
 
 
 class GraphWriterEncoder(nn.Module):
-    """Bidirectional LSTMs over the title and over each entity's words, and the graph transformer.
-
-    An entity's vector is the LSTM's last state in both directions. All words share ``embed_tokens``.
-    """
+    """Bidirectional LSTMs over the title and over each entity's words, and the graph transformer."""
 
     main_input_name = "input_ids"
 
@@ -77,11 +64,7 @@ class GraphWriterEncoder(nn.Module):
         output_attentions: bool | None = None,
         **_: Any,
     ) -> GraphWriterEncoderOutput:
-        """Reads titles and graphs; arguments are those of :class:`GraphWriterModel`.
-
-        Raises:
-            ValueError: entities, types or relations are missing, or their shapes or numbers do not fit.
-        """
+        """Reads titles and graphs, arguments of :class:`GraphWriterModel`; ``ValueError`` where they do not fit."""
         title_mask = input_ids.ne(self.pad) if attention_mask is None else attention_mask.bool()
         check(input_ids, title_mask, entity_ids, entity_types, relations, self.graph.num_relations)
         entity_ids, relations = cast(Tensor, entity_ids), cast(Tensor, relations)
@@ -187,14 +170,9 @@ class FedState(DecoderState):
 
 
 class GraphWriterDecoder(nn.Module):
-    r"""An LSTM with input feeding (Luong et al. 2015) and attention to vertices and to the title's words.
+    """An LSTM with input feeding that attends to vertices and title (Koncel-Kedziorski et al. 2019, section 4.3).
 
-    .. math:: h_t = \mathrm{LSTM}(h_{t-1}, [e(y_{t-1}); \bar c_{t-1}]), \qquad c_t = [c_t^g; c_t^s]
-
-    (Koncel-Kedziorski et al. 2019, section 4.3); it starts from the vertex of the whole graph. The contexts
-    :math:`\bar c` that are fed back are those under the attention's own weights, :math:`c` what the output reads. The
-    two are the same but for a method that draws weights: there a text's attention stays one call, in which no draw
-    reaches a later query.
+    Contexts that are fed back are under the attention's own weights, no draws: so a text's attention is one call.
     """
 
     def __init__(self, config: GraphWriterConfig) -> None:
@@ -207,11 +185,7 @@ class GraphWriterDecoder(nn.Module):
     def forward(
         self, embedded: Tensor, encoded: GraphWriterEncoderOutput, real: Tensor | None, past: FedState | None
     ) -> tuple[Tensor, Tensor, FedState, list[Tensor | None]]:
-        """h ``[B, T, d]``, c ``[B, T, 2d]``, the next state, and the weights of both attention calls.
-
-        Of embedded tokens ``[B, T, d]``; ``real``, bool ``[B, T]``, is False at padding, wherever it stands;
-        ``past`` is the state to go on from.
-        """
+        """h ``[B, T, d]``, c ``[B, T, 2d]``, next state and weights; ``real`` bool ``[B, T]`` is False at padding."""
         vertices, title = cast(Tensor, encoded.last_hidden_state), cast(Tensor, encoded.title)
         masks = [
             additive_mask(cast(Tensor, mask)[:, None, None], vertices.dtype)
@@ -262,16 +236,7 @@ class GraphWriterDecoder(nn.Module):
 
 
 class CopyOutput(nn.Module):
-    r"""Words of the vocabulary, or entities of the graph (See et al. 2017; Koncel-Kedziorski et al. 2019, section 4.3).
-
-    .. math::
-
-        p_t = \sigma(W_p [h_t; c_t] + b_p), \qquad
-        P(\text{word}) = (1 - p_t)\, \mathrm{softmax}(W_o [h_t; c_t] + b_o), \qquad
-        P(\text{entity } j) = p_t\, \mathrm{softmax}_j((W_c [h_t; c_t] + b_c)^\top v_j)
-
-    with v the vertices of the entities.
-    """
+    """Words, or by a gate copied entities (See et al. 2017; Koncel-Kedziorski et al. 2019, section 4.3)."""
 
     def __init__(self, config: GraphWriterConfig) -> None:
         super().__init__()
@@ -282,11 +247,7 @@ class CopyOutput(nn.Module):
         self.gate = nn.Linear(3 * size, 1)
 
     def forward(self, states: Tensor, contexts: Tensor, entities: Tensor, entity_mask: Tensor) -> Tensor:
-        """Log-probabilities ``[B, T, V + K]`` of words and then entities, in the type of the weights.
-
-        Of h ``[B, T, d]``, c ``[B, T, 2d]`` and v ``[B, K, d]``; where ``entity_mask``, bool ``[B, K]``, is False the
-        probability is 0 and its logarithm finite.
-        """
+        """Log-probabilities ``[B, T, V + K]`` of words, then entities; finite where ``entity_mask`` is False."""
         read = self.dropout(torch.cat([states, contexts], dim=-1))
         gate = self.gate(read)
         gate = gate.to(torch.promote_types(gate.dtype, torch.float32))

@@ -1,13 +1,7 @@
 """Hugging Face networks as hosts of attention sites: finding calls, converting, saving."""
 
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
-from probattn.models.hosts.capture import (
-    CapturedCall,
-    HeadRedundancy,
-    capture,
-    head_redundancy,
-    masked_heads,
-)
+from probattn.models.hosts.capture import CapturedCall, HeadRedundancy, capture, head_redundancy, masked_heads
 from probattn.models.hosts.card import describe
 from probattn.models.hosts.convert import convert, inspect, revert
 from probattn.models.hosts.methods import Host, Placement, by_module, place

@@ -36,11 +36,7 @@ ATTRIBUTE = "probattn"
 
 
 class HostedSite(nn.Module):
-    """The submodule that conversion adds to an attention module: its site, factor and penalty, each or None.
-
-    ``calls`` are the module's calls in a forward pass, in order; ``selected`` and ``aligned`` the indices of the latent
-    and the aligned ones (the site's own numbering follows ``selected``); ``state`` is shared by the module's stack.
-    """
+    """What conversion adds to an attention module: its site, factor and penalty, each or None, and their calls."""
 
     counts_calls: ClassVar[bool] = True
     """The calls of a pass are told apart by their order: none may be left out."""
@@ -186,12 +182,7 @@ def host_attention(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> Attended:
-    """Attention of a converted network, with the signature of transformers' attention functions.
-
-    Modules without a site attend as their family's eager function does. The host's attention dropout is not applied to
-    stochastic weights. Families add ``position_bias``, ``softcap`` and ``query_mask`` to the options (bool ``[B, T]``,
-    the real queries of a network without self attention).
-    """
+    """Attention of a converted network, as transformers calls it; no attention dropout of stochastic weights."""
     host = HostCall(module, query, key, value, attention_mask, options)
     within, hosted = graph_pass(), getattr(module, ATTRIBUTE, None)
     if within is not None and within.stacks:

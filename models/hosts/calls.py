@@ -108,11 +108,7 @@ Part = Literal["encoder", "decoder", "cross"]
 
 
 def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) -> AttentionCalls:
-    """The calls of these layers and kinds in order, as :func:`probattn.models.inspect` takes them.
-
-    Raises:
-        ValueError: an unknown word, a layer that does not exist, or no such call.
-    """
+    """The calls of these layers and kinds in order; ``ValueError`` for an unknown word or layer, or without any."""
     if attention not in get_args(Kind):
         raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
     groups: dict[tuple[str, str], list[AttentionCall]] = defaultdict(list)

@@ -66,12 +66,7 @@ def evaluations_in(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note_evaluations(net: Any, evaluations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Has the model card show these evaluations of the present weights, by name, in place of earlier ones.
-
-    Args:
-        net: the network.
-        evaluations: of each ``figures``, measured values by name, and in words what they were measured ``on``.
-    """
+    """Has the card show these evaluations: ``figures``, by name, and in words what they were measured ``on``."""
     if evaluations or MEASURED in vars(host_of(net)).get(NOTES, {}):
         vars(host_of(net))[NOTES] = notes(net) | {MEASURED: dict(evaluations)}
 

@@ -29,10 +29,7 @@ FORMAT = 5
 
 
 class Description(BaseModel):
-    """The content of ``probattn.json``; beside adapters with the configuration of the base network.
-
-    In a file of its own, ``config.json``, transformers would take the folder for one of a whole network.
-    """
+    """The content of ``probattn.json``; beside adapters with the configuration of the base network."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -158,13 +155,7 @@ class OutOfReachError(StoredNetworkError):
 
 
 def fetched(source: Path | str, revision: str | None, options: dict[str, Any]) -> Path:
-    """The folder of a saved network: a local one as it is, one on the hub after its files were downloaded.
-
-    Options about the hub are taken out of ``options``.
-
-    Raises:
-        StoredNetworkError: no such name, no such revision, no access, or nothing of this library's there.
-    """
+    """The folder of a saved network, downloaded if on the hub, whose options leave ``options``."""
     access = {name: options.pop(name) for name in ACCESS if name in options}
     if not is_name(source):
         return Path(source)
@@ -178,12 +169,7 @@ def fetched(source: Path | str, revision: str | None, options: dict[str, Any]) -
 
 
 def download(name: str, **access: Any) -> Path | None:
-    """The folder of a saved network on the hub, after its files were downloaded; None if it holds none of this library.
-
-    Raises:
-        OutOfReachError: no such name, no such revision, or no access.
-        StoredNetworkError: files are missing.
-    """
+    """The folder of a network on the hub after its download; None if it holds none of this library."""
     from huggingface_hub import constants, hf_hub_download, snapshot_download
 
     try:

@@ -96,12 +96,7 @@ class _Recorder:
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
-    """Runs a network that is not converted twice on a short input and lists its attention calls; leaves it as it was.
-
-    Raises:
-        TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message gives the
-        reason. ValueError: no input for it is known.
-    """
+    """The attention calls of a network that is not converted, from two passes over a short input."""
     refuse_unsupported(net)
     base = cast(PreTrainedModel, net.base_model)
     if net.device.type == "meta":

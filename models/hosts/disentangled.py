@@ -129,12 +129,9 @@ def _attend(
     bias: Tensor | int | None,
     output_attentions: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Output ``[B, T, H * D]`` and weights; ``bias`` is no tensor where there is no position term.
-
-    Padded queries, which the family lets see no key, see those of their datum at the site, as in other families: rows
-    are alike. What is made of them is the family's own, the mean of all values.
-    """
+    """Output ``[B, T, H * D]`` and weights; ``bias`` is no tensor where there is no position term."""
     root, own_mask = _root(module, terms), mask.bool()
+    # Padded queries, which the family lets see no key, see those of their datum at the site: rows are alike.
     blind = ~own_mask.any(dim=-1, keepdim=True)  # [B, 1, T, 1]
     seen = own_mask | (own_mask.any(dim=-2, keepdim=True) & blind)
     output, weights = host_attention(

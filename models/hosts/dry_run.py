@@ -40,11 +40,7 @@ class UnknownInputError(ValueError):
 
 
 def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
-    """Two short rows, the second padded, in the forms that a network may take; an error where none is known.
-
-    Where a network takes token ids and something else, such as pixels, the last form is token ids alone. A network that
-    takes what no other does has a method ``dry_inputs``, which gives it.
-    """
+    """Two short rows, the second padded, in the forms that a network may take; its own ``dry_inputs`` comes first."""
     declared: Any = getattr(net, "dry_inputs", None)
     if callable(declared):
         yield declared()
@@ -192,11 +188,7 @@ def kept_generators(net: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def untouched(net: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode without gradients, products exact; afterwards, also after an error, everything is as before.
-
-    That is: every module's attributes (modes, hooks, buffers with their contents), the attention implementation in
-    every configuration, and the random generators of Python, numpy and torch.
-    """
+    """Evaluation without gradients, products exact; attributes, buffers and generators are put back, always."""
     attributes = [
         (
             module,

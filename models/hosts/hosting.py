@@ -164,16 +164,7 @@ RECORD = "_probattn_conversion"
 
 @dataclass(eq=False)
 class Conversion:
-    """Record of :func:`convert`, kept on the network for :func:`revert` and for saving.
-
-    Attributes:
-        plan: the methods, and which calls became what.
-        layers: the requested layers.
-        attention: the requested kinds.
-        before: configurations with their former attention implementation.
-        hooks: handles of the hooks added.
-        attributes: names of the attributes added to the network.
-    """
+    """Record of :func:`convert`: plan, request, former implementations, handles of hooks, names of attributes."""
 
     plan: Plan
     layers: Layers | Part

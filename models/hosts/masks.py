@@ -66,15 +66,12 @@ def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:
 
 
 def own_keys(valid: Tensor, queries: int) -> Tensor:
-    """Bool ``[B, T]``, True where a query of self attention is a real token, which may attend to its own key.
-
-    Their own keys are the last T ones, after those of a cache; a cache of fixed length has empty places after them, so
-    the last key that any query may attend to belongs to the last query.
-    """
+    """Bool ``[B, T]``, True where a query of self attention is real: it may attend to its own key."""
     rows = valid[:, 0].expand(-1, queries, -1)  # [B, T, S]
     keys = rows.shape[-1]
     if keys == queries:
         return rows.diagonal(dim1=-2, dim2=-1)
+    # Their own keys are the last T before the empty places of a cache of fixed length, which no query may attend to.
     indices = torch.arange(1, keys + 1, device=valid.device)
     end = (rows.any(dim=0).any(dim=0) * indices).amax()
     position = (end - queries + indices[:queries] - 1).clamp_min(0)

@@ -43,11 +43,7 @@ class HostContexts:
 
 
 def prepare_recomputing(owner: nn.Module) -> None:
-    """Gives the checkpoints of a network in training the contexts in which its sites can run again.
-
-    Raises:
-        RuntimeError: checkpoints that are reentrant or do not restore the generators, or a pass without a driver.
-    """
+    """Gives checkpoints in training the contexts in which sites run again; ``RuntimeError`` where they cannot."""
     for module in owner.modules():
         if getattr(module, "gradient_checkpointing", False) is True and module.training:
             function: Any = getattr(module, FUNCTION, None)
@@ -111,16 +107,7 @@ class _Pass:
 
 
 class StackPass:
-    """State of one stack of layers: empty between forward passes, held by every attention module of the stack.
-
-    The stack's owner, the module whose forward runs all its layers, opens a pass with :meth:`begin` (a forward
-    pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too), in each thread its own.
-    ``chains`` are the upward chains of the stack, by :attr:`AttentionCall.chain`; ``traceable`` tells that all its
-    calls may be parts of a compiled graph.
-
-    Args:
-        net: the whole network; None if its family may need attention weights.
-    """
+    """What the calls of one stack share in a pass; hooks of its owner open and close it, in each thread its own."""
 
     def __init__(self, net: nn.Module | None = None) -> None:
         modules = () if net is None else net.modules()
@@ -152,10 +139,7 @@ class StackPass:
 
     @property
     def shows_weights(self) -> bool:
-        """True if the caller of the pass asked for attention weights, or if the family may need them.
-
-        A family that runs with torch's own attention function, which gives none, does not.
-        """
+        """True if the pass asked for weights or the family may need them, as one without torch's attention does."""
         return self._needs_weights or self._current.shows_weights
 
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -223,11 +207,7 @@ class StackPass:
         return index
 
     def origin(self, queries: int, keys: int, *, cross: bool) -> Origin:
-        """Places of a call's first query and first key in their texts.
-
-        Queries follow those of the cache. The last key of a self attention is that of the last query; a cache of fixed
-        length begins with the first key and has empty places at its end.
-        """
+        """Places of a call's first query and key: queries follow the cache, a cache of fixed length starts at 0."""
         past = self._current.past
         first = past + (queries - keys)
         return past, 0 if cross else first.clamp_min(0) if isinstance(first, Tensor) else max(0, first)
@@ -248,11 +228,7 @@ class StackPass:
     def mask(
         self, valid: Tensor | None, query: Tensor, keys: int, *, cross: bool, real: Tensor | None = None
     ) -> AttentionMask | None:
-        """Validity and real queries of a call; None where all pairs are valid and all queries real.
-
-        A self attention's own mask shows which queries are real. A cross attention's does not: its queries are those
-        of the self attention before it, or the network names them (``real``, bool ``[B, T]``).
-        """
+        """Validity and real queries of a call, the network's ``real`` ones first; None where all pairs are valid."""
         rows, _, queries, _ = query.shape
         explicit = real is not None
         if real is None:

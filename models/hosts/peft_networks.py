@@ -85,11 +85,7 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
             else {name.removeprefix(PREFIX): value for name, value in state_dict.items()}
         )
         save_over(
-            host,
-            Description.of(host, record, {}),
-            save_directory,
-            writer(net, *args, **options),
-            weights,
+            host, Description.of(host, record, {}), save_directory, writer(net, *args, **options), weights
         )
 
     return save_pretrained
@@ -162,12 +158,7 @@ def _folder(model_id: Any, access: Mapping[str, Any]) -> Path | None:
 
 
 def refuse_copies(name: str, copied: Collection[str]) -> None:
-    """Raises ``ValueError`` for an attention module, by name, in a part of which PEFT makes a copy that it trains.
-
-    Args:
-        name: of the module.
-        copied: ends of the names of such parts, as ``modules_to_save`` has them.
-    """
+    """``ValueError`` for an attention module, by name, in a part that PEFT copies: one of ``modules_to_save``."""
     path = name.split(".")
     names = [".".join(path[: stop + 1]) for stop in range(len(path))]
     if {"modules_to_save", "original_module"} & {*path} or any(

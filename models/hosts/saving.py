@@ -46,10 +46,7 @@ Writer = Callable[[Path, dict[str, Tensor]], object]
 
 
 def give_exits(net: PreTrainedModel, record: Conversion | None) -> None:
-    """Has a converted network, and every part of it that is a network, save its sites with ``save_pretrained``.
-
-    Without a record it is one that has nothing but the scale of its observed numbers.
-    """
+    """Has a network and its parts save their sites; None for a record: it has the scale of its numbers alone."""
     names = {name: module for name, module in net.named_modules() if isinstance(module, PreTrainedModel)}
     for name, module in names.items() if record is not None else (("", net),):
         touched = () if record is None else record.plan.touched
@@ -103,11 +100,7 @@ def save_over(
     write: Writer,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Saves a converted network into a folder that may hold an earlier save and files of others.
-
-    All is written beside the files that are there and then put in their place, the sums first: the files of two saves,
-    which an interruption may leave, do not fit them.
-    """
+    """Saves a converted network over an earlier save: sums first, so that what an interruption mixes does not fit."""
     if description is None:
         raise ValueError(
             f"{type(net).__name__}.save_pretrained: this is a part of a converted network and has some of its sites; "
@@ -248,11 +241,7 @@ def writer(net: Any, *args: Any, **options: Any) -> Writer:
 
 
 def _for_transformers(net: Any) -> Any:
-    """A shallow copy of a network, which transformers saves as its own.
-
-    Its configuration names no attention implementation: the name is not written, but transformers accepts some options,
-    such as ``output_attentions``, beside names of its own alone.
-    """
+    """A shallow copy to save: some options are refused beside another implementation than transformers' own."""
     copied = copy.copy(net)
     vars(copied).pop(EXIT, None)
     copied.config = copy.deepcopy(net.config)

@@ -40,23 +40,13 @@ class MultiHeadAttention(ProjectedAttention):
     def forward(
         self, states: Tensor, others: Tensor, mask: PaddingMask, key_mask: PaddingMask, *, maps: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """States ``[B, T, d]`` after they attend to others ``[B, S, d]``, and the map ``[B, H, T, S]``, if any.
-
-        ``maps`` tells whether the caller reads the map.
-        """
+        """States ``[B, T, d]`` after they attend to others ``[B, S, d]``, and the map, if ``maps`` are read."""
         output, weights = self.attend(states, others, key_mask.additive, mask.valid, output_attentions=maps)
         return self.output(output), weights
 
 
 class AttentionalReduction(OwnAttention):
-    r"""A whole question, or a whole image, as one vector (Yu et al. 2019, Eq. 9).
-
-    .. math:: \tilde x = W \sum_j \alpha_j x_j, \qquad
-        \alpha = \mathrm{softmax}_j\bigl(v^\top \mathrm{ReLU}(U x_j)\bigr)
-
-    With several glimpses each has a :math:`v` of its own and W joins their sums. As dot-product attention the query is
-    v, a parameter, and the key :math:`\mathrm{ReLU}(U x_j)`, which all glimpses share.
-    """
+    """A question or an image as one vector, by dot products of v and ReLU(U x) (Yu et al. 2019, Eq. 9)."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__(config)
@@ -158,10 +148,7 @@ class CoAttended(NamedTuple):
 
 
 class CoAttention(nn.Module):
-    """Encoder-decoder of co-attention layers (Yu et al. 2019, section 3.2).
-
-    All layers of the encoder come first; every layer of the decoder is guided by the encoder's last words.
-    """
+    """Co-attention: the encoder's last words guide every layer of the decoder (Yu et al. 2019, section 3.2)."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
@@ -184,11 +171,7 @@ class CoAttention(nn.Module):
 
 
 class ImageGrid(nn.Module):
-    """Regions of an image on a grid, by convolutions with stride 2, group normalisation and ReLU.
-
-    A region's numbers are normalised to mean 0 and variance 1, so that noise of a given variance is as strong in every
-    network.
-    """
+    """Regions of an image by convolutions; normalised, so that noise of a variance is as strong in every network."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()

@@ -101,15 +101,7 @@ class SelfAttentiveConfig(OwnConfig):
 
 
 class SelfAttentiveAttention(OwnAttention):
-    r"""Structured self-attention: several additive heads that read a sentence (Lin et al. 2017).
-
-    .. math:: A = \mathrm{softmax}(V^\top \tanh(W H^\top)), \qquad M = A H
-
-    (An et al. 2020, appendix A), as dot-product attention: head i's query is column i of V, a parameter (``query``
-    ``[r, d_a]``); the key of a word is :math:`\tanh(W h)` (``key`` ``[d_a, 2u]``), its value h; scores are not scaled.
-    One head with ``"relu"`` in place of tanh is the attention :math:`a_l = v^\top \mathrm{ReLU}(Q h_l)` of Snell et al.
-    (2021, Eq. 7). Uniform attention has queries of 0: every real word gets 1 / n, and V and W get no gradient.
-    """
+    """Additive heads as dot products, not scaled: query i is column i of V, a key tanh(W h) (Lin et al. 2017)."""
 
     def __init__(self, config: SelfAttentiveConfig) -> None:
         super().__init__(config)

@@ -115,16 +115,9 @@ class RecurrentTranslationConfig(OwnEncoderDecoderConfig):
 
 
 class DotAttention(OwnAttention):
-    r"""Luong's "general" attention, heads summed (Luong et al. 2015; Snell et al. 2021, Eq. 20, 21).
+    """Luong's "general" attention, heads summed and not scaled (Luong et al. 2015; Snell et al. 2021, Eq. 20, 21)."""
 
-    .. math:: a_{t,l}^k = s_t^\top W^k h_l, \qquad c_t = \sum_k \sum_l \mathrm{softmax}_l(a_t^k)_l\, h_l
-
-    Head k's query is :math:`W^{k\top} s_t`; keys and values are the encoder's states, the same for all heads; the
-    scores are not scaled. Rows kD .. (k + 1)D - 1 of ``query.weight`` ``[K * D, E]`` are the transpose of :math:`W^k`.
-    By ``is_decoder`` conversion knows that the queries are those of a decoder.
-    """
-
-    is_decoder = True
+    is_decoder = True  # by which conversion knows that the queries are those of a decoder
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__(config)
@@ -142,11 +135,7 @@ class DotAttention(OwnAttention):
         attention_mask: Tensor | None = None,
         query_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """c ``[B, T, D]`` and the weights ``[B, K, T, S]``, None where the attention implementation gives none.
-
-        Of s ``[B, T, E]`` and h ``[B, S, D]``; the mask is that of the keys in the form of the implementation, and
-        ``query_mask``, bool ``[B, T]``, tells methods that sum over queries which of them are real.
-        """
+        """c ``[B, T, D]`` and the weights ``[B, K, T, S]``, if any, of s ``[B, T, E]`` and h ``[B, S, D]``."""
         shared = hidden[:, None]  # [B, 1, S, D]
         queries = self._queries(states)
         output, weights = self.dot_product(queries, shared, shared, attention_mask, query_mask=query_mask)
@@ -163,10 +152,7 @@ class DotAttention(OwnAttention):
 
 
 def masked_log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The logarithm of a softmax of scores ``[..., S]``, finite everywhere, in float32 or better.
-
-    Where the mask, broadcastable, is 0 it is :data:`probattn.sites.masks.MASKED_SCORE`, whose exponential is 0.
-    """
+    """Logarithm of a softmax over S, float32 or better; the finite ``MASKED_SCORE`` where the mask is 0."""
     # Half precision has no room for the score of padding, and half as many digits as a divergence needs.
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is None:
@@ -176,13 +162,7 @@ def masked_log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class AlignmentInference(nn.Module):
-    r"""Scores of a source token for each target token, from the whole source and the whole target.
-
-    Two bidirectional LSTMs of one layer, one over the source and one over the target (not shifted), and a dot product
-    between their states (Deng et al. 2018, section 4); no parameter is shared with the translation network:
-
-    .. math:: q(z_t = l \mid x, y) = \mathrm{softmax}_l(g_t^\top U f_l)
-    """
+    """Scores of source tokens for each target token from LSTMs of its own over both (Deng et al. 2018, section 4)."""
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__()

@@ -20,10 +20,7 @@ from probattn.models.translation.recurrent.attention import RecurrentTranslation
 
 @dataclass
 class RecurrentEncoderOutput(ModelOutput):
-    """States h ``[B, S, D]``, 0 at padding, and the LSTM's last hidden and cell state of each layer ``[B, layers, D]``.
-
-    The directions stand side by side in D. The batch comes first, as a beam search requires.
-    """
+    """States ``[B, S, D]``, 0 at padding, and last hidden and cell state ``[B, layers, D]``, both directions in D."""
 
     last_hidden_state: Tensor | None = None
     final_hidden: Tensor | None = None
@@ -80,10 +77,7 @@ class DecoderState:
 
 
 class RecurrentDecoder(nn.Module):
-    """A one-directional LSTM over the previous tokens, without context; it starts from the encoder's last state.
-
-    ``start`` maps that state to the decoder's size, the same for all layers; None where both have one size.
-    """
+    """A one-directional LSTM over the previous tokens, without context, from the encoder's last state on."""
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__()
@@ -122,10 +116,7 @@ class RecurrentDecoder(nn.Module):
 
 
 class OutputNetwork(nn.Module):
-    r"""N: a context and a state to logits, with a ReLU layer between or none (Snell et al. 2021, Eq. 2, A.8).
-
-    .. math:: N([c, s]) = U\, \mathrm{ReLU}(V [c, s] + a) + b
-    """
+    """N: a context and a state to logits, with a ReLU layer between or none (Snell et al. 2021, Eq. 2, A.8)."""
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__()
@@ -159,13 +150,7 @@ LOGITS = 2**24
 def mixture_log_probabilities(
     output: OutputNetwork, hidden: Tensor, states: Tensor, log_weights: Tensor
 ) -> Tensor:
-    r"""Log-probabilities of tokens ``[B, T, V]`` over all alignments of each with one state of the encoder.
-
-    .. math:: \log \sum_l \alpha_{t,l}\, \mathrm{softmax}(N([h_l, s_t]))
-
-    (Deng et al. 2018, section 2), for h ``[B, S, D]``, s ``[B, T, E]`` and :math:`\log \alpha` ``[B, T, S]``. Source
-    positions are taken a few at a time.
-    """
+    """Log-probabilities of tokens ``[B, T, V]`` over all alignments (Deng et al. 2018, section 2)."""
     batch, steps, length = log_weights.shape
     size = max(1, LOGITS // max(1, batch * steps * output.logits.out_features))
     total: Tensor | None = None
@@ -184,11 +169,7 @@ BLOCK = 2**20
 
 
 class AlignedTokens(TorchDistribution):
-    """Tokens given the units ``[..., B, T, H]`` of an output network, for every place of an enumeration or those drawn.
-
-    ``logits`` maps H to V, only for the pairs that ``counts`` (bool) marks, few in a padded batch; the log density of
-    the others is 0. ``smoothing`` as of :class:`probattn.distributions.SmoothedCategorical`.
-    """
+    """Tokens given units ``[..., B, T, H]`` of an output network, whose ``logits`` run only where ``counts`` says."""
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
 

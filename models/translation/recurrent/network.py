@@ -27,15 +27,7 @@ from probattn.models.translation.recurrent.lstms import (
 
 @cached_output
 class RecurrentModelOutput(ModelOutput):
-    """Output of the encoder-decoder.
-
-    Attributes:
-        last_hidden_state: s, the decoder's states ``[B, T, E]``, 0 at padding.
-        contexts: c, ``[B, T, D]``.
-        encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
-        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
-        cache: the decoder's state, if requested, by transformers' name: ``past_key_values`` before its version 5.24.
-    """
+    """s ``[B, T, E]``, c ``[B, T, D]``, h ``[B, S, D]``; if requested weights ``[B, K, T, S]`` and decoder's state."""
 
     last_hidden_state: Tensor | None = None
     contexts: Tensor | None = None
@@ -46,17 +38,7 @@ class RecurrentModelOutput(ModelOutput):
 
 @cached_output
 class RecurrentTranslationOutput(ModelOutput):
-    """Output of the translation network.
-
-    Attributes:
-        loss: mean cross-entropy of the labels that are no padding; with labels.
-        logits: ``[B, T, V]``.
-        cache: the decoder's state, if requested, by transformers' name: ``past_key_values`` before its version 5.24.
-        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
-        encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
-        decoder_last_hidden_state: s, ``[B, T, E]``, 0 at padding.
-        contexts: c, ``[B, T, D]``.
-    """
+    """Mean cross-entropy, logits ``[B, T, V]``, and what of :class:`RecurrentModelOutput` they were made of."""
 
     loss: Tensor | None = None
     logits: Tensor | None = None
