@@ -11,9 +11,8 @@ from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_integer, check_share
 from probattn.distributions.log_space_distribution import carried_log, exp_carrying_log
-from probattn.inference.derivatives import Expansion
 from probattn.inference.expansion import posterior_moments
-from probattn.inference.expansion_check import LogMeans
+from probattn.inference.expansion_check import Expansion, LogMeans
 from probattn.inference.moments import Moments
 from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch, seed_words
 from probattn.inference.session import derived_seed, evaluating

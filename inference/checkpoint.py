@@ -245,12 +245,12 @@ class RunStorage:
 
     def open(self, resume: Resume, configuration: Mapping[str, Any]) -> Checkpoint | None:
         """The checkpoint to continue from, None for a run that begins; opens the records where it left them."""
-        if not resume:
-            self._require_unused()
         checkpoint = self._find(resume)
         if checkpoint is not None:
             require_same_configuration(configuration, checkpoint.state["configuration"], checkpoint.path)
-            self._require_best(checkpoint)
+            best = checkpoint.state["early_stopping"]["best_step"]
+            if best is not None and best != checkpoint.step:
+                verify_checkpoint(self.store.path(best))
             self.latest, self.latest_step = checkpoint.path, checkpoint.step
         self._accelerator.wait_for_everyone()
         self._acquire_lock()
@@ -309,19 +309,16 @@ class RunStorage:
                 f"{self.folder}: another program is writing this run; wait for its end, or choose another folder"
             )
 
-    def _require_unused(self) -> None:
-        steps = self.store.steps()
-        recorded = self.records_path.exists() and self.records_path.stat().st_size > 0
-        if steps or recorded:
-            raise FileExistsError(
-                f"{self.folder} holds a run already ({f'checkpoint of step {steps[-1]}' if steps else RECORDS}); "
-                'continue it with resume=True (or "auto"), or choose another folder'
-            )
-
     def _find(self, resume: Resume) -> Checkpoint | None:
-        if not resume:
-            return None
         steps = self.store.steps()
+        if not resume:
+            recorded = self.records_path.exists() and self.records_path.stat().st_size > 0
+            if steps or recorded:
+                raise FileExistsError(
+                    f"{self.folder} holds a run already ({f'checkpoint of step {steps[-1]}' if steps else RECORDS}); "
+                    'continue it with resume=True (or "auto"), or choose another folder'
+                )
+            return None
         if not steps:
             if resume == "auto":
                 return None
@@ -341,8 +338,3 @@ class RunStorage:
                     warnings.warn(f"{failure}; falling back to {checkpoint.path}", stacklevel=2)
                 return checkpoint
         raise failures[0]
-
-    def _require_best(self, checkpoint: Checkpoint) -> None:
-        best = checkpoint.state["early_stopping"]["best_step"]
-        if best is not None and best != checkpoint.step:
-            verify_checkpoint(self.store.path(best))

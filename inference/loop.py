@@ -72,20 +72,14 @@ class NonFiniteThrough(nn.Module):
         try:
             terms: ELBOTerms = self.module(batch)
         except ValueError as error:
-            again = self._without_validation(batch)
-            if again is None or bool(again.loss.isfinite()):
-                raise
-            self.complaint = textwrap.shorten(str(error), 200)
-            return again
+            if dist.is_validation_enabled():
+                with suppress(ValueError, RuntimeError), pyro.validation_enabled(False):
+                    terms = self.module(batch)
+                    if not bool(terms.loss.isfinite()):
+                        self.complaint = textwrap.shorten(str(error), 200)
+                        return terms
+            raise
         return terms
-
-    def _without_validation(self, batch: Any) -> ELBOTerms | None:
-        if not dist.is_validation_enabled():
-            return None
-        with suppress(ValueError, RuntimeError), pyro.validation_enabled(False):
-            terms: ELBOTerms = self.module(batch)
-            return terms
-        return None
 
 
 def accumulate_gradients(
@@ -127,7 +121,11 @@ def evaluate(
                 rows += size
     finally:
         module.train(mode)
-    return _mean_over_ranks(sums, rows)
+    ranks = gather_object([(sums, rows)])
+    total = sum(count for _, count in ranks)
+    names = {name: None for values, _ in ranks for name in values}
+    order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
+    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in order}
 
 
 def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) -> dict[str, float]:
@@ -138,14 +136,6 @@ def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) ->
             f"validation_metrics: {sorted(reserved)} are names of the objective's terms; choose others"
         )
     return values
-
-
-def _mean_over_ranks(sums: dict[str, float], rows: int) -> dict[str, float]:
-    ranks = gather_object([(sums, rows)])
-    total = sum(count for _, count in ranks)
-    names = {name: None for values, _ in ranks for name in values}
-    order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
-    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in order}
 
 
 def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:

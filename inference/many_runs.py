@@ -31,11 +31,9 @@ class ManyRunsDriver(Options):
     r"""Trains R models that are stacked in one module, each as if it were alone.
 
     Minimises the sum of their losses with Adam: no run sees another's parameters and Adam works entry by entry, so that
-    the updates of each are those it would have by itself. There is neither clipping nor weight decay, which would tie
-    runs together.
+    the updates of each are those it would have by itself. Clipping and weight decay would tie runs together.
 
-    A batch depends on its step alone, so that a run that was killed and resumed repeats the uninterrupted one, on a CPU
-    bit for bit.
+    A batch depends on its step alone: a run that was resumed repeats the uninterrupted one, on a CPU bit for bit.
 
     Args:
         model: an ``nn.Module`` with ``losses(batch)``, trained in place.
@@ -116,12 +114,8 @@ class ManyRunsDriver(Options):
     def configuration(self) -> dict[str, Any]:
         """Settings that a resumed run must share; ``steps`` is not one, since Adam's updates do not depend on it."""
         shapes = {name: list(value.shape) for name, value in self.model.named_parameters()}
-        return {
-            "learning_rate": self.learning_rate,
-            "evaluate_at": list(self.evaluate_at),
-            "parameters": shapes,
-            "fingerprint": dict(self.fingerprint),
-        }
+        described = {"learning_rate": self.learning_rate, "evaluate_at": list(self.evaluate_at)}
+        return described | {"parameters": shapes, "fingerprint": dict(self.fingerprint)}
 
 
 class _ManyRuns(Training):

@@ -76,9 +76,8 @@ class OptimizerOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         optimizer = getattr(torch.optim, self.name, None)
-        if not (
-            isinstance(optimizer, type) and issubclass(optimizer, Optimizer) and optimizer is not Optimizer
-        ):
+        exists = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
+        if not exists or optimizer is Optimizer:
             raise ValueError(
                 f"OptimizerOptions.name: torch.optim has no optimiser {self.name!r}; name one, or pass SVIDriver a "
                 "function that makes yours from parameter groups"
@@ -120,11 +119,8 @@ class OptimizerOptions(Options):
         return all(one.is_floating_point() and one.device.type in FUSED_DEVICES for one in parameters)
 
     def _learning_rate(self, name: str) -> float:
-        rates = {
-            "sites": self.site_learning_rate,
-            "noise": self.noise_learning_rate,
-            "alignment": self.alignment_learning_rate,
-        }
+        rates = {"sites": self.site_learning_rate, "noise": self.noise_learning_rate}
+        rates["alignment"] = self.alignment_learning_rate
         rate = rates.get(name.removesuffix(".no_decay"))
         return self.learning_rate if rate is None else rate
 
@@ -238,10 +234,8 @@ def build_optimizer(
 
 def learning_rates(optimizer: Optimizer) -> dict[str, float]:
     """Current learning rate of each group, by its name or its number."""
-    return {
-        str(group.get("name", number)): float(group["lr"])
-        for number, group in enumerate(optimizer.param_groups)
-    }
+    groups = enumerate(optimizer.param_groups)
+    return {str(group.get("name", number)): float(group["lr"]) for number, group in groups}
 
 
 class Clipped:
@@ -258,7 +252,10 @@ class Clipped:
         if not self._stacked or not gradients:
             self._norms = get_total_norm(gradients)
             return self._norms
-        norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in map(_matrix, gradients)]
+        matrices = [
+            gradient.flatten(1) if gradient.dim() > 1 else gradient.unsqueeze(1) for gradient in gradients
+        ]
+        norms = [torch.linalg.vector_norm(matrix, dim=1) for matrix in matrices]
         self._norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # [P]
         return self._norms.square().mean().sqrt()
 
@@ -304,7 +301,3 @@ def _joint(groups: Sequence[Clipped]) -> Tensor:
     if len(norms) == 1:
         return norms[0]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
-
-
-def _matrix(gradient: Tensor) -> Tensor:
-    return gradient if gradient.dim() > 1 else gradient.unsqueeze(1)

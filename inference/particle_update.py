@@ -89,10 +89,8 @@ class ParticleUpdate:
 
     def mean_squared_gradients(self) -> dict[str, float]:
         """Mean square of the particles' gradients as they are, as ``pyro.infer.SVGD.step`` returns it."""
-        return {
-            name: float(member.particles.gradients().square().mean())
-            for name, member in self._members.items()
-        }
+        sets = {name: member.particles for name, member in self._members.items()}
+        return {name: float(particles.gradients().square().mean()) for name, particles in sets.items()}
 
     def configuration(self) -> dict[str, Any]:
         """Settings that a resumed run must share and the model does not determine."""
@@ -138,22 +136,16 @@ class ParticleUpdate:
             member.generator, member.kernel = torch.Generator(device=device), None
         member.generator.manual_seed(derived_seed(*entropy))
         if member.kernel is None:
-            kernel = (
-                member.options.build_kernel(member.generator) if self._override is None else self._override
-            )
+            kernel = self._override or member.options.build_kernel(member.generator)
             member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)
         return member.kernel
 
     def _measure(
         self, name: str, member: _Member, diagnostics: ParticleDiagnostics, particles: Tensor
     ) -> None:
-        values = {
-            "bandwidth": diagnostics.bandwidth,
-            "repulsion_ratio": diagnostics.repulsion_ratio,
-            "smallest_distance": diagnostics.smallest_distance,
-            "relative_distance": diagnostics.relative_distance,
-            "norm": float(particles.square().sum(dim=-1).mean().sqrt()),
-        }
+        names = ("bandwidth", "repulsion_ratio", "smallest_distance", "relative_distance")
+        values = {name: getattr(diagnostics, name) for name in names}
+        values["norm"] = float(particles.square().sum(dim=-1).mean().sqrt())
         self.diagnostics[name] = {key: value for key, value in values.items() if value is not None}
         # Particles in training are far from equilibrium, where the variance of the posterior is no measure.
         trouble = diagnostics.collapse(least_spread=0.0) if member.options.couples else None

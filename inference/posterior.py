@@ -27,6 +27,12 @@ def linked(logits: Tensor, link: Link) -> Tensor:
     return logits.float().sigmoid() if link == "sigmoid" else logits.float().softmax(dim=-1)
 
 
+def entropy_of(probabilities: Tensor, link: Link) -> Tensor:
+    """Entropy of probabilities ``[..., C]`` of classes, nats, or of each of C labels."""
+    terms = torch.special.entr(probabilities)
+    return terms + torch.special.entr(1 - probabilities) if link == "sigmoid" else terms.sum(dim=-1)
+
+
 def link_of(owner: str, model: object) -> Link:
     """What makes probabilities of a model's predictions, its attribute ``link``; "softmax" without one."""
     link: Link = getattr(model, "link", "softmax")
@@ -42,8 +48,7 @@ class Posterior:
     further dimensions between B and C. Where data came in batches of different lengths, missing positions are NaN.
 
     Attributes:
-        logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y where the head predicts
-            numbers.
+        logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y.
         attention: weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
         attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless requested.
         attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
@@ -138,7 +143,7 @@ class Posterior:
     @property
     def entropy(self) -> Tensor:
         r"""Entropy of the mean over draws, nats: ``[B, ...]``, or of each label ``[B, C]`` under "sigmoid"."""
-        return self._entropy(self.mean_probabilities)
+        return entropy_of(self.mean_probabilities, self.link)
 
     @property
     def mutual_information(self) -> Tensor:
@@ -147,27 +152,18 @@ class Posterior:
         .. math:: \mathrm I = \mathrm H\Big[\frac 1P \sum_p p(y \mid x, S_p)\Big] -
             \frac 1P \sum_p \mathrm H[p(y \mid x, S_p)]
         """
-        return (self.entropy - self._entropy(self.probabilities).mean(dim=0)).clamp_min(0)
-
-    def _entropy(self, probabilities: Tensor) -> Tensor:
-        terms = torch.special.entr(probabilities)
-        return terms + torch.special.entr(1 - probabilities) if self.link == "sigmoid" else terms.sum(dim=-1)
+        return (self.entropy - entropy_of(self.probabilities, self.link).mean(dim=0)).clamp_min(0)
 
     def __repr__(self) -> str:
         draws, rows, *inner = self.logits.shape
         phrases = [f"{draws} draw{'s' * (draws != 1)} of {rows} row{'s' * (rows != 1)}"]
-        phrases.append(
-            "x".join(map(str, inner)) + " numbers" if self.link == "identity" else self._link_words()
-        )
+        size, classes = "x".join(map(str, inner)), f"{self.link} over {inner.pop()}"
+        at = f" at {'x'.join(map(str, inner))} positions" if inner else ""
+        phrases.append(f"{size} numbers" if self.link == "identity" else classes + at)
         sites = self.attention or self.attention_mean
         if sites:
             phrases.append(f"maps of {len(sites)} sites" + ("" if self.attention else " (mean and spread)"))
         return f"Posterior({', '.join(phrases)})"
-
-    def _link_words(self) -> str:
-        *inner, classes = self.logits.shape[2:]
-        positions = f" at {'x'.join(map(str, inner))} positions" if inner else ""
-        return f"{self.link} over {classes}{positions}"
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> Any:
         """A table with a line for each row (and position): mean and std of each class or number, and entropies.

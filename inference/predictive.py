@@ -95,8 +95,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     :class:`ParticleEnsemble` it is the logarithm of the mean of the particles' probabilities.
 
     Args:
-        model: a Hugging Face network with a head, or a Pyro model that maps a batch to logits; evaluated in evaluation
-            mode, without gradients.
+        model: a Hugging Face network with a head, or a Pyro model that maps a batch to logits; run without gradients.
         batch: its inputs, which are moved to the model's device.
 
     Returns:
@@ -148,8 +147,7 @@ def posterior_predict(
             noise of its own, from the seed and the batch's number. They are moved to the model's device.
         num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
-        chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows per pass, 16 on a
-            CPU.
+        chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows, 16 on a CPU.
         attention: sites whose weights to return, or "all".
         streaming: return mean and standard deviation of the weights instead of all draws.
         antithetic: every second draw takes the noise of the one before, mirrored (Hammersley & Morton 1956). Each draw
@@ -195,9 +193,8 @@ def posterior_predict(
         refuse_unstarted("posterior_predict", guide)
 
     def predict(data: Mapping[str, Tensor], words: Sequence[int]) -> _Drawn:
-        inputs, keys, rows = batched_inputs(
-            "posterior_predict", prepared_batch(network, data), batch_keys, label_name
-        )
+        prepared = prepared_batch(network, data)
+        inputs, keys, rows = batched_inputs("posterior_predict", prepared, batch_keys, label_name)
         chunk = chunk_size or preferred or rows_per_pass(device_of(inputs)) // rows or 1
         chunk = chunk if guide is None else 1
         folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming), antithetic, guide)
@@ -229,9 +226,8 @@ def batches_of(owner: str, data: Any) -> Iterator[Mapping[str, Tensor]]:
     """A loader's batches, or those of a data set's rows."""
     if not isinstance(data, DataLoader):
         # A loader takes a number from its generator, without one from torch's, which stay where they are.
-        data = DataLoader(
-            as_rows(data, owner), BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator()
-        )
+        rows, generator = as_rows(data, owner), torch.Generator()
+        data = DataLoader(rows, BATCH_ROWS, collate_fn=collate_rows, generator=generator)
     for batch in data:
         check_batch(owner, batch)
         yield batch
@@ -264,9 +260,8 @@ def _together(drawn: Sequence[_Drawn]) -> _Drawn:
 def joined_maps(maps: Sequence[dict[str, Tensor] | None], dim: int) -> dict[str, Tensor] | None:
     """Maps by site behind one another; None where there are none."""
     present = [item for item in maps if item is not None]
-    return (
-        {name: joined([item[name] for item in present], dim, 0.0) for name in present[0]} if present else None
-    )
+    names = present[0] if present else ()
+    return {name: joined([item[name] for item in present], dim, 0.0) for name in names} if present else None
 
 
 def joined(tensors: Sequence[Tensor], dim: int, fill: float) -> Tensor:

@@ -111,8 +111,7 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
     Pyro's class draws :math:`\log q(z_i) - \log p(z_i)` too, and its noise is in every gradient of the prior and of the
     posterior. Here they have the exact one, as in ``pyro.infer.TraceMeanField_ELBO``, and a ``baseline_value`` stands
     against the log-likelihood alone. The expectations are the same. Sites without a closed form are drawn, and all are
-    where model and guide have them in different orders: the closed form of a site is right for what is drawn before it
-    in both.
+    where model and guide have them in different orders: a closed form needs what is drawn before.
 
     Example:
         >>> import pyro

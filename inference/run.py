@@ -119,15 +119,19 @@ class Run:
                 self._step = checkpoint.step
                 self._earlier_seconds = checkpoint.state["seconds"]
                 self._stopping = StoppingState(**checkpoint.state["early_stopping"])
-            self._start_trackers()
+            if self._options.trackers:
+                plain = {
+                    name: value if isinstance(value, (bool, int, float, str)) else str(value)
+                    for name, value in flatten(self._configuration).items()
+                }
+                self._accelerator.init_trackers("probattn", config=plain)
             self._training.begin(self._step)
             if checkpoint is None:
                 self._report()
                 self._observe()
             shown = self._options.progress and self._accelerator.is_main_process
-            bar = TrainingProgress(
-                total=self._training.total, done=self._step, title=self._options.title, shown=shown
-            )
+            total, title = self._training.total, self._options.title
+            bar = TrainingProgress(total=total, done=self._step, title=title, shown=shown)
             with bar as progress, Interruption() as interruption:
                 self._update_until_the_end(progress, interruption)
         finally:
@@ -167,9 +171,8 @@ class Run:
     def _report(self) -> bool:
         """Publishes what is due; whether early stopping's metric is the best so far."""
         rule, improved = self._options.early_stopping, False
-        for record in self._training.records(
-            self._step, last=self._step == self._training.total, seconds=self._seconds()
-        ):
+        last = self._step == self._training.total
+        for record in self._training.records(self._step, last=last, seconds=self._seconds()):
             self._publish(record)
             if rule is not None and record["kind"] == "validation":
                 improved = self._stopping.update(rule, rule.values(record), self._step)
@@ -189,15 +192,6 @@ class Run:
         if self._accelerator.is_main_process:
             for callback in self._options.callbacks:
                 callback(record, self._training.model)
-
-    def _start_trackers(self) -> None:
-        """Opens accelerate's trackers with the run's configuration as hyper-parameters."""
-        if self._options.trackers:
-            plain = {
-                name: value if isinstance(value, (bool, int, float, str)) else str(value)
-                for name, value in flatten(self._configuration).items()
-            }
-            self._accelerator.init_trackers("probattn", config=plain)
 
     def _observe(self) -> None:
         if self._accelerator.is_main_process:
@@ -238,13 +232,8 @@ class Run:
     def _save(self) -> None:
         assert self._storage is not None
         plain, tensors = self._training.state(self._step)
-        state = {
-            "step": self._step,
-            **plain,
-            "seconds": self._seconds(),
-            "early_stopping": asdict(self._stopping),
-            "configuration": self._configuration,
-        }
+        state = {"step": self._step, **plain, "seconds": self._seconds()}
+        state |= {"early_stopping": asdict(self._stopping), "configuration": self._configuration}
         best = self._stopping.best_step
         self._storage.save(self._step, state, tensors, protect=() if best is None else (best,))
 

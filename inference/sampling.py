@@ -199,11 +199,8 @@ class _Sampler(Messenger):
             if self._draws > 1:
                 self._refuse_unrepeatable(kwargs)
                 inputs, kwargs = self._repeated(inputs), self._repeated(kwargs)
-            candidates = [
-                inputs,
-                *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")),
-                *kwargs.values(),
-            ]
+            named = (kwargs.get(name) for name in ("input_ids", "inputs_embeds"))
+            candidates = [inputs, *named, *kwargs.values()]
             first = next((item for item in candidates if isinstance(item, Tensor) and item.dim() > 0), None)
             self._prompts = self._draws if first is None else len(first)
             self._generations += 1
@@ -316,16 +313,12 @@ def generate_with_uncertainty(
                 mean, expected_entropy = mean + p, expected_entropy + torch.special.entr(p).sum(dim=-1)
                 log_probabilities.append(log_p.gather(-1, target[..., None])[..., 0])
     entropy = torch.special.entr(mean / draws).sum(dim=-1)
+    information = (entropy - expected_entropy / draws).clamp_min(0)
     drawn = torch.stack(log_probabilities).where(mask, 0.0)  # [P, N, T]
-    return Generation(
-        sequences,
-        target,
-        mask,
-        (drawn.logsumexp(dim=0) - math.log(draws)).where(mask, 0.0),
-        entropy.where(mask, 0.0),
-        (entropy - expected_entropy / draws).clamp_min(0).where(mask, 0.0),
-        drawn.sum(dim=-1).logsumexp(dim=0) - math.log(draws),
-    )
+    log_p = drawn.logsumexp(dim=0) - math.log(draws)
+    tokens = (values.where(mask, 0.0) for values in (log_p, entropy, information))
+    scores = drawn.sum(dim=-1).logsumexp(dim=0) - math.log(draws)
+    return Generation(sequences, target, mask, *tokens, scores)
 
 
 def _continues(net: Any) -> bool:

@@ -25,12 +25,7 @@ from probattn.sites.threads import SHARED_STATE, SharedState
 
 Precision = Literal["no", "bf16", "fp16"]
 
-_UNSUPPORTED = (
-    DistributedType.DEEPSPEED,
-    DistributedType.FSDP,
-    DistributedType.MEGATRON_LM,
-    DistributedType.XLA,
-)
+_UNSUPPORTED = [DistributedType(name) for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")]
 
 _SESSION = SharedState(
     busy="expected one training run at a time in a process, got a second one in another thread: both would draw from "
@@ -92,9 +87,8 @@ RandomState = dict[str, Any]
 
 def seed_generators(*seed: int) -> None:
     """Seeds Python, numpy and torch (every device) from integers >= 0; as many others give unrelated streams."""
-    python, numpy, torch_seed = (
-        int(word) for word in np.random.SeedSequence(seed_integers(seed)).generate_state(3)
-    )
+    words = np.random.SeedSequence(seed_integers(seed)).generate_state(3)
+    python, numpy, torch_seed = map(int, words)
     pyro.set_rng_seed(numpy)  # seeds all three; two get words of their own, or all would start from one
     random.seed(python)
     torch.manual_seed(torch_seed)

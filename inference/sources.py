@@ -141,12 +141,9 @@ class _StreamSource(Source):
 
     def configuration(self) -> dict[str, Any]:
         """A stream's own order cannot be compared."""
-        order = self._order(1).configuration()
-        return (
-            {"stream": True}
-            | {name: order[name] for name in ("batch_size", "accumulation", "num_processes")}
-            | {"drop_last": self.options.drop_last}
-        )
+        order = self._order(1).configuration() | {"drop_last": self.options.drop_last}
+        names = ("batch_size", "accumulation", "num_processes", "drop_last")
+        return {"stream": True} | {name: order[name] for name in names}
 
     def position(self, step: int) -> tuple[int, int]:
         """Epoch and step within it, as far as the stream has been read."""

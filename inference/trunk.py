@@ -155,11 +155,8 @@ class Trunk:
         self._running.append(watched)
         output = forward(*args, **kwargs)
         leaves, form = tree_flatten(output)
-        runs = (
-            self._running.pop()
-            or sizes is None
-            or not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
-        )
+        runs = self._running.pop() or sizes is None
+        runs = runs or not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
         if runs or not any(_has_rows(size, self._first) for size in sizes or ()):
             self._log.insert(start, (module, None))
         else:

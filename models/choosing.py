@@ -91,15 +91,16 @@ def _program_class(net: nn.Module, labels: Tensor | None) -> type[Program] | Non
     declared: type[Program] | None = getattr(type(net), "program_class", None)
     if declared is not None:
         return declared
-    head = next((name for cls in type(net).__mro__ for name in _heads(cls)), None)
-    if head is None:
-        return None
-    program = HEADS[head]
+    head = next((name for cls in type(net).__mro__ for name in _heads(cls)), "")
+    program = HEADS.get(head)
     if program is Classifier:
         return _classifier(net, labels)
-    if program in (Translator, MaskedLanguageModel, CausalLanguageModel):
-        return _language_model(net, program)
-    return program
+    if program not in (Translator, MaskedLanguageModel, CausalLanguageModel):
+        return program
+    # A class in several tables (BART) is what its configuration makes of it.
+    if getattr(net.config, "is_encoder_decoder", False):
+        return Translator
+    return CausalLanguageModel if program is Translator else program
 
 
 def _heads(cls: type) -> Iterator[str]:
@@ -129,13 +130,6 @@ def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
             "integers (pandas makes floats of a column with missing values)"
         )
     return MultiLabelClassifier
-
-
-def _language_model(net: PreTrainedModel, program: type[Program]) -> type[Program]:
-    """A class in several tables (BART) is what its configuration makes of it."""
-    if getattr(net.config, "is_encoder_decoder", False):
-        return Translator
-    return CausalLanguageModel if program is Translator else program
 
 
 @as_program.register

@@ -83,8 +83,7 @@ class HeadProgram(Program):
 
     Args:
         net: the network.
-        num_data: size N of the training set; scales a batch's likelihood and KL to it. Default: the batch is the
-            data.
+        num_data: size N of the training set, to which likelihood and KL are scaled; None for the batch.
         label_name: key of the labels in a batch.
 
     Attributes:
@@ -98,6 +97,10 @@ class HeadProgram(Program):
     link: ClassVar[Link] = "softmax"
     arguments: ClassVar[Mapping[str, Any]] = {}
     """What the network is called with besides its inputs."""
+    dimensions: ClassVar[int] = 1
+    """Dimensions of a row's logits."""
+    advice: ClassVar[str] = "load it with AutoModelForSequenceClassification"
+    """What to do about a network without such logits."""
 
     def __init__(self, net: nn.Module, *, num_data: int | None = None, label_name: str = "labels") -> None:
         super().__init__()
@@ -159,9 +162,9 @@ class HeadProgram(Program):
         # A stand-in for the rows' places in the data; only its length matters.
         return pyro.plate(name, self.num_data * each, subsample=torch.arange(rows, device=device))
 
-    @abstractmethod
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The prediction ``[B, ...]`` in the network's output; ``ValueError`` where there is none."""
+        """The prediction ``[B, ...]`` in the network's output, by default its logits; ``ValueError`` without."""
+        return read_logits(self, output, (rows_of(inputs), *[None] * self.dimensions), self.advice)
 
     @abstractmethod
     def observe(
@@ -204,6 +207,11 @@ class HeadProgram(Program):
                 f"{missing[0]} is missing"
             )
         return labels or None
+
+
+def rows_of(inputs: Mapping[str, Tensor]) -> int:
+    """Rows of the first input."""
+    return len(next(iter(inputs.values())))
 
 
 def divided_by(number: float | None) -> AbstractContextManager[Any]:

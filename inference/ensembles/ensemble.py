@@ -137,12 +137,8 @@ class ParticleEnsemble(nn.Module):
         if not -self.num_particles <= index < self.num_particles:
             raise IndexError(f"{OWNER}: expected a particle below {self.num_particles}, got {index}")
         stacks = self.stacks()
-        rows: dict[str, Tensor] = {
-            name: nn.Parameter(stack[index].detach().clone())
-            if isinstance(stack, nn.Parameter)
-            else stack[index].clone()
-            for name, stack in stacks.items()
-        }
+        rows = {name: stack[index].detach().clone() for name, stack in stacks.items()}
+        rows |= {name: nn.Parameter(rows[name]) for name in self.parameter_names}
         return copied(self.model, stacks, rows)
 
     def particles(self) -> Iterator[nn.Module]:
@@ -167,13 +163,9 @@ class ParticleEnsemble(nn.Module):
 
     def save(self, path: Path | str) -> None:
         """Writes the ensemble's tensors to one file atomically; ``OSError`` leaves an older file untouched."""
-        content = {
-            "format": FORMAT,
-            "num_particles": self.num_particles,
-            "parameters": list(self.parameter_names),
-            "buffers": list(self.buffer_names),
-            "state": dict(self.model.state_dict()),
-        }
+        names = {"parameters": list(self.parameter_names), "buffers": list(self.buffer_names)}
+        content = {"format": FORMAT, "num_particles": self.num_particles, **names}
+        content["state"] = dict(self.model.state_dict())
         plain = plain_values(content, str(path))
         replace_atomically(Path(path), lambda file: torch.save(plain, file))
 

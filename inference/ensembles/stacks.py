@@ -75,9 +75,7 @@ class Execution:
 
 
 def _values(stacks: Mapping[str, Tensor], one: OneParticle, *, vectorized: bool) -> Tensor:
-    with (
-        warnings.catch_warnings()
-    ):  # that vmap loops over some operations, that Pyro misses rows in its store
+    with warnings.catch_warnings():  # that vmap loops over operations, that Pyro misses rows in its store
         warnings.filterwarnings("ignore", message="There is a performance drop")
         warnings.filterwarnings("ignore", message=".* was not registered in the param store")
         if vectorized:

@@ -46,8 +46,7 @@ class CopyTask(Options):
     With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one :math:`\pi` for each run,
     drawn from its seed. What can be known about single words is the same as for copying (section 6.2).
 
-    A draw depends on the run's seed, the step and the split alone, so that an interrupted run sees the same sentences
-    again.
+    A draw depends on the run's seed, the step and the split alone, so that a resumed run sees the same sentences.
 
     Args:
         types: words of a vocabulary, >= ``length``.

@@ -74,8 +74,7 @@ class GraphAttention(MessagePassing):
         heads: H.
         concat: concatenate the heads' outputs, ``[N, H * D]``, or average them, ``[N, D]``.
         negative_slope: of the leaky ReLU.
-        dropout: share of weights that are dropped in training, latent ones too: it is the nodes' neighbourhoods that
-            are sampled so.
+        dropout: share of weights that are dropped in training, latent ones too: it samples neighbourhoods.
         method: options of latent attention; None for deterministic attention.
         chain: upward chain shared with other layers of as many heads.
         align: factor of the queries and keys; None for none.

@@ -7,8 +7,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probattn.models.dot_product import ProjectedAttention, additive_mask, eager_attention_forward
-from probattn.models.lstm import OwnEncoderDecoderConfig
+from probattn.models.layers import (
+    OwnEncoderDecoderConfig,
+    ProjectedAttention,
+    additive_mask,
+    eager_attention_forward,
+)
+from probattn.options import Count, Dropout
 
 
 class GraphWriterConfig(OwnEncoderDecoderConfig):
@@ -43,34 +48,19 @@ class GraphWriterConfig(OwnEncoderDecoderConfig):
     def __init__(
         self,
         *,
-        vocab_size: int = 10_000,
-        num_relations: int = 7,
-        hidden_size: int = 500,
-        num_hidden_layers: int = 6,
-        num_attention_heads: int = 4,
-        feed_forward_size: int | None = None,
-        lstm_layers: int = 2,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.1,
+        vocab_size: Count = 10_000,
+        num_relations: Count = 7,
+        hidden_size: Count = 500,
+        num_hidden_layers: Count = 6,
+        num_attention_heads: Count = 4,
+        feed_forward_size: Count | None = None,
+        lstm_layers: Count = 2,
+        dropout: Dropout = 0.1,
+        attention_dropout: Dropout = 0.1,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size = vocab_size
-        self.num_relations = num_relations
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
+        self._take(GraphWriterConfig.__init__, locals())
         self.feed_forward_size = 4 * hidden_size if feed_forward_size is None else feed_forward_size
-        self.lstm_layers = lstm_layers
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        sizes = (
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "feed_forward_size",
-            "lstm_layers",
-        )
-        self._check(("vocab_size", "num_relations", *sizes), shares=("dropout", "attention_dropout"))
         if self.hidden_size % self.num_attention_heads or self.hidden_size % 2:
             raise ValueError(
                 f"GraphWriterConfig.hidden_size: expected an even multiple of the heads ({self.num_attention_heads}), "

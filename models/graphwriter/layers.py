@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.dot_product import additive_mask, all_maps
 from probattn.models.graphwriter.graph import (
     NO_RELATION,
     ContextAttention,
@@ -18,9 +17,8 @@ from probattn.models.graphwriter.graph import (
     GraphWriterConfig,
     Projected,
 )
-from probattn.models.lstm import layered_lstm, read_padded
-from probattn.models.translation.recurrent.attention import masked_log_softmax
-from probattn.models.translation.recurrent.lstms import DecoderState
+from probattn.models.layers import additive_mask, all_maps, layered_lstm, read_padded
+from probattn.models.translation.recurrent.lstms import DecoderState, masked_log_softmax
 
 Inputs = dict[str, Tensor]
 
@@ -107,18 +105,12 @@ def check(
 ) -> None:
     """Raises ``ValueError`` unless the shapes fit each other and relations are known."""
     owner, batch = "GraphWriterEncoder", len(input_ids)
-    for name, tensor in (
-        ("entity_ids", entity_ids),
-        ("entity_types", entity_types),
-        ("relations", relations),
-    ):
-        if tensor is None:
-            raise ValueError(
-                f"{owner}: expected {name} beside input_ids, got none; give the graph of each title"
-            )
-    assert entity_ids is not None
-    assert entity_types is not None
-    assert relations is not None
+    if entity_ids is None or entity_types is None or relations is None:
+        graph = {"entity_ids": entity_ids, "entity_types": entity_types, "relations": relations}
+        missing = next(name for name, tensor in graph.items() if tensor is None)
+        raise ValueError(
+            f"{owner}: expected {missing} beside input_ids, got none; give the graph of each title"
+        )
     expected = {
         "attention_mask": (title_mask, list(input_ids.shape)),
         "entity_types": (entity_types, list(entity_ids.shape[:2])),
@@ -209,18 +201,15 @@ class GraphWriterDecoder(nn.Module):
         past: FedState | None,
     ) -> tuple[Tensor, FedState]:
         """States ``[B, T, d]`` of the LSTM, which padding leaves as they are."""
-        state = (
-            (start, start, self._fed(start, sources)) if past is None else (past.hidden, past.cell, past.fed)
-        )
+        before = None if past is None else (past.hidden, past.cell, past.fed)
+        state = before or (start, start, self._fed(start, sources))
         states = []
         for index, step in enumerate(embedded.unbind(dim=1)):
             hidden, cell = self.cell(torch.cat([step, state[2]], dim=-1), state[:2])
             following = (hidden, cell, self._fed(hidden, sources))
             if real is not None:
-                here = real[:, index, None]
-                hidden, cell, fed = (
-                    torch.where(here, new, old) for new, old in zip(following, state, strict=True)
-                )
+                pairs, here = zip(following, state, strict=True), real[:, index, None]
+                hidden, cell, fed = (torch.where(here, new, old) for new, old in pairs)
                 following = (hidden, cell, fed)
             state = following
             states.append(state[0])
@@ -252,8 +241,7 @@ class CopyOutput(nn.Module):
         gate = self.gate(read)
         gate = gate.to(torch.promote_types(gate.dtype, torch.float32))
         words = masked_log_softmax(self.words(read), None) + F.logsigmoid(-gate)
-        copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None]) + F.logsigmoid(
-            gate
-        )
+        copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None])
+        copies = copies + F.logsigmoid(gate)
         dtype = self.gate.weight.dtype  # not that of autocast, in which a sum over tokens has too few digits
         return torch.cat([words, copies], dim=-1).clamp_min(torch.finfo(dtype).min).to(dtype)

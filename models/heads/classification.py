@@ -15,7 +15,7 @@ from probattn.distributions import SmoothedCategorical
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.hosting import add_scale, scale_of
 from probattn.models.hosts.saving import give_exits
-from probattn.models.program import HeadProgram, Link, check_classes, read_logits
+from probattn.models.program import HeadProgram, Link, check_classes, read_logits, rows_of
 from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
 
 
@@ -29,15 +29,13 @@ class Classifier(HeadProgram):
     Args:
         net: a network whose output has ``logits`` ``[B, C]`` (any Hugging Face sequence or image classifier), or is
             that tensor.
-        num_data: size N of the training set; scales a batch's likelihood and KL to it. Default: the batch is the
-            data.
+        num_data: size N of the training set, to which likelihood and KL are scaled; None for the batch.
         label_name: key of the labels in a batch.
         label_smoothing: share of the label that goes to all classes alike, in [0, 1), while training; the likelihood
             is then :class:`~probattn.distributions.SmoothedCategorical`.
 
     Raises:
-        ValueError: ``num_data`` below 1, or ``label_smoothing`` outside [0, 1); of a call, logits or labels of another
-            shape, or labels out of range.
+        ValueError: ``num_data`` below 1, ``label_smoothing`` outside [0, 1), or logits or labels that do not fit.
 
     Example:
         >>> import torch
@@ -65,8 +63,7 @@ class Classifier(HeadProgram):
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[B, C]`` of two classes or more."""
-        rows = len(next(iter(inputs.values())))
-        logits = read_logits(self, output, (rows, None), "load it with AutoModelForSequenceClassification")
+        logits = super().read(output, inputs)
         if logits.shape[1] < 2:
             raise ValueError(
                 f"{type(self).__name__}: expected a network of two classes or more, got logits {list(logits.shape)}: a "
@@ -113,13 +110,6 @@ class MultiLabelClassifier(HeadProgram):
     link: ClassVar[Link] = "sigmoid"
     soft: ClassVar[bool] = False
     """Whether labels may lie between 0 and 1 too: shares of labels that are 1."""
-    advice: ClassVar[str] = "load it with AutoModelForSequenceClassification"
-    """What to do about a network without such logits."""
-
-    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, C]``."""
-        rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None), self.advice)
 
     def observe(
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
@@ -137,10 +127,8 @@ class MultiLabelClassifier(HeadProgram):
                     + "; give one number for each class of a row"
                 )
             label = label.float()
-        law = dist.Bernoulli(logits=prediction.float(), validate_args=False if self.soft else None).to_event(
-            1
-        )
-        pyro.sample("label", law, obs=label, infer={"prediction": label is None})
+        law = dist.Bernoulli(logits=prediction.float(), validate_args=False if self.soft else None)
+        pyro.sample("label", law.to_event(1), obs=label, infer={"prediction": label is None})
 
 
 class MultipleChoice(Classifier):
@@ -197,8 +185,7 @@ class Regressor(HeadProgram):
 
     Args:
         net: a network whose output has ``logits`` ``[B, D]`` (``num_labels=D``), or is that tensor.
-        noise: law of :math:`\epsilon`, and the first scale. Default: that of the network, if it has one, or normal
-            with scale 1.
+        noise: law of :math:`\epsilon`, and the first scale. Default: the network's, or normal with scale 1.
         num_data: size N of the training set. Default: the batch is the data.
         label_name: key of the labels in a batch.
 
@@ -253,8 +240,8 @@ class Regressor(HeadProgram):
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Predictions ``[B, D]``."""
-        rows, size = len(next(iter(inputs.values()))), len(self.scale.log_scale)
-        return read_logits(self, output, (rows, size), f"load it with num_labels={size}")
+        size = len(self.scale.log_scale)
+        return read_logits(self, output, (rows_of(inputs), size), f"load it with num_labels={size}")
 
     def observe(
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]

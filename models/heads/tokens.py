@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.checks import check_number
-from probattn.models.program import IGNORED, HeadProgram, check_classes, divided_by, read_logits
+from probattn.models.program import IGNORED, HeadProgram, check_classes, divided_by
 
 
 class TokenClassifier(HeadProgram):
@@ -43,7 +43,8 @@ class TokenClassifier(HeadProgram):
 
     shift: ClassVar[int] = 0
     """Number of positions by which a label stands after the logits that predict it."""
-    head: ClassVar[str] = "AutoModelForTokenClassification"
+    dimensions: ClassVar[int] = 2
+    advice: ClassVar[str] = "load it with AutoModelForTokenClassification"
 
     def __init__(
         self,
@@ -63,11 +64,6 @@ class TokenClassifier(HeadProgram):
         with divided_by(self.mean_length):
             prediction: Tensor = super().forward(batch)
         return prediction
-
-    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, T, C]``."""
-        rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None, None), f"load it with {self.head}")
 
     def observe(
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
@@ -106,7 +102,7 @@ class MaskedLanguageModel(TokenClassifier):
         ValueError: as :class:`TokenClassifier`.
     """
 
-    head: ClassVar[str] = "AutoModelForMaskedLM"
+    advice: ClassVar[str] = "load it with AutoModelForMaskedLM"
 
 
 class CausalLanguageModel(TokenClassifier):
@@ -126,7 +122,7 @@ class CausalLanguageModel(TokenClassifier):
     """
 
     shift: ClassVar[int] = 1
-    head: ClassVar[str] = "AutoModelForCausalLM"
+    advice: ClassVar[str] = "load it with AutoModelForCausalLM"
 
 
 class SpanExtractor(HeadProgram):

@@ -13,12 +13,10 @@ class AttentionCall:
     """One attention call of a forward pass.
 
     Attributes:
-        name: name of its Pyro site: the attention module's qualified name, with ``#i`` where a module is called
-            several times in a pass.
+        name: name of its Pyro site: the attention module's qualified name, with ``#i`` of repeated calls.
         module: qualified name of the attention module.
         index: which of the module's calls this is, from 0.
-        kind: "self" where the queries are those of the keys' own tokens, else "cross": they are another sequence's, or
-            parameters.
+        kind: "self" where the queries are those of the keys' own tokens, else "cross": another's, or parameters.
         causal: whether queries see no later keys.
         window: how far a query sees, in families that limit it in some layers.
         rows_alike: whether all queries of a datum see the same keys.

@@ -16,9 +16,16 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
-from probattn.models.hosts.eager import Attended, HostCall, UnreadableError, has_bridge
+from probattn.models.hosts.eager import (
+    Attended,
+    HostCall,
+    UnreadableError,
+    carries_bias,
+    has_bridge,
+    own_keys,
+    read_mask,
+)
 from probattn.models.hosts.interface import switch
-from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
 from probattn.models.hosts.undriven import IMPLEMENTATION
 from probattn.sites import AttentionMask, attention_scores
 from probattn.sites.layout import PAIRS
@@ -172,10 +179,8 @@ def refuse_unsupported(net: object) -> None:
 def _check_answers(net: nn.Module, eager: list[Tensor], recorded: list[Tensor]) -> None:
     """Refuses a network that looks at the name of its attention implementation when it prepares its attention."""
     for expected, answer in zip(eager, recorded, strict=True):
-        alike = expected.shape == answer.shape
-        if not alike or not torch.allclose(
-            answer, expected, rtol=0, atol=_tolerance(expected), equal_nan=True
-        ):
+        alike, limits = expected.shape == answer.shape, {"rtol": 0, "atol": _tolerance(expected)}
+        if not alike or not torch.allclose(answer, expected, **limits, equal_nan=True):
             difference = f"by {(answer - expected).abs().max().item():.1e}" if alike else "in shape"
             raise UnreadableError(
                 f"{type(net).__name__}: this family prepares its attention in another way under the name 'eager' than "
@@ -228,15 +233,16 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     names = {id(module): name for name, module in net.named_modules()}
     repeated = Counter(id(record.module) for record in records)
     stacks = [_stack(names[id(record.module)]) for record in records]
-    kinds: list[Literal["self", "cross"]] = [
-        "self" if record.query[2] == record.key[2] else "cross" for record in records
-    ]
-    decoders = {stack for stack, record in zip(stacks, records, strict=True) if _decodes(record)}
+    pairs = list(zip(stacks, records, strict=True))
+    decoders = {stack for stack, record in pairs if _is_causal(record)}
+    # A stack without self attention is recognised by its ``is_decoder``.
+    decoders |= {stack for stack, record in pairs if getattr(record.module, "is_decoder", False)}
     counts: Counter[int] = Counter()
     layers: Counter[tuple[str, str]] = Counter()
     latest: dict[str, tuple[str, int]] = {}
     calls: list[AttentionCall] = []
-    for record, stack, kind in zip(records, stacks, kinds, strict=True):
+    for record, stack in zip(records, stacks, strict=True):
+        kind: Literal["self", "cross"] = "self" if record.query[2] == record.key[2] else "cross"
         index, name = counts[id(record.module)], names[id(record.module)]
         counts[id(record.module)] += 1
         call = AttentionCall(
@@ -275,11 +281,6 @@ def _is_causal(record: _Recorded) -> bool:
     return not bool((record.valid & above).any())
 
 
-def _decodes(record: _Recorded) -> bool:
-    """True if a call's stack is causal; one without self attention is recognised by its ``is_decoder``."""
-    return _is_causal(record) or bool(getattr(record.module, "is_decoder", False))
-
-
 def _is_windowed(record: _Recorded) -> bool:
     if carries_bias(record.module):
         return True
@@ -311,7 +312,7 @@ def _max_positions(net: PreTrainedModel, record: _Recorded) -> int | None:
     pictures = getattr(config, "image_size", None) is not None and not hasattr(net, "dry_inputs")
     if (
         record.query[2] == 1 or pictures
-    ):  # a single query, or patches of a picture alone: as many in every pass
+    ):  # a single query, or patches of a picture alone, as many in every pass
         return int(record.query[2])
     for name in ("max_position_embeddings", "n_positions"):
         longest = getattr(config, name, None)

@@ -87,11 +87,8 @@ def _tokens(net: PreTrainedModel, length: int, prefix: str) -> dict[str, Tensor]
         if name.endswith(("_token_id", "_token_index")):
             number = getattr(config, name)
             special |= {*number} if isinstance(number, (list, tuple)) else {number}
-    plain = [
-        token
-        for token in range(min(config.vocab_size, 2 * length + 3 + len(special)))
-        if token not in special
-    ] or [0]
+    candidates = range(min(config.vocab_size, 2 * length + 3 + len(special)))
+    plain = [token for token in candidates if token not in special] or [0]
     ids = torch.tensor([plain[index % len(plain)] for index in range(length)], device=net.device).repeat(2, 1)
     return {f"{prefix}input_ids": ids, f"{prefix}attention_mask": _mask(net, length)}
 
@@ -189,14 +186,10 @@ def kept_generators(net: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def untouched(net: PreTrainedModel) -> Iterator[None]:
     """Evaluation without gradients, products exact; attributes, buffers and generators are put back, always."""
-    attributes = [
-        (
-            module,
-            dict(vars(module)),
-            {name: dict(it) for name, it in vars(module).items() if isinstance(it, dict)},
-        )
-        for module in net.modules()
-    ]
+    attributes = []
+    for module in net.modules():
+        dicts = {name: dict(value) for name, value in vars(module).items() if isinstance(value, dict)}
+        attributes.append((module, dict(vars(module)), dicts))
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     before = implementations(net)
     try:

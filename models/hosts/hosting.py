@@ -13,8 +13,7 @@ from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
 from probattn.models.hosts.calls import AttentionCalls, Kind, Layers, Part, select
-from probattn.models.hosts.methods import Host, Placement, by_module
-from probattn.models.hosts.penalty import CallFactor, CallFactors
+from probattn.models.hosts.methods import CallFactor, CallFactors, Host, Placement, by_module
 from probattn.models.hosts.undriven import Implementations
 from probattn.sites import METHODS, BayesianAttention, Method
 from probattn.sites.observation import ObservationNoise, ObservationScale
@@ -152,11 +151,8 @@ def _penalties(placements: Mapping[type[Method], Placement]) -> dict[str, CallFa
 
 
 def _indices(plan: Plan, kind: type[Method] | None) -> dict[str, tuple[int, ...]]:
-    calls = AttentionCalls() if kind is None else plan.calls_of(kind)
-    return {
-        module: tuple(call.index for call in module_calls)
-        for module, module_calls in by_module(calls).items()
-    }
+    modules = by_module(AttentionCalls() if kind is None else plan.calls_of(kind))
+    return {module: tuple(call.index for call in calls) for module, calls in modules.items()}
 
 
 RECORD = "_probattn_conversion"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from probattn.models.hosts.cache import cache_in
-from probattn.models.hosts.masks import HostMask, own_keys, read_mask
+from probattn.models.hosts.eager import HostMask, own_keys, read_mask
 from probattn.sites import AttentionMask, UpwardChain
 from probattn.sites.handlers import Contexts, checkpoint_contexts, is_handled
 from probattn.sites.hooks import hooked_call, is_running
@@ -145,7 +145,8 @@ class StackPass:
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass, in a graph that is being compiled one that the guide keeps."""
         within = compiled_pass() if self.traceable else None
-        if within is None or _recomputes(owner):
+        recomputes = (getattr(module, "gradient_checkpointing", False) is True for module in owner.modules())
+        if within is None or any(recomputes):
             self._begin(owner, args, kwargs)
         else:
             within.stacks.append(self)
@@ -153,7 +154,11 @@ class StackPass:
     @torch.compiler.disable(reason="passes are kept by thread")
     def _begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass; refuses ``torch.nn.DataParallel``, and prepares layers that are checkpointed."""
-        _refuse_replica(owner)
+        if getattr(owner, "_is_replica", False):
+            raise RuntimeError(
+                f"{type(owner).__name__}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is "
+                "not supported; launch one process per device (accelerate launch, torchrun)"
+            )
         if owner.training and torch.is_grad_enabled():
             prepare_recomputing(owner)
         self.clear()
@@ -219,10 +224,7 @@ class StackPass:
             return read_mask(module, mask)
         cached = current.read.get(id(mask))
         if cached is None:
-            cached = current.read[id(mask)] = (
-                mask,
-                read_mask(module, mask),
-            )  # holding it keeps its id its own
+            cached = current.read[id(mask)] = mask, read_mask(module, mask)  # holding it keeps its id its own
         return cached[1]
 
     def mask(
@@ -263,15 +265,3 @@ def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
     cache = cache_in(kwargs)
     past: Tensor | int = cache.get_seq_length() if isinstance(cache, Cache) else 0
     return past.clone() if isinstance(past, Tensor) else past
-
-
-def _recomputes(owner: nn.Module) -> bool:
-    return any(getattr(module, "gradient_checkpointing", False) is True for module in owner.modules())
-
-
-def _refuse_replica(owner: nn.Module) -> None:
-    if getattr(owner, "_is_replica", False):
-        raise RuntimeError(
-            f"{type(owner).__name__}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is not "
-            "supported; launch one process per device (accelerate launch, torchrun)"
-        )

@@ -28,8 +28,19 @@ from transformers.utils import CONFIG_NAME
 from probattn.checks import shown
 from probattn.files.durable import full_disk_explained, sync_folder, tensor_bytes
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
-from probattn.models.hosts.card import CARD, card_sections, leave_out_folders, notes, write_card
-from probattn.models.hosts.description import FILE, WEIGHTS, Description, described_noise, is_site, plain
+from probattn.models.hosts.description import (
+    CARD,
+    FILE,
+    WEIGHTS,
+    Description,
+    card_sections,
+    described_noise,
+    is_site,
+    leave_out_folders,
+    notes,
+    plain,
+    write_card,
+)
 from probattn.models.hosts.hosting import Conversion, conversion, host_of
 
 DRAFT = ".probattn-draft"
@@ -135,14 +146,9 @@ def save_pretrained(
     hub = {key: options.pop(key) for key in HUB_OPTIONS & options.keys()}
     if not is_main_process:
         # Every process takes part where weights are gathered; releases before 5.9 write them in every one.
+        weights = plain(net.state_dict() if state_dict is None else state_dict)
         with tempfile.TemporaryDirectory() as nowhere:
-            type(net).save_pretrained(
-                _for_transformers(net),
-                nowhere,
-                False,
-                plain(net.state_dict() if state_dict is None else state_dict),
-                **options,
-            )
+            type(net).save_pretrained(_for_transformers(net), nowhere, False, weights, **options)
         return
     save_over(net, description, save_directory, writer(net, **options), state_dict)
     if push_to_hub:
@@ -188,7 +194,7 @@ def upload(
     from huggingface_hub import HfApi, ModelCard
     from huggingface_hub.errors import EntryNotFoundError
 
-    from probattn.models.hosts.card import MARK
+    from probattn.models.hosts.description import MARK
 
     hub = HfApi(token=token)
     repo = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
@@ -203,10 +209,7 @@ def upload(
         names.append(CARD)
         if tags:
             card = ModelCard.load(folder / CARD)
-            card.data.tags = [
-                *(card.data.tags or []),
-                *(tag for tag in tags if tag not in (card.data.tags or [])),
-            ]
+            card.data.tags = [*dict.fromkeys([*(card.data.tags or []), *tags])]
             card.save(folder / CARD)
     return hub.upload_folder(
         repo_id=repo,
@@ -221,9 +224,9 @@ def upload(
 def card_of(net: Any) -> str:
     """What the card of a network says of its attention; empty for one that is not converted."""
     host, record = host_of(net), conversion(net)
-    return (
-        "" if record is None else card_sections(Description.of(host, record, notes(host)), _auto_class(host))
-    )
+    if record is None:
+        return ""
+    return card_sections(Description.of(host, record, notes(host)), _auto_class(host))
 
 
 def writer(net: Any, *args: Any, **options: Any) -> Writer:
@@ -267,9 +270,7 @@ def _write(
             "give the state dict of the converted network, or none"
         )
     if description.methods:
-        write_card(
-            draft, description, _auto_class(net)
-        )  # before the host's, to which PEFT adds a card of its own
+        write_card(draft, description, _auto_class(net))  # before the host's, to which PEFT adds its own card
     write(draft, plain(state_dict))
     if not (
         draft / CONFIG_NAME

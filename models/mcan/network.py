@@ -11,11 +11,16 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForVisualQuestionAnswering
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.dot_product import all_maps, valid_positions
 from probattn.models.heads.classification import MultiLabelClassifier
-from probattn.models.lstm import OwnPreTrainedModel, check_mask, read_padded
-from probattn.models.mcan.configuration import McanConfig
-from probattn.models.mcan.layers import AttentionalReduction, CoAttended, CoAttention, ImageGrid, PaddingMask
+from probattn.models.layers import OwnPreTrainedModel, all_maps, check_mask, read_padded, valid_positions
+from probattn.models.mcan.layers import (
+    AttentionalReduction,
+    CoAttended,
+    CoAttention,
+    ImageGrid,
+    McanConfig,
+    PaddingMask,
+)
 from probattn.models.program import Program
 
 
@@ -189,13 +194,9 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
             loss = summed / len(logits)
         if not maps:
             return McanOutput(loss, logits)
-        word_maps, image_maps = (
-            None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
-        )
-        in_words, in_regions, guided = map(
-            all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps)
-        )
-        return McanOutput(loss, logits, in_words, in_regions, guided, word_maps, image_maps)
+        reductions = (None if one is None else one[:, :, 0] for one in (word_weights, region_weights))
+        layers = map(all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps))
+        return McanOutput(loss, logits, *layers, *reductions)
 
     def _regions(self, features: Tensor | None, pixels: Tensor | None, noise: Tensor | None) -> Tensor:
         """Features ``[B, R, F]``."""
@@ -205,12 +206,8 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
             raise ValueError(
                 f"{type(self).__name__}: expected {name}, got none; give an image to each question"
             )
-        size = self.config.image_size
-        shape = (
-            [*inputs.shape[:2], self.config.region_size]
-            if self.grid is None
-            else [len(inputs), 3, size, size]
-        )
+        flat, size = self.grid is None, self.config.image_size
+        shape = [*inputs.shape[:2], self.config.region_size] if flat else [len(inputs), 3, size, size]
         if list(inputs.shape) != shape:
             raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(inputs.shape)}")
         regions: Tensor = inputs if self.grid is None else self.grid(inputs)

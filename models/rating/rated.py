@@ -61,15 +61,9 @@ class RatedWords:
         for batch in batches:
             pairs = batch.query_mask[..., None] & batch.mask[:, None]  # [B, T, S]
             rows, _ = batch.query_mask.nonzero(as_tuple=True)
-            columns.append(
-                (
-                    batch.attention[pairs].float(),
-                    batch.probe[pairs].float(),
-                    batch.mask.sum(dim=1)[rows],
-                    rows + before,
-                    batch.correct[batch.query_mask],
-                )
-            )
+            ratings = batch.attention[pairs].float(), batch.probe[pairs].float()
+            outputs = batch.mask.sum(dim=1)[rows], rows + before, batch.correct[batch.query_mask]
+            columns.append((*ratings, *outputs))
             before += len(batch.mask)
         if not columns:
             raise ValueError("RatedWords.gather: expected ratings of at least one batch, got none")

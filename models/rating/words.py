@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from probattn.models.dot_product import valid_positions
 from probattn.models.hosts.capture import capture
 from probattn.models.hosts.dry_run import untouched
+from probattn.models.layers import valid_positions
 from probattn.models.program import IGNORED
 from probattn.models.sentence import SelfAttentiveForSequenceClassification
 from probattn.models.translation import RecurrentForTranslation
@@ -41,8 +41,7 @@ def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
     r"""Answer of a classifier if one state were all that its head reads.
 
     The head is the network's own code: its base model is put aside for one call, and each state replaces a
-    text of one word. For the self-attentive classifier every head attends to that word, so that the state is repeated
-    r times.
+    text of one word. For the self-attentive classifier every head attends to that word: the state is repeated.
 
     Args:
         net: a Hugging Face classifier in evaluation mode, or
@@ -199,11 +198,8 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     weights = list(calls.values())[-1].weights  # [B, H, T, S]
     assert weights is not None
     rows = torch.arange(len(labels), device=labels.device)
-    position = (
-        0
-        if isinstance(net, SelfAttentiveForSequenceClassification)
-        else _read_place(net, states, logits, mask)
-    )
+    pooled = isinstance(net, SelfAttentiveForSequenceClassification)
+    position = 0 if pooled else _read_place(net, states, logits, mask)
     attention = weights[rows, :, position].mean(dim=1).masked_fill(~mask, 0)
     probe = classifier_probe(lambda hidden: own_head(net, hidden), states, labels, mask, log=True)
     correct = logits.argmax(dim=-1) == labels
@@ -240,8 +236,7 @@ def word_saliency(
         kind: which of the three.
 
     Returns:
-        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input. The network and its parts are in the
-        modes they were in.
+        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input; the network's modes stay.
 
     Raises:
         ValueError: no labels.
@@ -270,11 +265,6 @@ def word_saliency(
         return saliency
 
     with untouched(net), without_cudnn():
-        saliency = gradient_saliency(
-            score,
-            table(batch["input_ids"]),
-            None if mask is None else mask.bool(),
-            kind=kind,
-            table=table.weight if kind == "replace" else None,
-        )
+        weight, real = table.weight if kind == "replace" else None, None if mask is None else mask.bool()
+        saliency = gradient_saliency(score, table(batch["input_ids"]), real, kind=kind, table=weight)
     return saliency if saliency.ndim == 3 else saliency[:, None]

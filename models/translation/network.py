@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedModel
 
 from probattn.models.heads.sequences import Translator
-from probattn.models.lstm import BEGIN, END, PAD
+from probattn.models.layers import BEGIN, END, PAD
 from probattn.models.program import evaluating, seeded
 from probattn.options import Count, Dropout, Options
 
@@ -83,36 +83,25 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
         raise ValueError(
             f"build_transformer: expected a vocabulary of at least {END + 2} tokens, got {vocabulary}"
         )
-    config = MarianConfig(
-        vocab_size=vocabulary,
-        d_model=size.width,
-        encoder_layers=size.layers,
-        decoder_layers=size.layers,
-        encoder_attention_heads=size.heads,
-        decoder_attention_heads=size.heads,
-        encoder_ffn_dim=size.feed_forward,
-        decoder_ffn_dim=size.feed_forward,
-        dropout=size.dropout,
-        attention_dropout=size.attention_dropout,
-        activation_dropout=size.activation_dropout,
-        max_position_embeddings=size.max_positions,
-        activation_function="relu",
-        scale_embedding=True,
-        init_std=size.width**-0.5,
-        pad_token_id=PAD,
-        bos_token_id=BEGIN,
-        eos_token_id=END,
-        forced_eos_token_id=None,
-        decoder_start_token_id=BEGIN,
-    )
+    stack = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": size.feed_forward}
+    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in stack.items()}
+    sizes |= {"vocab_size": vocabulary, "d_model": size.width, "max_position_embeddings": size.max_positions}
+    dropouts = {
+        f"{what}dropout": getattr(size, f"{what}dropout") for what in ("", "attention_", "activation_")
+    }
+    form = {"activation_function": "relu", "scale_embedding": True, "init_std": size.width**-0.5}
+    special = {
+        "pad_token_id": PAD,
+        "bos_token_id": BEGIN,
+        "eos_token_id": END,
+        "decoder_start_token_id": BEGIN,
+    }
     with seeded(seed):
-        net = MarianMTModel(config)
-    net.generation_config = GenerationConfig(
-        pad_token_id=PAD, bos_token_id=BEGIN, eos_token_id=END, decoder_start_token_id=BEGIN
-    )
-    for stack in (net.model.encoder, net.model.decoder):
+        net = MarianMTModel(MarianConfig(**sizes, **dropouts, **form, **special, forced_eos_token_id=None))
+    net.generation_config = GenerationConfig(**special)
+    for side in (net.model.encoder, net.model.decoder):
         # Positions are computed and get no gradient, which several processes would wait for.
-        positions = stack.embed_positions
+        positions = side.embed_positions
         weight = positions.weight.detach()
         del positions.weight
         positions.register_buffer("weight", weight)

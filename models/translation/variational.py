@@ -13,13 +13,15 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from probattn.models.dot_product import valid_positions
 from probattn.models.heads.sequences import Translator, check_labels
 from probattn.models.hosts.convert import conversion
-from probattn.models.lstm import check_mask
+from probattn.models.layers import check_mask, valid_positions
 from probattn.models.program import IGNORED
-from probattn.models.translation.recurrent.attention import AlignmentInference, RecurrentTranslationConfig
-from probattn.models.translation.recurrent.lstms import AlignedTokens
+from probattn.models.translation.recurrent.lstms import (
+    AlignedTokens,
+    AlignmentInference,
+    RecurrentTranslationConfig,
+)
 from probattn.models.translation.recurrent.network import RecurrentForTranslation
 from probattn.sites.handlers import is_handled
 
@@ -46,8 +48,7 @@ class VariationalTranslator(Translator):
 
     (Deng et al. 2018): the attention weights are the prior of an alignment, and a token sees the state of its own
     source token, not a mean of states. One call announces the plates ``"data"`` over sentence pairs and ``"tokens"``
-    over target tokens and in them the sites ``"alignment"`` and ``"target"``, padding masked. Its guide is
-    :class:`AlignmentGuide`.
+    over target tokens and in them the sites ``"alignment"`` and ``"target"``, for :class:`AlignmentGuide`.
 
     Outside Pyro's handlers it answers as its network does, and :func:`probattn.models.translate` translates with that:
     by ``net.config.latent_alignment`` with the probability of a token over all alignments, which is exact, or from the
@@ -170,10 +171,8 @@ class VariationalTranslator(Translator):
         net = self._network
         hidden, states, _ = net.model.read(**inputs)
         weights = net.model.attention.log_weights(states, hidden, inputs.get("attention_mask"))[:, 0].exp()
-        tokens = AlignedTokens(
-            net.output.units(weights @ hidden, states), net.output.logits, valid, self.label_smoothing
-        )
-        return tokens.log_prob(labels)
+        units = net.output.units(weights @ hidden, states)
+        return AlignedTokens(units, net.output.logits, valid, self.label_smoothing).log_prob(labels)
 
     @property
     def _network(self) -> RecurrentForTranslation:
@@ -200,8 +199,7 @@ class AlignmentGuide(PyroModule):
     there is no noise in the objective; the output network runs for every pair of positions. With ``"sample"`` each
     token has one alignment drawn, for :class:`probattn.inference.TraceGraphMeanFieldELBO`, which has the divergence in
     closed form as Deng et al. do, or ``pyro.infer.TraceGraph_ELBO``, which draws it too. The score-function gradient
-    has as its baseline the log-likelihood from the mean context (section 4 there). That takes a pass of the network
-    more, without gradients.
+    has as its baseline the log-likelihood from the mean context (section 4 there). It takes one pass more.
 
     Args:
         model: the program; the guide keeps it, but none of its parameters.

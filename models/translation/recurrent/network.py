@@ -12,15 +12,16 @@ from transformers.utils.generic import ModelOutput
 
 from probattn.models.heads.sequences import Translator
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnEncoderDecoder, check_mask
+from probattn.models.layers import OwnEncoderDecoder, check_mask
 from probattn.models.program import Program
-from probattn.models.translation.recurrent.attention import DotAttention, RecurrentTranslationConfig
 from probattn.models.translation.recurrent.lstms import (
     DecoderState,
+    DotAttention,
     OutputNetwork,
     RecurrentDecoder,
     RecurrentEncoder,
     RecurrentEncoderOutput,
+    RecurrentTranslationConfig,
     mixture_log_probabilities,
 )
 
@@ -148,10 +149,9 @@ class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
         hidden = encoder_outputs.last_hidden_state
         assert hidden is not None
-        check_mask(type(self).__name__, "attention_mask", attention_mask, hidden.shape[:2])
-        check_mask(
-            type(self).__name__, "decoder_attention_mask", decoder_attention_mask, decoder_input_ids.shape
-        )
+        owner, shape = type(self).__name__, decoder_input_ids.shape
+        check_mask(owner, "attention_mask", attention_mask, hidden.shape[:2])
+        check_mask(owner, "decoder_attention_mask", decoder_attention_mask, shape)
         embedded = self.encoder.embed_tokens(decoder_input_ids)
         states, past = self.decoder(embedded, decoder_attention_mask, encoder_outputs, cache)
         return hidden, states, past

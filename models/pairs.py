@@ -1,4 +1,4 @@
-"""Networks of two texts: attention from each to the other, decomposable attention, and ESIM."""
+"""Networks of two texts: decomposable attention (Parikh et al. 2016) and ESIM (Chen et al. 2017), for Auto classes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from probattn.models.dot_product import OwnAttention, additive_mask, valid_positions
-from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, check_mask, embed, read_padded
+from probattn.models.layers import (
+    OwnAttention,
+    OwnConfig,
+    OwnPreTrainedModel,
+    additive_mask,
+    check_mask,
+    embed,
+    read_padded,
+    valid_positions,
+)
+from probattn.options import Count, Dropout
+
+__all__ = ["DecomposableConfig", "DecomposableForSequenceClassification", "EsimConfig"]
+__all__ += ["EsimForSequenceClassification"]
 
 
 class PairConfig(OwnConfig):
@@ -21,19 +33,14 @@ class PairConfig(OwnConfig):
     def __init__(
         self,
         *,
-        vocab_size: int = 20_000,
-        embedding_size: int = 300,
-        hidden_size: int = 200,
-        dropout: float = 0.2,
+        vocab_size: Count = 20_000,
+        embedding_size: Count = 300,
+        hidden_size: Count = 200,
+        dropout: Dropout = 0.2,
         freeze_embeddings: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.hidden_size = hidden_size
-        self.dropout = dropout
-        self.freeze_embeddings = freeze_embeddings
-        self._check(("vocab_size", "embedding_size", "hidden_size"), shares=("dropout",))
+        self._take(PairConfig.__init__, locals())
         super().__init__(**kwargs)
 
 

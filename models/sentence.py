@@ -1,4 +1,4 @@
-"""The self-attentive sentence classifier in the shape of transformers' networks."""
+"""The self-attentive sentence classifier (Lin et al. 2017) in the shape of transformers' networks, for Auto classes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
-from probattn.models.dot_product import OwnAttention
-from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, embed, layered_lstm, read_padded
-from probattn.models.pairs.networks import Sides
+from probattn.models.layers import (
+    CHECKS,
+    OwnAttention,
+    OwnConfig,
+    OwnPreTrainedModel,
+    check_mask,
+    embed,
+    layered_lstm,
+    read_padded,
+)
+from probattn.models.pairs import Sides
+from probattn.options import Count, Dropout, Natural
+
+__all__ = ["SelfAttentiveConfig", "SelfAttentiveForSequenceClassification", "SelfAttentiveModel"]
 
 AttentionActivation = Literal["tanh", "relu"]
 """Function between the two maps of the scores: that of Lin et al. 2017, or that of Snell et al. 2021."""
@@ -59,38 +70,24 @@ class SelfAttentiveConfig(OwnConfig):
     def __init__(
         self,
         *,
-        vocab_size: int = 20_000,
-        embedding_size: int = 300,
-        hidden_size: int = 300,
-        num_hidden_layers: int = 1,
-        attention_size: int = 350,
-        num_attention_heads: int = 30,
-        classifier_size: int = 2000,
-        embedding_dropout: float = 0.0,
-        hidden_dropout: float = 0.0,
-        classifier_dropout: float = 0.5,
+        vocab_size: Count = 20_000,
+        embedding_size: Count = 300,
+        hidden_size: Count = 300,
+        num_hidden_layers: Count = 1,
+        attention_size: Count = 350,
+        num_attention_heads: Count = 30,
+        classifier_size: Natural = 2000,
+        embedding_dropout: Dropout = 0.0,
+        hidden_dropout: Dropout = 0.0,
+        classifier_dropout: Dropout = 0.5,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.attention_size = attention_size
-        self.num_attention_heads = num_attention_heads
-        self.classifier_size = classifier_size
-        self.embedding_dropout = embedding_dropout
-        self.hidden_dropout = hidden_dropout
-        self.classifier_dropout = classifier_dropout
+        self._take(SelfAttentiveConfig.__init__, locals())
         self.attention_activation = kwargs.pop("attention_activation", "tanh")
         self.uniform_attention = kwargs.pop("uniform_attention", False)
         self.gate_size = kwargs.pop("gate_size", 0)
-        sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "attention_size")
-        self._check(
-            counts=(*sizes, "num_attention_heads"),
-            shares=("embedding_dropout", "hidden_dropout", "classifier_dropout"),
-            naturals=("classifier_size", "gate_size"),
-            flags=("uniform_attention",),
-        )
+        CHECKS[bool](type(self).__name__, "uniform_attention", self.uniform_attention)
+        CHECKS[Natural](type(self).__name__, "gate_size", self.gate_size)
         choices = get_args(AttentionActivation)
         if self.attention_activation not in choices:
             raise ValueError(
@@ -148,13 +145,8 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
         layers, dropout = config.num_hidden_layers, config.hidden_dropout
         self.lstm = layered_lstm(config.embedding_size, config.hidden_size, layers, dropout)
         self.attention = SelfAttentiveAttention(config)
-        self.gates = (
-            nn.ModuleList(
-                Gate(config.num_attention_heads, 2 * config.hidden_size, config.gate_size) for _ in range(2)
-            )
-            if config.gate_size
-            else None
-        )
+        sizes = config.num_attention_heads, 2 * config.hidden_size, config.gate_size
+        self.gates = nn.ModuleList(Gate(*sizes) for _ in range(2)) if config.gate_size else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -189,11 +181,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
             ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
         """
         embedded = embed(self, input_ids, inputs_embeds)
-        if attention_mask is not None and attention_mask.shape != embedded.shape[:2]:
-            raise ValueError(
-                f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "
-                f"{list(attention_mask.shape)}"
-            )
+        check_mask(type(self).__name__, "an attention_mask", attention_mask, embedded.shape[:2])
         words = self.dropout(embedded)
         if self.gates is None:
             hidden, matrix, weights = self._read(words, attention_mask)

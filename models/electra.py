@@ -1,10 +1,10 @@
-"""ELECTRA's generator and discriminator as one Pyro program, and texts whose masked tokens are replaced."""
+"""ELECTRA: replaced token detection, its two networks as one program (Clark et al., ICLR 2020)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyro
 import pyro.distributions as dist
@@ -14,9 +14,11 @@ from torch import Tensor
 from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.checks import check_batch, check_number, check_share
-from probattn.models.dot_product import valid_positions
-from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by, read_logits
+from probattn.models.layers import valid_positions
+from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by
 from probattn.sites.handlers import is_handled
+
+__all__ = ["Corrupted", "ElectraProgram", "corrupt", "draw_masked", "masked_number", "tie_embeddings"]
 
 
 @dataclass(frozen=True)
@@ -140,24 +142,18 @@ class ElectraProgram(HeadProgram):
         \hat x_t \sim p_G(\cdot \mid x^{\text{masked}}), \; t \in m, \qquad
         [\hat x_t \neq x_t] \sim \mathrm{Bernoulli}\bigl(\sigma(D(\hat x, S)_t)\bigr)
 
-    A batch of ``original_ids`` and ``attention_mask`` (and ``masked``, where the masks are given) announces the plate
-    ``"data"``, the attention sites of the discriminator if it was converted, and the observed sites ``"masked"`` and
-    ``"replaced"``, each one event a text. Masks and :math:`\hat x` are draws from torch's generator without a gradient,
-    no latent variables: as in the paper, the objective is not an ELBO of one joint density.
-
-    The objective of a driver is the paper's loss, with means over the texts of the sums over tokens, each divided by
-    its mean number in a text:
+    A batch of ``original_ids`` and ``attention_mask``, and ``masked`` where the masks are given, announces the plate
+    ``"data"``, the attention sites of the discriminator and the observed sites ``"masked"`` and ``"replaced"``, each
+    one event a text. Masks and :math:`\hat x` are draws without a gradient, no latent variables: as in the paper, the
+    objective is not an ELBO of one joint density. It is the mean over texts of
 
     .. math::
         \frac{1}{\bar m} \sum_{t \in m} -\log p_G(x_t \mid x^{\text{masked}}) +
         \frac{\text{weight}}{\bar n} \sum_{t \le n} -\log p_D([\hat x_t \neq x_t] \mid \hat x)
 
-    so that it is in nats per token. ``mean_masked`` and ``mean_length`` are these numbers; without them they are those
-    of the batch, and the loss is the sum of the losses of transformers' two classes, the discriminator's times
-    ``weight``. KL and factors of attention methods are divided by :math:`\bar n` too.
-
-    A batch of ``input_ids`` and ``attention_mask`` goes through the discriminator alone, which observes ``replaced``
-    where the batch has it.
+    in nats per token, by the mean numbers ``mean_masked`` and ``mean_length`` of a text's tokens, without them those of
+    the batch; KL and factors of attention methods are divided by :math:`\bar n` too. A batch of ``input_ids`` and
+    ``attention_mask`` goes through the discriminator alone, which observes ``replaced`` where the batch has it.
 
     Args:
         net: the discriminator, converted or not.
@@ -187,6 +183,7 @@ class ElectraProgram(HeadProgram):
     """
 
     link: ClassVar[Link] = "sigmoid"
+    advice: ClassVar[str] = "use transformers' ElectraForPreTraining"
     generator: ElectraForMaskedLM
     special: Tensor
 
@@ -276,11 +273,6 @@ class ElectraProgram(HeadProgram):
     def candidates(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Tokens of ``original_ids`` that may be masked, bool ``[B, T]``."""
         return attention_mask_of(batch).bool() & ~torch.isin(batch["original_ids"], self.special)
-
-    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, T]``."""
-        rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None), "use transformers' ElectraForPreTraining")
 
     def observe(
         self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
