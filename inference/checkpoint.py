@@ -42,6 +42,7 @@ CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 
 Resume = bool | Literal["auto"]
+Values = Mapping[str, Any]
 _NAME = re.compile(r"step-(\d{6,})")
 _LIBRARY_CLASS = re.compile(r"probattn(\.\w+)+")
 
@@ -92,9 +93,7 @@ class CheckpointStore:
         names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir())
         return sorted(int(name[1]) for name in names if name)
 
-    def save(
-        self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any], protect: Collection[int] = ()
-    ) -> Path:
+    def save(self, step: int, state: Values, tensors: Values, protect: Collection[int] = ()) -> Path:
         """Writes plain JSON values and tensors, then drops steps beyond ``keep_last`` not in ``protect``."""
         plain = {name: plain_values(content, name) for name, content in tensors.items()}
         target = self.path(step)
@@ -161,11 +160,8 @@ def verify_checkpoint(path: Path) -> Manifest:
 def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
     """Refuses a checkpoint whose configuration ``stored`` differs from this run's, and names every difference."""
     current, previous = flatten(json.loads(json.dumps(expected))), flatten(stored)
-    moved = {
-        key
-        for key in current.keys() & previous.keys()
-        if _library_class(current[key]) == _library_class(previous[key]) != ""
-    }
+    both = current.keys() & previous.keys()
+    moved = {key for key in both if _library_class(current[key]) == _library_class(previous[key]) != ""}
     missing = "(absent)"
     differing = [
         f"{key}: checkpoint {previous.get(key, missing)!r}, this run {current.get(key, missing)!r}"
@@ -266,9 +262,7 @@ class RunStorage:
         if self._writer is not None:
             self._writer.append(record)
 
-    def save(
-        self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any], protect: Collection[int]
-    ) -> None:
+    def save(self, step: int, state: Values, tensors: Values, protect: Collection[int]) -> None:
         """Writes a checkpoint, in the first process, once the records are on the disk; if it cannot, all raise."""
         failure: CheckpointError | OSError | None = None
         if self._writer is not None:

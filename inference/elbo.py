@@ -123,8 +123,7 @@ class AttentionELBOModule(ELBOModule):
         """Runs the model once per particle; returns the terms per datum, of which ``terms.loss.backward()`` trains.
 
         Raises:
-            ValueError: no observed site and no factor; a latent site that the guide does not know; or parameters that
-                FSDP or DeepSpeed have sharded.
+            ValueError: no observed site and no factor; a latent site that the guide lacks; or sharded parameters.
         """
         refuse_sharded(self)
         with SHARED_STATE.changed() as changes:
@@ -222,8 +221,7 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor 
     else:
         try:
             divergence = kl_divergence(q, p)
-        # Nothing is missing here: torch raises it for a pair without a closed form, which only the call tells; callers
-        # then draw the divergence, or name the site.
+        # Nothing is missing here: torch raises it for a pair without a closed form, and callers draw the divergence.
         except NotImplementedError:
             return None
     # A number, 0, where a law is masked out by mask(False).

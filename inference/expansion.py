@@ -286,16 +286,9 @@ def _expanded(
     """The expansion of rows, which may depend on one another, and slopes by site; None where draws are to be taken."""
     attribute = request.attribution is not False
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    recurrent = (
-        without_cudnn() if any(isinstance(module, nn.RNNBase) for module in modules) else nullcontext()
-    )
-    with (
-        evaluating(model),
-        recurrent,
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        Expansion() as expansion,
-    ):
+    recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
+    cudnn, training = without_cudnn() if recurrent else nullcontext(), torch.inference_mode(False)
+    with evaluating(model), cudnn, training, torch.enable_grad(), Expansion() as expansion:
         # Tensors made in inference mode cannot be saved for a backward pass.
         inputs = {name: value.clone() if value.is_inference() else value for name, value in inputs.items()}
         with naming_contract(OWNER, model, inputs):
@@ -322,17 +315,11 @@ def _expanded(
         derivatives = differentiate(numbers, points, slopes=attribute or request.method == "auto")
     covariance = derivatives.covariance.reshape(*shape, *derivatives.covariance.shape[2:])
     share, slope = derivatives.maps(shape) if attribute else (None, None)
-    moments = Moments(
-        logits.detach(),
-        classes,
-        centred(covariance) if link == "softmax" else covariance,
-        link,
-        getattr(model, "noise", None) if link == "identity" else None,
-        share=share,
-        slope=slope,
-        relative_variance=derivatives.relative_variance.reshape(shape),
-    )
-    return moments, derivatives.sites
+    covariance = centred(covariance) if link == "softmax" else covariance
+    noise = getattr(model, "noise", None) if link == "identity" else None
+    moments = Moments(logits.detach(), classes, covariance, link, noise, share=share, slope=slope)
+    relative = derivatives.relative_variance.reshape(shape)
+    return replace(moments, relative_variance=relative), derivatives.sites
 
 
 def expansion_pays(logits: Tensor, num_samples: int, link: Link) -> bool:

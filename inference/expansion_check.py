@@ -245,13 +245,11 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
     relative = numbers.new_zeros(rows, positions)
     by_site: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in points}
     for position in range(positions):
-        gradients = []
+        grads = []
         for item in range(size):
             total, again = numbers[:, position, item].sum(), (position, item) != (positions - 1, size - 1)
-            gradients.append(
-                torch.autograd.grad(total, log_means, retain_graph=again, materialize_grads=True)
-            )
-        for (name, point), *of_site in zip(points.items(), *gradients, strict=True):
+            grads.append(torch.autograd.grad(total, log_means, retain_graph=again, materialize_grads=True))
+        for (name, point), *of_site in zip(points.items(), *grads, strict=True):
             flat = [one.reshape(rows, -1) for one in of_site]
             squares = sum((one.square() for one in flat[1:]), start=flat[0].square())
             matter = squares > NEGLIGIBLE * squares.mean(dim=1, keepdim=True)

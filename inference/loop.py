@@ -157,11 +157,8 @@ def unhealthy_sites(diagnostics: Mapping[str, Mapping[str, float]]) -> list[str]
 
 def unhealthy_gradients(module: nn.Module) -> list[str]:
     """Names of the parameters whose gradient is not finite."""
-    return [
-        name
-        for name, parameter in module.named_parameters()
-        if parameter.grad is not None and not bool(parameter.grad.isfinite().all())
-    ]
+    grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return [name for name, grad in grads.items() if not bool(grad.isfinite().all())]
 
 
 LOST = 2.0**24
@@ -223,9 +220,8 @@ class StepCheck:
         """Raises :class:`NonFiniteError`, with the checkpoint that is made for it, or warns."""
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         finite = math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))
-        explosion = (
-            None if finite and self._exploded else kl_explosion(terms, self._diagnostics, self._module)
-        )
+        told = finite and self._exploded
+        explosion = None if told else kl_explosion(terms, self._diagnostics, self._module)
         if finite and explosion is not None:
             self._exploded = True
             lost = f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels"

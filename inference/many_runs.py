@@ -21,7 +21,6 @@ from probattn.options import Count, Options, Positive
 
 OWNER = "ManyRunsDriver"
 
-
 Evaluation = Callable[[int, torch.device], Mapping[str, Tensor]]
 """Called with the step and the device; gives each measure's values of all runs, ``[R]``."""
 
@@ -98,14 +97,8 @@ class ManyRunsDriver(Options):
         Raises:
             ValueError: started as one of several processes.
         """
-        options = RunOptions(
-            checkpoint_every=self.checkpoint_every,
-            keep_last=1,
-            folder=self.folder,
-            fingerprint=self.fingerprint,
-            progress=self.progress,
-            title=self.title,
-        )
+        names = ("checkpoint_every", "folder", "fingerprint", "progress", "title")
+        options = RunOptions(keep_last=1, **{name: getattr(self, name) for name in names})
         with accelerator_session(precision="no", cpu=self.cpu) as accelerator:
             if accelerator.num_processes > 1:
                 raise ValueError(f"{OWNER}: expected one process, got {accelerator.num_processes}")

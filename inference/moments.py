@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_integer
-from probattn.distributions.log_space import computing_dtype
 from probattn.inference.posterior import Link, Posterior, entropy_of
 from probattn.inference.predictive import joined, joined_maps
 from probattn.metrics.functional import welch_p_value
@@ -77,8 +76,7 @@ class Moments:
         relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` over pairs, by their shares, ``[B, ...]``;
             None of draws.
         check: what draws say of the closed form; None unless it was checked.
-        num_samples: number of draws of each row, int64 ``[B]``, 0 for those in closed form, or one number for all;
-            None where all are in closed form.
+        num_samples: draws of each row, int64 ``[B]``, 0 of the closed form, or one number; None: closed form alone.
 
     Example:
         >>> import torch
@@ -195,9 +193,8 @@ class Moments:
 
     def rows(self, places: Tensor) -> Moments:
         """Some rows, int64 ``[R]``."""
-        tensors = {
-            name: getattr(self, name) for name in ("logits", "classes", "covariance", "relative_variance")
-        }
+        names = ("logits", "classes", "covariance", "relative_variance")
+        tensors = {name: getattr(self, name) for name in names}
         some: dict[str, Any] = {name: None if one is None else one[places] for name, one in tensors.items()}
         for name, maps in (("share", self.share), ("slope", self.slope)):
             some[name] = None if maps is None else {site: value[places] for site, value in maps.items()}
@@ -205,11 +202,10 @@ class Moments:
 
     def replaced(self, places: Tensor, drawn: Moments) -> Moments:
         """With the mean and covariance of draws in some rows, int64 ``[R]``, for the same leading classes."""
-        return replace(
-            self,
-            logits=self.logits.index_copy(0, places, drawn.logits.to(self.logits)),
-            covariance=self.covariance.index_copy(0, places, drawn.covariance.to(self.covariance)),
-        )._counted(self._counts().index_copy(0, places, drawn._counts()))
+        logits = self.logits.index_copy(0, places, drawn.logits.to(self.logits))
+        covariance = self.covariance.index_copy(0, places, drawn.covariance.to(self.covariance))
+        counts = self._counts().index_copy(0, places, drawn._counts())
+        return replace(self, logits=logits, covariance=covariance)._counted(counts)
 
     def _counted(self, counts: Tensor) -> Moments:
         """With these numbers of draws by row."""
@@ -287,13 +283,13 @@ class Moments:
 def attributed(logits: Tensor, classes: Tensor, link: Link) -> Tensor:
     """The number that is attributed, of predictions ``[..., C]`` with these leading classes; at least float32."""
     first = logits.gather(-1, classes[..., :2].expand(*logits.shape[:-1], -1))
-    first = first.to(computing_dtype(first))
+    first = first if first.dtype == torch.float64 else first.float()
     return first[..., 0] - first[..., 1] if link == "softmax" else first[..., 0]
 
 
 def moments_of_draws(posterior: Posterior, classes: Tensor) -> Moments:
     """Sample moments of draws, for given leading classes ``[B, ..., K]``."""
-    logits = posterior.logits.to(computing_dtype(posterior.logits))
+    logits = posterior.logits.float() if posterior.logits.dtype != torch.float64 else posterior.logits
     leading = logits.gather(-1, classes.expand(len(logits), *classes.shape))
     if posterior.link == "softmax":
         leading = leading - leading.mean(dim=-1, keepdim=True)
@@ -313,7 +309,7 @@ def centred(differences: Tensor) -> Tensor:
 
 def _softmax_summary(moments: Moments) -> _Summary:
     """Averages over the leading classes and the rest of them as one."""
-    logits = moments.logits.to(computing_dtype(moments.logits))
+    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
     logits = logits.masked_fill(logits.isnan(), -torch.inf)  # positions that a shorter batch does not have
     leading = logits.gather(-1, moments.classes)
     centre = leading.mean(dim=-1, keepdim=True)
@@ -337,7 +333,7 @@ def _softmax_summary(moments: Moments) -> _Summary:
 
 def _sigmoid_summary(moments: Moments) -> _Summary:
     """Averages of each label by itself."""
-    logits = moments.logits.to(computing_dtype(moments.logits))
+    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
     points, weights = _nodes(1, logits)
     variances = moments.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).to(logits)
     deviations = torch.zeros_like(logits).scatter(-1, moments.classes, variances.sqrt())

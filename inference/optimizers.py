@@ -89,15 +89,12 @@ class OptimizerOptions(Options):
         Raises:
             ValueError: nothing to train.
         """
-        return [
-            {
-                "name": name,
-                "params": parameters,
-                "lr": self._learning_rate(name),
-                "weight_decay": 0.0 if name.endswith(".no_decay") else self.weight_decay,
-            }
-            for name, parameters in split_parameters(model, self.decay_biases_and_norms).items()
-        ]
+        groups = []
+        for name, parameters in split_parameters(model, self.decay_biases_and_norms).items():
+            decay = 0.0 if name.endswith(".no_decay") else self.weight_decay
+            rate = self._learning_rate(name)
+            groups.append({"name": name, "params": parameters, "lr": rate, "weight_decay": decay})
+        return groups
 
     def build(self, groups: list[ParameterGroup], *, scaled: bool = False) -> Optimizer:
         """The optimiser over ``groups``; an Adam takes torch's fused update, unless the arguments say otherwise.
@@ -162,14 +159,9 @@ class SchedulerOptions(Options):
         """
         from transformers import get_scheduler
 
-        scheduler: LRScheduler = get_scheduler(
-            self.name,
-            optimizer,
-            num_warmup_steps=self.warmup(total_steps),
-            num_training_steps=total_steps,
-            scheduler_specific_kwargs=dict(self.arguments),
-        )
-        return scheduler
+        steps = {"num_warmup_steps": self.warmup(total_steps), "num_training_steps": total_steps}
+        arguments = dict(self.arguments)
+        return get_scheduler(self.name, optimizer, **steps, scheduler_specific_kwargs=arguments)
 
 
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
@@ -242,9 +234,7 @@ class Clipped:
     """Parameters that are clipped by one joint norm, or, as stacks ``[P, ...]``, by one for each particle."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, stacked: bool) -> None:
-        self._parameters = parameters
-        self._stacked = stacked
-        self._norms = torch.zeros(())
+        self._parameters, self._stacked, self._norms = parameters, stacked, torch.zeros(())
 
     def measure(self) -> Tensor:
         """Measures the gradients; the norm, over particles the root of the mean of its square."""
@@ -252,9 +242,7 @@ class Clipped:
         if not self._stacked or not gradients:
             self._norms = get_total_norm(gradients)
             return self._norms
-        matrices = [
-            gradient.flatten(1) if gradient.dim() > 1 else gradient.unsqueeze(1) for gradient in gradients
-        ]
+        matrices = [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in gradients]
         norms = [torch.linalg.vector_norm(matrix, dim=1) for matrix in matrices]
         self._norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # [P]
         return self._norms.square().mean().sqrt()
@@ -276,14 +264,10 @@ class Clipping:
 
     def __init__(self, module: nn.Module) -> None:
         stacks = stacked_parameters(module)
-        self._groups = [
-            [
-                Clipped(subset, stacked=stacked)
-                for stacked in (False, True)
-                if (subset := [p for p in parameters if (id(p) in stacks) == stacked])
-            ]
-            for parameters in split_alignment(module)
-        ]
+        self._groups: list[list[Clipped]] = []
+        for parameters in split_alignment(module):
+            subsets = {s: [p for p in parameters if (id(p) in stacks) == s] for s in (False, True)}
+            self._groups.append([Clipped(subset, stacked=s) for s, subset in subsets.items() if subset])
 
     def measure(self) -> tuple[Tensor, Tensor]:
         """Norms of all gradients but alignment's networks', and of theirs."""

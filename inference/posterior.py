@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probattn.checks import check_choice, check_number, check_share, optional
@@ -278,19 +279,15 @@ class Posterior:
         head = "".join(f"<th>{name}</th>" for name in self._names(None))
         lines = []
         for number, (row, spread) in enumerate(zip(mean[:SHOWN_ROWS], std[:SHOWN_ROWS], strict=True)):
-            cells = "".join(
-                f"<td>{value:.3f} ± {width:.3f}</td>"
-                for value, width in zip(row.tolist(), spread.tolist(), strict=True)
-            )
+            pairs = zip(row.tolist(), spread.tolist(), strict=True)
+            cells = "".join(f"<td>{value:.3f} ± {width:.3f}</td>" for value, width in pairs)
             lines.append(f"<tr><th>{number}</th>{cells}</tr>")
         more = f"<p>and {len(mean) - SHOWN_ROWS} more</p>" if len(mean) > SHOWN_ROWS else ""
         title = html.escape(repr(self))
         return f"<p>{title}</p><table><tr><th></th>{head}</tr>{''.join(lines)}</table>{more}"
 
 
-def _mixture_quantile(
-    centres: np.ndarray[Any, Any], noise: ObservedNoise, probability: float
-) -> np.ndarray[Any, Any]:
+def _mixture_quantile(centres: NDArray[Any], noise: ObservedNoise, probability: float) -> NDArray[Any]:
     """Where the mean over draws of the distribution functions has a value, by bisection to rounding."""
     width = noise.scale.cpu().double().numpy()
     low, high = centres.min(axis=0) - width, centres.max(axis=0) + width

@@ -129,8 +129,7 @@ def posterior_predict(
     before its first latent variable once in all (modules that draw random numbers, or that a hook looks into, and
     models that are no ``nn.Module`` or are compiled, run whole). Draw p takes
     its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it, and
-    torch's own generators do not move. A label to predict has its most likely value; one whose distribution has no mode
-    is drawn from them.
+    torch's own generators do not move. A label to predict has its most likely value, or is drawn.
 
     A :class:`ParticleEnsemble` gives a draw for each of its particles, P = number of particles. Where attention is
     latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.
@@ -350,10 +349,8 @@ class _Folding:
         shares = len(seeds) > 1 and self.others is None
         trunk = Trunk(model if shares else None, self.inputs, self.keys, self.rows)
         outputs: list[Tensor] = []
-        with (
-            naming_contract("posterior_predict", model, self.inputs),
-            trunk.once(min(self.chunk, len(seeds))),
-        ):
+        once = trunk.once(min(self.chunk, len(seeds)))
+        with naming_contract("posterior_predict", model, self.inputs), once:
             for start in range(0, len(seeds), self.chunk):
                 chunk = seeds[start : start + self.chunk]
                 mirrored = [self.antithetic and bool(draw % 2) for draw in range(start, start + len(chunk))]

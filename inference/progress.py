@@ -100,9 +100,7 @@ class StepObserver:
     steps: Collection[int] = ()
 
     def __post_init__(self) -> None:
-        wrong = [
-            step for step in self.steps if isinstance(step, bool) or not isinstance(step, int) or step < 0
-        ]
+        wrong = [one for one in self.steps if isinstance(one, bool) or not isinstance(one, int) or one < 0]
         if wrong:
             raise ValueError(f"StepObserver.steps: expected integers >= 0, got {wrong[0]!r}")
 

@@ -120,10 +120,8 @@ class Run:
                 self._earlier_seconds = checkpoint.state["seconds"]
                 self._stopping = StoppingState(**checkpoint.state["early_stopping"])
             if self._options.trackers:
-                plain = {
-                    name: value if isinstance(value, (bool, int, float, str)) else str(value)
-                    for name, value in flatten(self._configuration).items()
-                }
+                flat = flatten(self._configuration)
+                plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in flat.items()}
                 self._accelerator.init_trackers("probattn", config=plain)
             self._training.begin(self._step)
             if checkpoint is None:
@@ -183,11 +181,8 @@ class Run:
         if self._storage is not None:
             self._storage.append(record)
         if self._accelerator.trackers:
-            numbers = {
-                f"{record['kind']}/{name}": value
-                for name, value in flatten(record).items()
-                if isinstance(value, (int, float)) and name != "step"
-            }
+            flat = {f"{record['kind']}/{k}": v for k, v in flatten(record).items() if k != "step"}
+            numbers = {name: value for name, value in flat.items() if isinstance(value, (int, float))}
             self._accelerator.log(numbers, step=record["step"])
         if self._accelerator.is_main_process:
             for callback in self._options.callbacks:
@@ -240,11 +235,8 @@ class Run:
     def _weights(self) -> dict[str, Any]:
         """A copy of the weights, on the CPU, that later updates leave alone."""
         _, tensors = self._training.state(self._step)
-        return {
-            name: {key: value.detach().to("cpu", copy=True) for key, value in state.items()}
-            for name, state in tensors.items()
-            if name in ("model", "guide")
-        }
+        states = {name: tensors[name].items() for name in ("model", "guide") if name in tensors}
+        return {n: {k: v.detach().to("cpu", copy=True) for k, v in state} for n, state in states.items()}
 
     def _seconds(self) -> float:
         return self._earlier_seconds + time.monotonic() - self._started

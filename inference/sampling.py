@@ -297,7 +297,7 @@ def generate_with_uncertainty(
     with evaluating(net):
         answer = net.generate(**inputs, **(options | {"return_dict_in_generate": True}))
         sequences: Tensor = answer.sequences
-        arguments, target = _teacher_forced(net, inputs, sequences)
+        arguments, target = _forced(net, inputs, sequences)
         mask = until_the_end(net, target, options)
         mean = expected_entropy = torch.zeros((), device=target.device)
         log_probabilities = []
@@ -316,18 +316,16 @@ def generate_with_uncertainty(
     information = (entropy - expected_entropy / draws).clamp_min(0)
     drawn = torch.stack(log_probabilities).where(mask, 0.0)  # [P, N, T]
     log_p = drawn.logsumexp(dim=0) - math.log(draws)
-    tokens = (values.where(mask, 0.0) for values in (log_p, entropy, information))
+    log_p, entropy, information = (one.where(mask, 0.0) for one in (log_p, entropy, information))
     scores = drawn.sum(dim=-1).logsumexp(dim=0) - math.log(draws)
-    return Generation(sequences, target, mask, *tokens, scores)
+    return Generation(sequences, target, mask, log_p, entropy, information, scores)
 
 
 def _continues(net: Any) -> bool:
     return not net.config.is_encoder_decoder
 
 
-def _teacher_forced(
-    net: Any, inputs: Mapping[str, Tensor], sequences: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
+def _forced(net: Any, inputs: Mapping[str, Tensor], sequences: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Inputs of a pass over whole sequences, and the generated tokens ``[N, T]`` that it is to predict."""
     prompts = next(iter(inputs.values()))
     repeats = len(sequences) // len(prompts)

@@ -114,17 +114,11 @@ def capture_random_state(device: torch.device) -> RandomState:
     captured = get_rng_state()
     version, words, gauss = captured["random"]
     name, key, position, has_gauss, cached = captured["numpy"]
-    state: RandomState = {
-        "python": {"version": version, "words": list(words), "gauss": gauss},
-        "numpy": {
-            "name": str(name),
-            "key": torch.from_numpy(np.asarray(key, dtype=np.int64)),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "gauss": float(cached),
-        },
-        "torch": captured["torch"],
-    }
+    state: RandomState = {"python": {"version": version, "words": list(words), "gauss": gauss}}
+    position, has_gauss, cached = int(position), int(has_gauss), float(cached)
+    state["numpy"] = {"name": str(name), "key": torch.from_numpy(np.asarray(key, dtype=np.int64))}
+    state["numpy"] |= {"position": position, "has_gauss": has_gauss, "gauss": cached}
+    state["torch"] = captured["torch"]
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state()
     return state
@@ -140,13 +134,9 @@ def restore_random_state(state: RandomState, device: torch.device) -> None:
     python, numpy = state["python"], state["numpy"]
     key: Tensor = numpy["key"]
     words = key.numpy().astype(np.uint32)
-    set_rng_state(
-        {
-            "random": (python["version"], tuple(python["words"]), python["gauss"]),
-            "numpy": (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"]),
-            "torch": state["torch"],
-        }
-    )
+    of_python = (python["version"], tuple(python["words"]), python["gauss"])
+    of_numpy = (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"])
+    set_rng_state({"random": of_python, "numpy": of_numpy, "torch": state["torch"]})
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(state["device"])
 

@@ -79,14 +79,9 @@ class _RowSource(Source):
     @cached_property
     def order(self) -> DataOrder:
         options = self.options
-        return self._order(
-            len(self.data),
-            seed=options.seed,
-            shuffle=options.shuffle,
-            drop_last=options.drop_last,
-            length_pool=options.length_pool,
-            lengths=None if options.length_pool is None else row_lengths(self.data),
-        )
+        order = {name: getattr(options, name) for name in ("seed", "shuffle", "drop_last", "length_pool")}
+        lengths = None if options.length_pool is None else row_lengths(self.data)
+        return self._order(len(self.data), lengths=lengths, **order)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -142,8 +142,7 @@ class SVIDriver(RunOptions):
             The result; the model holds the weights of the last step, or of the best one with early stopping.
 
         Raises:
-            CheckpointError: nothing to resume, or a checkpoint that is corrupt, of another configuration or cannot be
-                written.
+            CheckpointError: nothing to resume, or a checkpoint that is corrupt, of other options or not written.
             FileExistsError: the folder holds a run and ``resume`` is False.
             KeyboardInterrupt: SIGINT or SIGTERM came (in the main thread); the update under way is complete and, with a
                 folder, in a checkpoint. A second signal does not wait.
@@ -158,17 +157,10 @@ class SVIDriver(RunOptions):
         validation = None if validation_data is None else check_data(validation_data, "validation_data", self)
         refuse_unsupported(self.model)
         warn_of_frozen_sites(self.model)
-        with (
-            accelerator_session(
-                precision=self.precision,
-                cpu=self.cpu,
-                trackers=self.trackers,
-                folder=None if self.folder is None else Path(self.folder),
-                find_unused_parameters=self.find_unused_parameters,
-            ) as accelerator,
-            preserved_random_state(accelerator.device),
-            frozen_parameters(),
-        ):
+        folder = None if self.folder is None else Path(self.folder)
+        names = ("precision", "cpu", "trackers", "find_unused_parameters")
+        session = accelerator_session(folder=folder, **{name: getattr(self, name) for name in names})
+        with session as accelerator, preserved_random_state(accelerator.device), frozen_parameters():
             if accelerator.is_main_process:
                 guided = self.guide is not None and type(self.guide) is not AttentionGuide
                 log_latent(type(self).__name__, self.model, guided=guided)
@@ -223,16 +215,14 @@ class SVIDriver(RunOptions):
                 'throughout; set kl_schedule=KLSchedule("constant")'
             )
 
-    def _check_call(
-        self, validation_data: Any, steps: int | None, epochs: int | None, resume: Resume
-    ) -> None:
+    def _check_call(self, validation: Any, steps: int | None, epochs: int | None, resume: Resume) -> None:
         if (steps is None) == (epochs is None):
             raise ValueError(
                 f"SVIDriver.fit: expected one of steps and epochs, got steps={steps}, epochs={epochs}"
             )
         name, length = ("steps", steps) if epochs is None else ("epochs", epochs)
         check_integer("SVIDriver", f"fit({name})", length, minimum=1)
-        if self.early_stopping is not None and validation_data is None:
+        if self.early_stopping is not None and validation is None:
             raise ValueError(
                 f"SVIDriver.fit: early stopping on {self.early_stopping.metric!r} needs validation_data"
             )

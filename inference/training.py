@@ -233,12 +233,8 @@ class ProgramTraining(Training):
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint."""
         epoch, index = self._source.position(step)
-        plain = {
-            "epoch": epoch,
-            "step_in_epoch": index,
-            "kl_weight": self._kl_weight,
-            "reporter": {"meter": asdict(self._meter), "last": self.last},
-        }
+        plain: dict[str, Any] = {"epoch": epoch, "step_in_epoch": index, "kl_weight": self._kl_weight}
+        plain["reporter"] = {"meter": asdict(self._meter), "last": self.last}
         scaler = self._accelerator.scaler
         tensors = {
             "model": self.model.state_dict(),

@@ -52,8 +52,7 @@ def program_for(
     :class:`probattn.models.McanForQuestionAnswering` does.
 
     Args:
-        net: a Hugging Face network with a head, converted or not, PEFT's wrapper of one, or a program, which is
-            returned as it is.
+        net: a Hugging Face network with a head, converted or not, PEFT's wrapper of one, or a program.
         labels: some labels of the data; they tell several classes from several labels.
         num_data: size N of the training set. Default: the batch is the data.
         **options: further options of the program's class, such as ``mean_length``.

@@ -15,7 +15,7 @@ from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.checks import check_batch, check_number, check_share
 from probattn.models.layers import valid_positions
-from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by
+from probattn.models.program import IGNORED, Batch, HeadProgram, Link, check_classes, divided_by
 from probattn.sites.handlers import is_handled
 
 __all__ = ["Corrupted", "ElectraProgram", "corrupt", "draw_masked", "masked_number", "tie_embeddings"]
@@ -121,9 +121,8 @@ def corrupt(
         drawn = draw_tokens(logits, generator)
         originals = original_ids.gather(1, indices)
         input_ids = original_ids.scatter(1, indices, drawn.where(is_masked, originals))
-    return Corrupted(
-        input_ids, input_ids != original_ids, masked, logits, originals.masked_fill(~is_masked, IGNORED)
-    )
+    targets = originals.masked_fill(~is_masked, IGNORED)
+    return Corrupted(input_ids, input_ids != original_ids, masked, logits, targets)
 
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
@@ -245,7 +244,11 @@ class ElectraProgram(HeadProgram):
             return self.read(self.net(**inputs), inputs)
         with divided_by(length), self.plate("data", len(corrupted.input_ids), corrupted.input_ids.device):
             prediction = self.read(self.net(**inputs), inputs)
-            self._observe_masked(corrupted, length)
+            valid = corrupted.targets != IGNORED
+            number = self.mean_masked or max(valid.float().sum(dim=1).mean().item(), 1e-9)
+            tokens = dist.Categorical(logits=corrupted.logits.float()).mask(valid).to_event(1)
+            with poutine.scale(scale=length / number):
+                pyro.sample("masked", tokens, obs=corrupted.targets.where(valid, 0))
             self.observe(prediction, {"replaced": corrupted.replaced}, inputs)
         return prediction
 
@@ -274,23 +277,13 @@ class ElectraProgram(HeadProgram):
         """Tokens of ``original_ids`` that may be masked, bool ``[B, T]``."""
         return attention_mask_of(batch).bool() & ~torch.isin(batch["original_ids"], self.special)
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"replaced"``, one event a text."""
         real = valid_positions(inputs.get("attention_mask"), prediction)
         target = None if labels is None else labels["replaced"].to(prediction.dtype)
         tokens = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
         with poutine.scale(scale=self.weight):
             pyro.sample("replaced", tokens, obs=target, infer={"prediction": target is None})
-
-    def _observe_masked(self, corrupted: Corrupted, length: float) -> None:
-        """The site ``"masked"``, one event a text."""
-        valid = corrupted.targets != IGNORED
-        masked = self.mean_masked or max(valid.float().sum(dim=1).mean().item(), 1e-9)
-        tokens = dist.Categorical(logits=corrupted.logits.float()).mask(valid).to_event(1)
-        with poutine.scale(scale=length / masked):
-            pyro.sample("masked", tokens, obs=corrupted.targets.where(valid, 0))
 
     def _length(self, batch: Mapping[str, Tensor]) -> float:
         return self.mean_length or attention_mask_of(batch).float().sum(dim=1).mean().item()

@@ -17,12 +17,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from probattn.checks import check_integer, check_share
 from probattn.options import Count, Dropout, Natural
 
+Attended = tuple[Tensor, Tensor | None]
+"""Output of an attention call, and its weights, if the attention implementation gives any."""
+Mask = Tensor | None
+"""None where everything is valid."""
 State = tuple[Tensor, Tensor]
 """Hidden and cell state of every layer and direction, ``[layers * directions, B, u]`` each."""
 
 SHUT = 1e4
 """Offset that holds a gate open or shut: its sigmoid is 1 or 0 in every type."""
-
 
 PAD, UNKNOWN, BEGIN, END = range(4)
 """Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
@@ -56,9 +59,9 @@ class OwnConfig(PretrainedConfig):
                 setattr(self, name, value)
                 optional = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else ()
                 if value is not None or NoneType not in optional:
-                    CHECKS.get(optional[0] if optional else kind, lambda *_: None)(
-                        type(self).__name__, name, value
-                    )
+                    check = CHECKS.get(optional[0] if optional else kind)
+                    if check is not None:
+                        check(type(self).__name__, name, value)
 
 
 class OwnEncoderDecoderConfig(OwnConfig):
@@ -129,9 +132,7 @@ class OwnEncoderDecoder(OwnPreTrainedModel):
         return False
 
 
-def layered_lstm(
-    inputs: int, size: int, layers: int, dropout: float, *, bidirectional: bool = True
-) -> nn.LSTM:
+def deep_lstm(inputs: int, size: int, layers: int, dropout: float, *, bidirectional: bool = True) -> nn.LSTM:
     """An LSTM over ``[B, S, inputs]`` with dropout between its layers, which torch refuses for a single one."""
     between = dropout if layers > 1 else 0.0
     return nn.LSTM(inputs, size, layers, batch_first=True, dropout=between, bidirectional=bidirectional)
@@ -164,31 +165,26 @@ def read_padded(
     return _read(lstm, embedded, attention_mask, start)
 
 
-def _read(
-    lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None
-) -> tuple[Tensor, State]:
+def _read(lstm: nn.LSTM, embedded: Tensor, mask: Tensor | None, start: State | None) -> tuple[Tensor, State]:
     states: Tensor
     last: State
-    if attention_mask is None:
+    if mask is None:
         states, last = lstm(embedded, start)
         return states, last
-    real = attention_mask.bool()
+    real = mask.bool()
     front = torch.argsort(real.logical_not().byte(), dim=1, stable=True)  # own words first, in their order
     lengths = real.sum(dim=1).clamp_min(1)
     words = _at(embedded, front)
-    if embedded.device.type == "cpu" and _depends_on_weights_only(lstm):
+    # Pruning and offloading make a call depend on more than the weights.
+    hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
+    plain = type(lstm) is nn.LSTM and not any(hooks) and "forward" not in vars(lstm)
+    if embedded.device.type == "cpu" and plain:
         states, last = _read_padded(lstm, words, lengths, start)
     else:
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
         packed_states, last = lstm(packed, start)
         states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=real.shape[1])
     return _at(states, front.argsort(dim=1)).masked_fill(~real[..., None], 0), last
-
-
-def _depends_on_weights_only(lstm: nn.LSTM) -> bool:
-    """True if a call of the module depends on its weights alone; pruning and offloading do more."""
-    hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
-    return type(lstm) is nn.LSTM and not any(hooks) and "forward" not in vars(lstm)
 
 
 def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | None) -> tuple[Tensor, State]:
@@ -252,9 +248,7 @@ def eager_attention_forward(
     precise = torch.promote_types(query.dtype, torch.float32)
     weights = F.softmax(scores, dim=-1, dtype=precise).to(query.dtype)
     weights = F.dropout(weights, dropout, training=module.training)
-    output = (
-        (weights.flatten(1, 2) @ value).unflatten(1, heads) if shared else weights @ value
-    )  # [B, H, T, E]
+    output = (weights.flatten(1, 2) @ value).unflatten(1, heads) if shared else weights @ value
     return output.transpose(1, 2).contiguous(), weights
 
 
@@ -282,9 +276,7 @@ class OwnAttention(nn.Module):
         super().__init__()
         self.config = config
 
-    def dot_product(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def dot_product(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, **options: Any) -> Attended:
         """Output ``[B, T, H, E]`` and weights of the function that the configuration names, unscaled by default."""
         defaults = {"scaling": 1.0, "dropout": 0.0}
         return attention_function(self.config)(self, query, key, value, mask, **defaults | options)
@@ -301,20 +293,13 @@ class ProjectedAttention(OwnAttention):
         self.query, self.key, self.value = (nn.Linear(size, size, bias=bias) for _ in range(3))
         self.scaling = (size // self.num_heads) ** -0.5
 
-    def attend(
-        self, states: Tensor, others: Tensor, mask: Tensor, valid: Tensor | None, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, states: Tensor, others: Tensor, mask: Tensor, valid: Mask, **options: Any) -> Attended:
         """Outputs ``[B, T, d]`` and weights of states ``[B, T, d]`` that attend to others; ``valid``: real states."""
-        output, weights = self.dot_product(
-            self.heads(self.query(states)),
-            self.heads(self.key(others)),
-            self.heads(self.value(others)),
-            mask.expand(-1, -1, states.shape[1], -1),
-            scaling=self.scaling,
-            dropout=self.dropout if self.training else 0.0,
-            query_mask=valid,
-            **options,
-        )
+        query, key, value = self.query(states), self.key(others), self.value(others)
+        projected = (self.heads(query), self.heads(key), self.heads(value))
+        options |= {"dropout": self.dropout if self.training else 0.0, "query_mask": valid}
+        mask = mask.expand(-1, -1, states.shape[1], -1)
+        output, weights = self.dot_product(*projected, mask, scaling=self.scaling, **options)
         return output.flatten(2), weights
 
     def heads(self, values: Tensor) -> Tensor:
@@ -322,7 +307,7 @@ class ProjectedAttention(OwnAttention):
         return values.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
-def attention_function(config: PretrainedConfig) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def attention_function(config: PretrainedConfig) -> Callable[..., Attended]:
     """The attention function that a configuration names; for "eager" or None the eager one above."""
     name = config._attn_implementation
     return eager_attention_forward if name in {None, "eager"} else ALL_ATTENTION_FUNCTIONS[name]

@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from probattn.models.layers import (
+    Attended,
     OwnAttention,
     OwnConfig,
     OwnPreTrainedModel,
@@ -62,9 +63,7 @@ class Sides(NamedTuple):
 class OneWayAttention(OwnAttention):
     """Some words of a row attend to others of it, by one head."""
 
-    def forward(
-        self, compared: Tensor, hidden: Tensor, queries: Tensor, keys: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, compared: Tensor, hidden: Tensor, queries: Tensor, keys: Tensor) -> Attended:
         """What ``queries`` find among ``keys``, bool ``[B, S]`` both: ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
         mask = additive_mask(queries[:, None, :, None] & keys[:, None, None, :], hidden.dtype)
         compared = compared[:, None]
@@ -117,11 +116,9 @@ class PairPreTrainedModel(OwnPreTrainedModel):
             check_mask(type(self).__name__, name, tensor, words.shape[:2])
         logits, maps = self.classify(words, Sides.of(words, attention_mask, token_type_ids))
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
-        return SequenceClassifierOutput(
-            loss=None if labels is None else F.cross_entropy(logits, labels),
-            logits=logits,
-            attentions=cast(tuple[Tensor, ...], tuple(maps)) if attentions else None,
-        )
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        shown = cast(tuple[Tensor, ...], tuple(maps)) if attentions else None
+        return SequenceClassifierOutput(loss=loss, logits=logits, attentions=shown)
 
 
 def hidden_layers(inputs: int, size: int, dropout: float, layers: int = 2) -> nn.Sequential:

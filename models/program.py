@@ -16,6 +16,10 @@ from torch import Tensor, nn
 from probattn.checks import check_batch, check_integer
 from probattn.sites.handlers import is_handled, takes_answers
 
+Block = AbstractContextManager[Any]
+Batch = Mapping[str, Tensor]
+"""Tensors of some rows by name."""
+
 Link = Literal["softmax", "sigmoid", "identity"]
 """What turns a prediction into probabilities; "identity" where it is a number of its own."""
 
@@ -61,9 +65,8 @@ class Program(PyroModule):
         for name, module in self.named_modules():
             samples = getattr(module, "_pyro_samples", None) if isinstance(module, PyroModule) else None
             if samples and module is not self:
-                vars(module).update(
-                    _pyro_name=self._pyro_get_fullname(name), _pyro_context=self._pyro_context
-                )
+                full = self._pyro_get_fullname(name)
+                vars(module).update(_pyro_name=full, _pyro_context=self._pyro_context)
             for sample in samples or ():
                 getattr(module, sample)
 
@@ -149,13 +152,11 @@ class HeadProgram(Program):
             )
         return inputs
 
-    def attention_plate(
-        self, data: AbstractContextManager[Any], inputs: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attention_plate(self, data: Block, inputs: Batch) -> Block:
         """The plate of the attention sites: that of the data."""
         return data
 
-    def plate(self, name: str, rows: int, device: torch.device, each: int = 1) -> AbstractContextManager[Any]:
+    def plate(self, name: str, rows: int, device: torch.device, each: int = 1) -> Block:
         """A plate of so many rows, ``each`` for a datum, scaled to the training set."""
         if self.num_data is None:
             return pyro.plate(name, rows)
@@ -167,9 +168,7 @@ class HeadProgram(Program):
         return read_logits(self, output, (rows_of(inputs), *[None] * self.dimensions), self.advice)
 
     @abstractmethod
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """Announces the labels, with those of the batch observed; without any they are values to predict."""
 
     def aligned(self, prediction: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,11 +213,11 @@ def rows_of(inputs: Mapping[str, Tensor]) -> int:
     return len(next(iter(inputs.values())))
 
 
-def divided_by(number: float | None) -> AbstractContextManager[Any]:
+def divided_by(number: float | None) -> Block:
     """A block of a program whose log-densities are divided by a number; as they are for None or outside handlers."""
     if number is None or not is_handled():
         return nullcontext()
-    scaled: AbstractContextManager[Any] = poutine.scale(scale=1 / number)
+    scaled: Block = poutine.scale(scale=1 / number)
     return scaled
 
 

@@ -13,12 +13,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceCl
 
 from probattn.models.layers import (
     CHECKS,
+    Attended,
     OwnAttention,
     OwnConfig,
     OwnPreTrainedModel,
     check_mask,
+    deep_lstm,
     embed,
-    layered_lstm,
     read_padded,
 )
 from probattn.models.pairs import Sides
@@ -105,7 +106,7 @@ class SelfAttentiveAttention(OwnAttention):
         self.key = nn.Linear(2 * config.hidden_size, config.attention_size, bias=False)
         self.query = nn.Linear(config.attention_size, config.num_attention_heads, bias=False)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Attended:
         """M ``[B, r, 2u]`` and A ``[B, r, 1, S]`` (None if the implementation gives no weights) of H ``[B, S, 2u]``."""
         # A copy: code that keeps the arguments of attention must not hold the parameter itself.
         queries = self.query.weight.to(hidden.dtype)[None, :, None].repeat(len(hidden), 1, 1, 1)
@@ -143,7 +144,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.dropout = nn.Dropout(config.embedding_dropout)
         layers, dropout = config.num_hidden_layers, config.hidden_dropout
-        self.lstm = layered_lstm(config.embedding_size, config.hidden_size, layers, dropout)
+        self.lstm = deep_lstm(config.embedding_size, config.hidden_size, layers, dropout)
         self.attention = SelfAttentiveAttention(config)
         sizes = config.num_attention_heads, 2 * config.hidden_size, config.gate_size
         self.gates = nn.ModuleList(Gate(*sizes) for _ in range(2)) if config.gate_size else None
@@ -194,11 +195,9 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
             matrix, maps = gated[0] * gated[1], [weights for _, _, weights in read]
         if output_attentions is None:
             output_attentions = self.config.output_attentions
-        return BaseModelOutputWithPooling(
-            last_hidden_state=hidden,
-            pooler_output=matrix.flatten(1),
-            attentions=cast(tuple[Tensor, ...], tuple(maps)) if output_attentions else None,
-        )
+        shown = cast(tuple[Tensor, ...], tuple(maps)) if output_attentions else None
+        pooled = matrix.flatten(1)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled, attentions=shown)
 
     def _read(self, words: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """H ``[B, S, 2u]``, M ``[B, r, 2u]`` and A of the words that are real."""
@@ -283,8 +282,5 @@ class SelfAttentiveForSequenceClassification(
         if self.dense is not None:
             hidden = self.dropout(torch.relu(self.dense(hidden)))
         logits = self.classifier(hidden)
-        return SequenceClassifierOutput(
-            loss=None if labels is None else F.cross_entropy(logits, labels),
-            logits=logits,
-            attentions=read.attentions,
-        )
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits, attentions=read.attentions)

@@ -60,8 +60,7 @@ class ParticleEnsemble(nn.Module):
         seed: of the noise, >= 0.
         execution: "vectorized" runs all particles in one pass (``torch.func.vmap``), "loop" one after another. "auto"
             tries both once, on the first batch, and takes the first where they agree; :attr:`executions` says which
-            it took and why. Latent attention always takes the loop. Dropout masks differ from particle to particle
-            in either way, and between the two.
+            it took and why. Latent attention always takes the loop. Dropout masks differ by particle and way.
         chunk_size: particles in one pass, >= 1; bounds the memory of activations. None for all of them.
 
     Raises:
@@ -109,9 +108,7 @@ class ParticleEnsemble(nn.Module):
             rows |= {name: repeated(b, num_particles) for name, b in buffer_stacks.items()}
         else:
             rows = rows_of(initial, num_particles, selected | buffer_stacks)
-        stacks = {name: nn.Parameter(rows[name]) for name in selected} | {
-            name: rows[name] for name in buffer_stacks
-        }
+        stacks = rows | {name: nn.Parameter(rows[name]) for name in selected}
         self.model = copied(model, selected | buffer_stacks, stacks)
 
     @property
@@ -156,8 +153,7 @@ class ParticleEnsemble(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.
 
-        The model returns logits. Returns logits ``[B, C]``, at least float32, whose softmax is the mean of the
-        particles' probabilities.
+        The model returns logits. Returns ``[B, C]``, at least float32, whose softmax is the particles' mean.
         """
         return log_mean_probabilities(self.outputs(batch))
 
@@ -198,15 +194,10 @@ class ParticleEnsemble(nn.Module):
             raise ValueError(
                 f"{path}: expected a model with {', '.join(missing)}, got a {type(model).__name__} without"
             )
-        ensemble = cls(
-            model,
-            stored["num_particles"],
-            parameters=lambda name, _: name in parameters,
-            buffers=lambda name, _: name in buffers,
-            spread=0.0,
-            execution=execution,
-            chunk_size=chunk_size,
-        )
+        options: dict[str, Any] = {"spread": 0.0, "execution": execution, "chunk_size": chunk_size}
+        options["parameters"] = lambda name, _: name in parameters
+        options["buffers"] = lambda name, _: name in buffers
+        ensemble = cls(model, stored["num_particles"], **options)
         try:
             ensemble.model.load_state_dict(stored["state"])
         except RuntimeError as error:

@@ -20,10 +20,8 @@ from probattn.sites.noise import seed_integers
 
 def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:
     """A generator for each run; equal seeds with other streams are independent of each other."""
-    words = [
-        int(np.random.SeedSequence(seed_integers((seed, stream))).generate_state(1)[0]) for seed in seeds
-    ]
-    return [torch.Generator().manual_seed(word) for word in words]
+    states = (np.random.SeedSequence(seed_integers((seed, stream))).generate_state(1) for seed in seeds)
+    return [torch.Generator().manual_seed(int(state[0])) for state in states]
 
 
 def uniform_rows(generators: Sequence[torch.Generator], shape: Sequence[int], fan_in: int) -> nn.Parameter:
@@ -305,6 +303,5 @@ class KeywordRuns(nn.Module):
     def losses(self, batch: KeywordBatch) -> Tensor:
         """Cross-entropy of every run, the mean over sentences, ``[R]``."""
         logits = self(batch.words).logits
-        return F.binary_cross_entropy_with_logits(
-            logits, batch.labels.to(logits.dtype), reduction="none"
-        ).mean(dim=-1)
+        labels = batch.labels.to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)

@@ -151,10 +151,7 @@ class KeywordTask(Options):
     def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> KeywordBatch:
         """Sentences of one step, of every run; arguments as for :meth:`CopyTask.draw`."""
         batches = [self._sentences(_generator(seed, step, split), batch_size) for seed in seeds]
-        words, labels, positions = (
-            torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)
-        )
-        return KeywordBatch(words, labels, positions)
+        return KeywordBatch(*(torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)))
 
     def _sentences(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:
         words = generator.integers(1, self.types, size=(count, self.length))

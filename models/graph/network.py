@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -73,29 +73,19 @@ class GraphAttentionNetwork(nn.Module):
         self.options = options = GATOptions() if options is None else options
         self.in_features = in_features
         factors = _factors(alignment, layers, options, num_classes)
-        sizes = (
-            (in_features, options.features, options.heads, True),
-            (options.heads * options.features, num_classes, options.output_heads, False),
-        )
-        made: list[GraphAttention] = []
-        for number, (inputs, outputs, heads, concat) in enumerate(sizes):
-            layer = GraphAttention(
-                inputs,
-                outputs,
-                heads,
-                concat=concat,
-                negative_slope=options.negative_slope,
-                dropout=options.attention_dropout,
-                align=factors.get(number),
-            )
-            made.append(layer)
-        self.hidden, self.output = made
+        hidden = (in_features, options.features, options.heads)
+        output = (options.heads * options.features, num_classes, options.output_heads)
+        form: dict[str, Any] = {"negative_slope": options.negative_slope}
+        form["dropout"] = options.attention_dropout
+        self.hidden = GraphAttention(*hidden, concat=True, align=factors.get(0), **form)
+        self.output = GraphAttention(*output, concat=False, align=factors.get(1), **form)
         # A chain's calls have maps of one shape: layers with different numbers of heads cannot share one.
         self.chain = UpwardChain()
         together = options.heads == options.output_heads
         if attention is not None:
             for number in pick_layers(layers):  # after both layers: these begin alike, latent or not
-                made[number].make_latent(attention, self.chain if together else UpwardChain())
+                layer = (self.hidden, self.output)[number]
+                layer.make_latent(attention, self.chain if together else UpwardChain())
 
     def forward(self, features: Tensor, edges: Edges, *, observations: int = 1) -> Tensor:
         """Logits of all nodes.
@@ -151,10 +141,8 @@ def _factors(
     numbers = pick_layers(layers if alignment.layers is None else alignment.layers)
     source = torch.Generator().manual_seed(alignment.seed)
     sizes = ((options.heads, options.features), (options.output_heads, num_classes))
-    return {
-        number: AlignmentFactor(alignment, *sizes[number], num_sites=len(numbers), generator=source)
-        for number in numbers
-    }
+    form: dict[str, Any] = {"num_sites": len(numbers), "generator": source}
+    return {number: AlignmentFactor(alignment, *sizes[number], **form) for number in numbers}
 
 
 def pick_layers(layers: Layers) -> tuple[int, ...]:
@@ -244,16 +232,10 @@ class NodeClassifier(Program):
 
     Example:
         >>> mask = torch.tensor([True, False])
-        >>> graph = NodeGraph(
-        ...     features=torch.eye(2),
-        ...     labels=torch.tensor([0, 1]),
-        ...     edge_index=torch.tensor([[0, 1, 0, 1], [1, 0, 0, 1]]),
-        ...     train_mask=mask,
-        ...     validation_mask=~mask,
-        ...     test_mask=torch.zeros(2, dtype=torch.bool),
-        ...     label_names=("a", "b"),
-        ...     source="two nodes",
-        ... )
+        >>> labels, edges = torch.tensor([0, 1]), torch.tensor([[0, 1, 0, 1], [1, 0, 0, 1]])
+        >>> masks = {"train_mask": mask, "validation_mask": ~mask, "test_mask": torch.zeros(2, dtype=torch.bool)}
+        >>> words = {"label_names": ("a", "b"), "source": "two nodes"}
+        >>> graph = NodeGraph(features=torch.eye(2), labels=labels, edge_index=edges, **masks, **words)
         >>> model = NodeClassifier(GraphAttentionNetwork(2, 2), graph).eval()
         >>> model({"nodes": torch.tensor([1])}).shape
         torch.Size([1, 2])

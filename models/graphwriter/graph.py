@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.models.layers import (
+    Attended,
     OwnEncoderDecoderConfig,
     ProjectedAttention,
     additive_mask,
@@ -83,9 +84,7 @@ class VertexAttention(ProjectedAttention):
     def __init__(self, config: GraphWriterConfig, dropout: float = 0.0) -> None:
         super().__init__(config, dropout, bias=False)
 
-    def forward(
-        self, states: Tensor, others: Tensor, mask: Tensor, real: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, states: Tensor, others: Tensor, mask: Tensor, real: Tensor | None) -> Attended:
         """Attends; see :meth:`attend`."""
         output, weights = self.attend(states, others, mask, real)
         return states + output, weights
@@ -161,7 +160,7 @@ class GraphBlock(nn.Module):
             nn.Linear(size, inner), nn.PReLU(), nn.Linear(inner, size), nn.Dropout(config.dropout)
         )
 
-    def forward(self, vertices: Tensor, mask: Tensor, real: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, vertices: Tensor, mask: Tensor, real: Tensor) -> Attended:
         """Vertices ``[B, N, d]`` after the block, and its weights ``[B, H, N, N]``; arguments as the attention's."""
         attended, weights = self.attention(vertices, vertices, mask, real)
         first, second = self.norms

@@ -17,7 +17,7 @@ from probattn.models.graphwriter.graph import (
     GraphWriterConfig,
     Projected,
 )
-from probattn.models.layers import additive_mask, all_maps, layered_lstm, read_padded
+from probattn.models.layers import additive_mask, all_maps, deep_lstm, read_padded
 from probattn.models.translation.recurrent.lstms import DecoderState, masked_log_softmax
 
 Inputs = dict[str, Tensor]
@@ -47,9 +47,8 @@ class GraphWriterEncoder(nn.Module):
         self.pad = int(config.pad_token_id or 0)
         self.embed_tokens = nn.Embedding(config.vocab_size, size, self.pad)
         self.dropout = nn.Dropout(config.dropout)
-        self.title, self.entities = (
-            layered_lstm(size, size // 2, config.lstm_layers, config.dropout) for _ in range(2)
-        )
+        sizes = size, size // 2, config.lstm_layers
+        self.title, self.entities = (deep_lstm(*sizes, config.dropout) for _ in range(2))
         self.graph = GraphTransformer(config)
 
     def forward(
@@ -72,15 +71,9 @@ class GraphWriterEncoder(nn.Module):
         title, _last = read_padded(self.title, self._embed(input_ids), title_mask)
         entities = self._entities(entity_ids, entity_words)
         vertices, real, maps = self.graph(entities, entity_mask, relations)
-        return GraphWriterEncoderOutput(
-            last_hidden_state=vertices,
-            vertex_mask=real,
-            title=title,
-            title_mask=title_mask,
-            entity_mask=entity_mask,
-            entity_types=entity_types,
-            attentions=all_maps(maps) if output_attentions else None,
-        )
+        attentions = all_maps(maps) if output_attentions else None
+        read = (vertices, real, title, title_mask, entity_mask, entity_types)
+        return GraphWriterEncoderOutput(*read, attentions)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(self.embed_tokens(tokens))
@@ -179,14 +172,10 @@ class GraphWriterDecoder(nn.Module):
     ) -> tuple[Tensor, Tensor, FedState, list[Tensor | None]]:
         """h ``[B, T, d]``, c ``[B, T, 2d]``, next state and weights; ``real`` bool ``[B, T]`` is False at padding."""
         vertices, title = cast(Tensor, encoded.last_hidden_state), cast(Tensor, encoded.title)
-        masks = [
-            additive_mask(cast(Tensor, mask)[:, None, None], vertices.dtype)
-            for mask in (encoded.vertex_mask, encoded.title_mask)
-        ]
-        sources = (
-            self.graph_attention.project(vertices, masks[0]),
-            self.title_attention.project(title, masks[1]),
-        )
+        valid = cast(tuple[Tensor, Tensor], (encoded.vertex_mask, encoded.title_mask))
+        masks = [additive_mask(mask[:, None, None], vertices.dtype) for mask in valid]
+        of_graph = self.graph_attention.project(vertices, masks[0])
+        sources = of_graph, self.title_attention.project(title, masks[1])
         states, past = self._read(embedded, real, vertices[:, -1], sources, past)
         graph, graph_weights = self.graph_attention(states, vertices, masks[0], real)
         words, title_weights = self.title_attention(states, title, masks[1], real)
@@ -217,11 +206,8 @@ class GraphWriterDecoder(nn.Module):
         return torch.stack(states, dim=1), FedState(*state[:2], length, state[2])
 
     def _fed(self, state: Tensor, sources: tuple[Projected, Projected]) -> Tensor:
-        attentions = (self.graph_attention, self.title_attention)
-        contexts = [
-            module.expected(state, source) for module, source in zip(attentions, sources, strict=True)
-        ]
-        return torch.cat(contexts, dim=-1)
+        pairs = zip((self.graph_attention, self.title_attention), sources, strict=True)
+        return torch.cat([attention.expected(state, source) for attention, source in pairs], dim=-1)
 
 
 class CopyOutput(nn.Module):

@@ -25,7 +25,7 @@ from probattn.models.graphwriter.layers import (
 from probattn.models.heads.sequences import Translator
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
 from probattn.models.layers import BEGIN, END, PAD, UNKNOWN, OwnEncoderDecoder, all_maps, check_mask
-from probattn.models.program import IGNORED, Program, evaluating
+from probattn.models.program import IGNORED, Batch, Program, evaluating
 from probattn.options import Count, Options
 from probattn.sites.handlers import announce
 
@@ -72,9 +72,7 @@ class GraphTextProgram(Translator):
         check_number(type(self).__name__, "coverage", coverage, positive=False)
         self.coverage = coverage
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"target"``, one event a text, and the term of coverage where texts are observed."""
         super().observe(prediction, labels, inputs)
         if labels is None or not self.coverage:
@@ -82,13 +80,9 @@ class GraphTextProgram(Translator):
         net: Any = self.net
         copies = prediction[..., net.config.vocab_size :].exp()
         real = labels[self.label_name] != IGNORED
-        announce(
-            "coverage",
-            lambda: -self.coverage * repeated_copies(copies, real),
-            prediction.shape[:1],
-            training=self.training,
-            what="coverage",
-        )
+        mode: dict[str, Any] = {"training": self.training, "what": "coverage"}
+        shape = prediction.shape[:1]
+        announce("coverage", lambda: -self.coverage * repeated_copies(copies, real), shape, **mode)
 
 
 def repeated_copies(copies: Tensor, real: Tensor) -> Tensor:
@@ -155,14 +149,12 @@ def write_texts(
         names = [name for name in batch if not name.startswith(("decoder_", "labels"))]
         arguments = {name: batch[name].to(net.device) for name in names}
         with evaluating(model):
-            tokens: Tensor = net.generate(
-                **arguments,
-                num_beams=options.num_beams,
-                length_penalty=options.length_penalty,
-                do_sample=False,
-                max_new_tokens=options.max_length,
-                suppress_tokens=shut,
-            )  # [B, T]
+            search: dict[str, Any] = {
+                "num_beams": options.num_beams,
+                "length_penalty": options.length_penalty,
+            }
+            search |= {"do_sample": False, "max_new_tokens": options.max_length, "suppress_tokens": shut}
+            tokens: Tensor = net.generate(**arguments, **search)  # [B, T]
         yield [_text(row) for row in tokens.tolist()]
 
 
@@ -266,19 +258,17 @@ class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
         Raises:
             ValueError: a missing input, or shapes or numbers that do not fit.
         """
+        owner = type(self).__name__
         if decoder_input_ids is None:
-            raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the text shifted by one")
+            raise ValueError(f"{owner}: expected decoder_input_ids, the text shifted by one")
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
         if encoder_outputs is None:
             if input_ids is None:
-                raise ValueError(
-                    f"{type(self).__name__}: expected input_ids, the words of the titles, got none"
-                )
-            encoder_outputs = self.encoder(
-                input_ids, attention_mask, entity_ids, entity_types, relations, output_attentions=attentions
-            )
+                raise ValueError(f"{owner}: expected input_ids, the words of the titles, got none")
+            inputs = (input_ids, attention_mask, entity_ids, entity_types, relations)
+            encoder_outputs = self.encoder(*inputs, output_attentions=attentions)
         shape = decoder_input_ids.shape
-        check_mask(type(self).__name__, "decoder_attention_mask", decoder_attention_mask, shape)
+        check_mask(owner, "decoder_attention_mask", decoder_attention_mask, shape)
         real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
         embedded = self._embedded(decoder_input_ids, cast(Tensor, encoder_outputs.entity_types))
         states, contexts, past, maps = self.decoder(embedded, encoder_outputs, real, cache_in(options))
@@ -364,21 +354,12 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None and input_ids is not None:
-            attentions = options.get("output_attentions")
-            encoder_outputs = self.model.encoder(
-                input_ids,
-                attention_mask,
-                entity_ids,
-                entity_types,
-                relations,
-                output_attentions=self.config.output_attentions if attentions is None else attentions,
-            )
-        read: GraphWriterOutput = self.model(
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            **options,
-        )
+            maps = options.get("output_attentions")
+            maps = self.config.output_attentions if maps is None else maps
+            inputs = (input_ids, attention_mask, entity_ids, entity_types, relations)
+            encoder_outputs = self.model.encoder(*inputs, output_attentions=maps)
+        decoder = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+        read: GraphWriterOutput = self.model(**decoder, encoder_outputs=encoder_outputs, **options)
         assert encoder_outputs is not None
         entities = cast(Tensor, encoder_outputs.entity_mask)
         vertices = cast(Tensor, encoder_outputs.last_hidden_state)[:, : entities.shape[1]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import pyro
@@ -15,7 +14,7 @@ from probattn.distributions import SmoothedCategorical
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.hosting import add_scale, scale_of
 from probattn.models.hosts.saving import give_exits
-from probattn.models.program import HeadProgram, Link, check_classes, read_logits, rows_of
+from probattn.models.program import Batch, Block, HeadProgram, Link, check_classes, read_logits, rows_of
 from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
 
 
@@ -71,9 +70,7 @@ class Classifier(HeadProgram):
             )
         return logits
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:
@@ -111,9 +108,7 @@ class MultiLabelClassifier(HeadProgram):
     soft: ClassVar[bool] = False
     """Whether labels may lie between 0 and 1 too: shares of labels that are 1."""
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:
@@ -137,8 +132,7 @@ class MultipleChoice(Classifier):
     .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}_k f(x_{ik}, S_{ik}))
 
     Inputs are ``[B, K, ...]``, labels int64 ``[B]`` in 0..K-1, predictions logits ``[B, K]``. The network runs
-    ``B * K`` rows; its attention sites stand in a plate ``"choices"`` of that many, the site ``"label"`` in the plate
-    ``"data"``.
+    ``B * K`` rows; its attention sites stand in a plate ``"choices"`` of that many, ``"label"`` in ``"data"``.
 
     Args:
         net: a network whose output has ``logits`` ``[B, K]`` (AutoModelForMultipleChoice), or is that tensor.
@@ -158,9 +152,7 @@ class MultipleChoice(Classifier):
         torch.Size([3, 4])
     """
 
-    def attention_plate(
-        self, data: AbstractContextManager[Any], inputs: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attention_plate(self, data: Block, inputs: Batch) -> Block:
         """The plate of all choices of all rows."""
         first = next(iter(inputs.values()))
         if first.dim() < 2:
@@ -190,8 +182,7 @@ class Regressor(HeadProgram):
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1; noise other than that of the network; of a call, predictions or labels of
-            another shape, or labels that are not finite.
+        ValueError: ``num_data`` below 1; noise other than the network's; of a call, shapes or labels that do not fit.
 
     Example:
         >>> import torch
@@ -215,9 +206,8 @@ class Regressor(HeadProgram):
         super().__init__(net, num_data=num_data, label_name=label_name)
         present = scale_of(net)
         if present is None:
-            add_scale(
-                net, noise or ObservationNoise(), int(getattr(getattr(net, "config", None), "num_labels", 1))
-            )
+            size = int(getattr(getattr(net, "config", None), "num_labels", 1))
+            add_scale(net, noise or ObservationNoise(), size)
             if isinstance(net, PreTrainedModel) and conversion(net) is None:
                 give_exits(net, None)
         elif noise is not None and noise != present.noise:
@@ -243,9 +233,7 @@ class Regressor(HeadProgram):
         size = len(self.scale.log_scale)
         return read_logits(self, output, (rows_of(inputs), size), f"load it with num_labels={size}")
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:

@@ -13,7 +13,7 @@ from probattn.checks import check_share
 from probattn.distributions import SmoothedCategorical
 from probattn.models.heads.tokens import TokenClassifier
 from probattn.models.layers import valid_positions
-from probattn.models.program import IGNORED, read_logits
+from probattn.models.program import IGNORED, Batch, read_logits
 
 
 class Translator(TokenClassifier):
@@ -100,9 +100,7 @@ class Translator(TokenClassifier):
         shape = (*inputs["decoder_input_ids"].shape, None)
         return read_logits(self, output, shape, "use an encoder-decoder with a language modelling head")
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"target"``, one event a pair."""
         label = None if labels is None else labels[self.label_name]
         valid = valid_positions(inputs.get("decoder_attention_mask"), prediction)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.checks import check_number
-from probattn.models.program import IGNORED, HeadProgram, check_classes, divided_by
+from probattn.models.program import IGNORED, Batch, HeadProgram, check_classes, divided_by
 
 
 class TokenClassifier(HeadProgram):
@@ -65,9 +65,7 @@ class TokenClassifier(HeadProgram):
             prediction: Tensor = super().forward(batch)
         return prediction
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         logits, valid = prediction, _real_tokens(prediction, inputs)
@@ -169,9 +167,7 @@ class SpanExtractor(HeadProgram):
             )
         return torch.stack(logits, dim=1)
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The sites ``"start"`` and ``"end"``."""
         for index, (site, name) in enumerate(zip(("start", "end"), self.label_names, strict=True)):
             label = None if labels is None else labels[name]

@@ -63,8 +63,7 @@ class AttentionCall:
     def chain(self) -> tuple[object, ...]:
         """Calls with the same key share one upward chain: their maps always have the same shape.
 
-        With a cache, sliding layers keep fewer keys than full ones; the stages of a windowed network differ in heads
-        and in the number of windows.
+        With a cache, sliding layers keep fewer keys than full ones; a windowed network's stages differ.
         """
         window = self.window if self.decoder else None
         stage = self.module.rpartition(".")[0].rstrip("0123456789") if self.windowed else ""
@@ -85,10 +84,8 @@ class AttentionCalls(tuple[AttentionCall, ...]):
         header = ("site", "kind", "mask", "heads", "head size")
         table = [header, *(_row(call) for call in self)]
         widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table
-        )
-        return "\n".join(line.rstrip() for line in lines)
+        rows = (zip(row, widths, strict=True) for row in table)
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in rows)
 
 
 def _row(call: AttentionCall) -> tuple[str, ...]:

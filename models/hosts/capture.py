@@ -119,15 +119,9 @@ class _Recorder:
         real = self._real_queries(call, host, valid)
         self._queries[key] = real
         if call is not None:
-            self.captured[call.name] = CapturedCall(
-                query=host.query,
-                key=repeat_heads(host.key, host.query.shape[1]),
-                query_valid=real,
-                key_valid=_valid_keys(valid, real, host.key),
-                weights=attended[1],
-                value=host.value,
-                output=attended[0].transpose(1, 2),
-            )
+            keys, valid_keys = repeat_heads(host.key, host.query.shape[1]), _valid_keys(valid, real, host.key)
+            result = (attended[1], host.value, attended[0].transpose(1, 2))
+            self.captured[call.name] = CapturedCall(host.query, keys, real, valid_keys, *result)
         return attended
 
     def _real_queries(self, call: AttentionCall | None, host: HostCall, valid: Tensor | None) -> Tensor:

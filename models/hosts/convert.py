@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from torch import nn
@@ -15,6 +14,7 @@ from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.hosting import (
     RECORD,
     Conversion,
+    Methods,
     attach,
     conversion,
     host_of,
@@ -131,9 +131,7 @@ def convert(
     return net
 
 
-def _attach(
-    inner: PreTrainedModel, options: Mapping[type[Method], Method], layers: Layers | Part, attention: Kind
-) -> None:
+def _attach(inner: PreTrainedModel, options: Methods, layers: Layers | Part, attention: Kind) -> None:
     """Adds the methods to a network that has configurations of its own."""
     # Made from the configuration of a converted network?
     if inner.config._attn_implementation == IMPLEMENTATION:

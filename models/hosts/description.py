@@ -56,14 +56,12 @@ class Description(BaseModel):
         """The description of a network that was converted as the record has it."""
         content: dict[str, Any] = {"format": FORMAT, "class": type(net).__name__, "methods": []}
         if record is not None:
-            content["methods"] = [
-                {"kind": method.kind, **asdict(cast(Any, method))} for method in record.methods
-            ]
+            methods = record.methods
+            content["methods"] = [{"kind": method.kind, **asdict(cast(Any, method))} for method in methods]
             content["layers"] = record.layers if isinstance(record.layers, str) else list(record.layers)
             content["attention"] = record.attention
-        return cls.model_validate_json(
-            json.dumps(content | {"noise": described_noise(net), "card": dict(card)})
-        )
+        content |= {"noise": described_noise(net), "card": dict(card)}
+        return cls.model_validate_json(json.dumps(content))
 
     def write(self, folder: Path) -> None:
         """Writes ``probattn.json``."""
@@ -316,10 +314,8 @@ def _card(description: Description, auto_class: str) -> str:
 def card_sections(description: Description, auto_class: str) -> str:
     """What a card says of a converted network: methods, data, what was measured, how to load it."""
     card = description.card
-    methods = [
-        f"* {type(method).__name__}: {_options(stored)}"
-        for method, stored in zip(description.built(), description.methods, strict=True)
-    ]
+    pairs = zip(description.built(), description.methods, strict=True)
+    methods = [f"* {type(method).__name__}: {_options(stored)}" for method, stored in pairs]
     where = f"layers {_value(description.layers)}, attention {_value(description.attention)}"
     lines = [f"Attention methods ({where}):", "", *methods, ""]
     lines += [f"Training data: {card.get('data', 'not stated')}.", ""]
@@ -331,18 +327,13 @@ def card_sections(description: Description, auto_class: str) -> str:
     lines += tables or ["Calibration: not measured.", ""]
     lines += ["## How to load", "", "```python", "import probattn, transformers  # pip install probattn", ""]
     lines += [f"net = probattn.from_pretrained(transformers.{auto_class}, FOLDER_OR_NAME)", "```", ""]
-    lines += [
-        "`from_pretrained` of transformers alone reads the same folder as a network with deterministic attention;"
-    ]
-    lines += ["the posterior is in `probattn.json` and `probattn.safetensors`.", ""]
-    return "\n".join(lines)
+    alone = "`from_pretrained` of transformers alone reads the same folder as a network with deterministic attention;"
+    return "\n".join([*lines, alone, "the posterior is in `probattn.json` and `probattn.safetensors`.", ""])
 
 
 def _table(figures: Any) -> list[str]:
-    rows = [
-        f"| {name} | {f'{value:.4g}' if isinstance(value, float | int) else value} |"
-        for name, value in _mapping(figures).items()
-    ]
+    values = {n: f"{v:.4g}" if isinstance(v, float | int) else v for n, v in _mapping(figures).items()}
+    rows = [f"| {name} | {value} |" for name, value in values.items()]
     return ["| Measured | Value |", "| --- | --- |", *rows, ""] if rows else []
 
 

@@ -46,16 +46,8 @@ class _Recorded:
     window: int | None
 
 
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+FAILURES: tuple[type[Exception], ...] = (ArithmeticError, AssertionError, AttributeError, LookupError)
+FAILURES += (NameError, RuntimeError, TypeError, ValueError)
 """What networks raise for input of a form that they do not take."""
 
 
@@ -194,14 +186,9 @@ def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
     read = read_mask(host.module, host.mask)
     validity = None if read.valid is None else AttentionMask(read.valid.expand(len(query), -1, -1, -1))
     biases = [bias for bias in (read.bias, options.get("position_bias")) if bias is not None]
-    scores = attention_scores(
-        query,
-        repeat_heads(key, query.shape[1]),
-        validity,
-        scale=options.get("scaling"),
-        bias=sum(biases[1:], biases[0]) if biases else None,
-        softcap=options.get("softcap"),
-    )
+    terms = {"scale": options.get("scaling"), "softcap": options.get("softcap")}
+    bias = sum(biases[1:], biases[0]) if biases else None
+    scores = attention_scores(query, repeat_heads(key, query.shape[1]), validity, bias=bias, **terms)
     weights = (PAIRS if validity is None else validity).weights(scores)
     output = weights @ repeat_heads(value, query.shape[1]).to(scores.dtype)
     error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
@@ -310,9 +297,7 @@ def _owner(stack: str, once: set[str]) -> str:
 def _max_positions(net: PreTrainedModel, record: _Recorded) -> int | None:
     config = getattr(record.module, "config", net.config)
     pictures = getattr(config, "image_size", None) is not None and not hasattr(net, "dry_inputs")
-    if (
-        record.query[2] == 1 or pictures
-    ):  # a single query, or patches of a picture alone, as many in every pass
+    if record.query[2] == 1 or pictures:  # a single query, or patches alone: as many in every pass
         return int(record.query[2])
     for name in ("max_position_embeddings", "n_positions"):
         longest = getattr(config, name, None)

@@ -37,6 +37,7 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
+Maybe = Tensor | None
 Parts = tuple[Tensor, Tensor, Tensor, int, Tensor | int | None]
 """Queries, keys and values ``[B, H, T, D]``, the number of terms of their scores, and a bias, if it is a tensor."""
 
@@ -44,7 +45,7 @@ Parts = tuple[Tensor, Tensor, Tensor, int, Tensor | int | None]
 class _Bridged(nn.Module):
     """Both families' attention, which runs as the family's own where nothing is attached to the module."""
 
-    parts: Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], Parts]
+    parts: Callable[[Tensor, Maybe, Maybe, Maybe], Parts]
     """Of hidden states, query states, relative positions and their embeddings."""
 
     def forward(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
@@ -69,20 +70,10 @@ class _Bridged(nn.Module):
         # Padded queries, which the family lets see no key, see those of their datum at the site: rows are alike.
         blind = ~own_mask.any(dim=-1, keepdim=True)  # [B, 1, T, 1]
         seen = own_mask | (own_mask.any(dim=-2, keepdim=True) & blind)
-        if isinstance(bias, Tensor):
-            bias = bias.view(len(query), query.shape[1], *bias.shape[-2:])
-        output, weights = host_attention(
-            self,
-            query,
-            key,
-            value,
-            seen,
-            scaling=1 / root,
-            own_mask=own_mask,
-            root=root,
-            dropout=module.dropout.p,
-            position_bias=bias if isinstance(bias, Tensor) else None,
-        )
+        shape = (*query.shape[:2], *bias.shape[-2:]) if isinstance(bias, Tensor) else ()
+        options: dict[str, Any] = {"own_mask": own_mask, "root": root, "dropout": module.dropout.p}
+        options["position_bias"] = bias.view(shape) if isinstance(bias, Tensor) else None
+        output, weights = host_attention(self, query, key, value, seen, scaling=1 / root, **options)
         if bool(blind.any()):
             uniform = value.new_full((1, 1, *own_mask.shape[-2:]), 1 / own_mask.shape[-1])
             mean = (uniform.expand(*value.shape[:2], -1, -1) @ value).transpose(1, 2).to(output.dtype)
@@ -94,9 +85,7 @@ class _Bridged(nn.Module):
 class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
     """Attention of DeBERTa-v2 and DeBERTa-v3 (He et al. 2021, Eq. 4)."""
 
-    def parts(
-        self, hidden: Tensor, queried: Tensor | None, positions: Tensor | None, embeddings: Tensor | None
-    ) -> Parts:
+    def parts(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Parts:
         """As the family makes them."""
         heads = self.num_attention_heads
         query = self.transpose_for_scores(self.query_proj(hidden if queried is None else queried), heads)
@@ -118,9 +107,7 @@ class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
 class BridgedDeberta(_Bridged, modeling_deberta.DisentangledSelfAttention):
     """Attention of DeBERTa (He et al. 2021, Eq. 4) without talking heads, whose weights are no softmax."""
 
-    def parts(
-        self, hidden: Tensor, queried: Tensor | None, positions: Tensor | None, embeddings: Tensor | None
-    ) -> Parts:
+    def parts(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Parts:
         """As the family makes them."""
         if self.talking_head:
             raise UnreadableError(
@@ -148,6 +135,5 @@ class BridgedDeberta(_Bridged, modeling_deberta.DisentangledSelfAttention):
 
 def _root(module: Any, terms: int) -> float:
     r""":math:`\sqrt{nD}` of n terms, in float32 for networks of any dtype, as the family has it."""
-    return torch.tensor(
-        math.sqrt(module.attention_head_size * terms), dtype=torch.float32, device="cpu"
-    ).item()
+    size = module.attention_head_size * terms
+    return torch.tensor(math.sqrt(size), dtype=torch.float32, device="cpu").item()

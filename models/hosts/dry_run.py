@@ -25,13 +25,8 @@ SAMPLES = 3200
 """Length of a wave."""
 FRAMES = 64
 """Length of a wave's features where a configuration names none."""
-FREQUENCIES = (
-    "num_mel_bins",
-    "input_feat_per_channel",
-    "feature_projection_input_dim",
-    "feature_size",
-    "input_dim",
-)
+FREQUENCIES: tuple[str, ...] = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
+FREQUENCIES += ("feature_size", "input_dim")
 """Names in configurations for the number of features of a frame."""
 
 

@@ -114,9 +114,7 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
     if mask.dim() == 4 and mask.shape[2] > 1 and mask.stride(2) == 0:  # one row that all queries share
         row = read_mask(module, mask[:, :, :1])
         tensors = (row.valid, row.bias)
-        return HostMask(
-            *(None if item is None else item.expand(-1, -1, mask.shape[2], -1) for item in tensors)
-        )
+        return HostMask(*(None if one is None else one.expand(-1, -1, mask.shape[2], -1) for one in tensors))
     valid = valid_pairs(module, mask)
     if mask.dtype == torch.bool:
         return HostMask(valid)

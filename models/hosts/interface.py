@@ -43,12 +43,8 @@ def _mask(**options: Any) -> Tensor | None:
 def own_configurations(net: PreTrainedModel) -> Implementations:
     """Gives a network copies of its configurations, which others may share; the originals, for :func:`restore`."""
     memo: dict[int, Any] = {}  # keeps what is one object within the network one object
-    before = [
-        (module, name, value)
-        for module in net.modules()
-        for name, value in vars(module).items()
-        if isinstance(value, PretrainedConfig)
-    ]
+    attributes = ((module, *item) for module in net.modules() for item in vars(module).items())
+    before = [attribute for attribute in attributes if isinstance(attribute[2], PretrainedConfig)]
     for module, name, config in before:
         setattr(module, name, copy.deepcopy(config, memo))
     return before

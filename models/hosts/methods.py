@@ -266,8 +266,8 @@ def _latent(method: BayesianAttention, calls: AttentionCalls, host: Host) -> Pla
         if call.module in sites:
             sites[call.module].join(chain)
         else:
-            masks = {"causal": call.causal, "windowed": call.windowed, "max_positions": call.max_positions}
-            spec = SiteSpec(call.num_heads, call.head_dim, kind=call.kind, **masks)
+            form: dict[str, Any] = {"causal": call.causal, "windowed": call.windowed, "kind": call.kind}
+            spec = SiteSpec(call.num_heads, call.head_dim, max_positions=call.max_positions, **form)
             sites[call.module] = AttentionSite(method, spec, chain)
     return Placement(sites=sites)
 
@@ -276,13 +276,10 @@ def _latent(method: BayesianAttention, calls: AttentionCalls, host: Host) -> Pla
 def _aligned(method: AlignmentAttention, calls: AttentionCalls, _: Host) -> Placement:
     """A module's factor serves all its calls; one generator for all, so that layers begin differently."""
     source = torch.Generator().manual_seed(method.seed)
-    factors = {
-        module: AlignmentFactor(
-            method, first.num_heads, first.head_dim, num_sites=len(calls), generator=source
-        )
-        for module, (first, *_) in by_module(calls).items()
-    }
-    return Placement(factors=factors)
+    form: dict[str, Any] = {"num_sites": len(calls), "generator": source}
+    firsts = {module: module_calls[0] for module, module_calls in by_module(calls).items()}
+    sizes = {name: (first.num_heads, first.head_dim) for name, first in firsts.items()}
+    return Placement(factors={name: AlignmentFactor(method, *size, **form) for name, size in sizes.items()})
 
 
 @place.register
@@ -307,12 +304,10 @@ def _repelled(method: RepulsiveAttention, calls: AttentionCalls, host: Host) -> 
 def _penalised(method: DisagreementAttention, calls: AttentionCalls, host: Host) -> Placement:
     """Single heads, and projections that the network does not keep apart, are refused."""
     heads = _penalised_heads(method, calls, host.net)
-    penalties = {
-        module: HeadPenalty(
-            DisagreementFactor(method), tuple(call.index for call in module_calls), heads.get(module, ())
-        )
-        for module, module_calls in by_module(calls).items()
-    }
+    penalties = {}
+    for module, module_calls in by_module(calls).items():
+        indices = tuple(call.index for call in module_calls)
+        penalties[module] = HeadPenalty(DisagreementFactor(method), indices, heads.get(module, ()))
     return Placement(penalties=penalties)
 
 

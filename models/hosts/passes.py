@@ -28,15 +28,15 @@ FUNCTION = "_gradient_checkpointing_func"
 """Attribute under which transformers keeps the function that checkpoints."""
 
 
+@dataclass(eq=False)
 class HostContexts:
     """``context_fn`` of a host's checkpoints: handlers, and the states of the stacks that the module belongs to."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    module: nn.Module
 
     def __call__(self) -> Contexts:
         """The contexts of the first and the second run."""
-        modules = self._module.modules()
+        modules = self.module.modules()
         states = {id(state): state for state in (getattr(module, "state", None) for module in modules)}
         passes = [state for state in states.values() if isinstance(state, StackPass)]
         return checkpoint_contexts(*(state.remember() for state in passes))
@@ -164,13 +164,9 @@ class StackPass:
         self.clear()
         values = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         rows = next((len(value) for value in values if value.dim()), None)
-        self._passes[threading.get_ident()] = _Pass(
-            open=True,
-            call=hooked_call(),
-            rows=rows,
-            past=_cached(kwargs),
-            shows_weights=bool(kwargs.get("output_attentions")),
-        )
+        shown, past = bool(kwargs.get("output_attentions")), _cached(kwargs)
+        current = _Pass(open=True, call=hooked_call(), rows=rows, past=past, shows_weights=shown)
+        self._passes[threading.get_ident()] = current
 
     def end(self, *_: object) -> None:
         """Closes the pass."""

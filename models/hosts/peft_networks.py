@@ -151,9 +151,8 @@ def refuse_copies(name: str, copied: Collection[str]) -> None:
     """``ValueError`` for an attention module, by name, in a part that PEFT copies: one of ``modules_to_save``."""
     path = name.split(".")
     names = [".".join(path[: stop + 1]) for stop in range(len(path))]
-    if {"modules_to_save", "original_module"} & {*path} or any(
-        prefix.endswith(tuple(copied)) for prefix in names
-    ):
+    inside = {"modules_to_save", "original_module"} & {*path}
+    if inside or any(prefix.endswith(tuple(copied)) for prefix in names):
         raise ValueError(
             f"{name}: expected modules_to_save of PEFT to name parts without attention sites, since PEFT trains copies "
             "of these parts and a copy has no site; leave the part out, or convert other layers"

@@ -96,13 +96,8 @@ def check_patterns(adapters: Mapping[str, Any], net: nn.Module, source: Path) ->
     names = [name for name, _ in net.named_modules()]
     content = json.dumps([patterns, names])
     try:
-        subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _MATCHES],
-            input=content.encode(),
-            stderr=subprocess.DEVNULL,
-            timeout=SECONDS,
-            check=True,
-        )
+        command, silent = [sys.executable, "-I", "-S", "-c", _MATCHES], subprocess.DEVNULL
+        subprocess.run(command, input=content.encode(), stderr=silent, timeout=SECONDS, check=True)
     except subprocess.TimeoutExpired as error:
         raise StoredNetworkError(
             f"{source}: expected patterns of modules that match in {SECONDS:g} seconds, got {shown(patterns)}; list "
@@ -158,10 +153,7 @@ def network_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel] 
     """The network class of a name in ``architectures``, transformers' or registered with an auto class, or None."""
     registered = (getattr(transformers, mapping).get(type(config), None) for mapping in MAPPINGS)
     for candidate in (getattr(transformers, name, None), *registered):
-        if (
-            isinstance(candidate, type)
-            and issubclass(candidate, PreTrainedModel)
-            and candidate.__name__ == name
-        ):
+        is_network = isinstance(candidate, type) and issubclass(candidate, PreTrainedModel)
+        if is_network and candidate.__name__ == name:
             return candidate
     return None

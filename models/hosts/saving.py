@@ -211,14 +211,8 @@ def upload(
             card = ModelCard.load(folder / CARD)
             card.data.tags = [*dict.fromkeys([*(card.data.tags or []), *tags])]
             card.save(folder / CARD)
-    return hub.upload_folder(
-        repo_id=repo,
-        folder_path=folder,
-        allow_patterns=names,
-        revision=revision,
-        commit_message=commit_message or "Upload model",
-        **options,
-    )
+    options |= {"revision": revision, "commit_message": commit_message or "Upload model"}
+    return hub.upload_folder(repo_id=repo, folder_path=folder, allow_patterns=names, **options)
 
 
 def card_of(net: Any) -> str:
@@ -272,9 +266,7 @@ def _write(
     if description.methods:
         write_card(draft, description, _auto_class(net))  # before the host's, to which PEFT adds its own card
     write(draft, plain(state_dict))
-    if not (
-        draft / CONFIG_NAME
-    ).exists():  # adapters, whose base network may have been read with other options
+    if not (draft / CONFIG_NAME).exists():  # adapters, whose base network was read with options
         _for_transformers(net).config.save_pretrained(draft)
         config = json.loads((draft / CONFIG_NAME).read_bytes())
         description = description.model_copy(update={"config": config})

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from probattn.checks import check_integer
 from probattn.models.layers import (
+    Attended,
     OwnAttention,
     OwnConfig,
     ProjectedAttention,
@@ -46,8 +47,7 @@ class McanConfig(OwnConfig):
         glimpses: attention maps of each attentional reduction.
         latent_reduction: whether the reductions go through attention methods too; in the papers the attention within
             the layers does.
-        **kwargs: the rest is for ``PretrainedConfig``: ``num_labels``, C answers, is 3129 if neither it nor
-            ``id2label`` is given.
+        **kwargs: the rest is for ``PretrainedConfig``: ``num_labels``, C answers, is 3129 by default.
 
     Raises:
         ValueError: a size below 1, one that does not fit the heads or the grid, or a dropout outside [0, 1).
@@ -133,7 +133,7 @@ class MultiHeadAttention(ProjectedAttention):
 
     def forward(
         self, states: Tensor, others: Tensor, mask: PaddingMask, key_mask: PaddingMask, *, maps: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Attended:
         """States ``[B, T, d]`` after they attend to others ``[B, S, d]``, and the map, if ``maps`` are read."""
         output, weights = self.attend(states, others, key_mask.additive, mask.valid, output_attentions=maps)
         return self.output(output), weights
@@ -150,9 +150,7 @@ class AttentionalReduction(OwnAttention):
         self.query = nn.Linear(size, config.glimpses, bias=False)
         self.output = nn.Linear(config.glimpses * size, config.fused_size)
 
-    def forward(
-        self, states: Tensor, mask: PaddingMask, *, maps: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, states: Tensor, mask: PaddingMask, *, maps: bool = False) -> Attended:
         """``[B, fused]`` of states ``[B, S, d]``, and the map ``[B, g, 1, S]``, if the implementation gives any."""
         # A copy: code that keeps the arguments of attention must not hold the parameter itself.
         queries = self.query.weight.to(states.dtype)[None, :, None].repeat(len(states), 1, 1, 1)
@@ -170,10 +168,8 @@ class FeedForward(nn.Sequential):
     """Two linear maps with a ReLU between them."""
 
     def __init__(self, config: McanConfig) -> None:
-        size, inner = config.hidden_size, config.intermediate_size
-        super().__init__(
-            nn.Linear(size, inner), nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(inner, size)
-        )
+        size, inner, dropout = config.hidden_size, config.intermediate_size, nn.Dropout(config.dropout)
+        super().__init__(nn.Linear(size, inner), nn.ReLU(), dropout, nn.Linear(inner, size))
 
 
 class AddNorm(nn.Module):
@@ -256,11 +252,8 @@ class ImageGrid(nn.Module):
         before = 3
         for channels in config.grid_channels or ():
             groups = next(count for count in range(GROUPS, 0, -1) if channels % count == 0)
-            layers += [
-                nn.Conv2d(before, channels, 3, stride=2, padding=1),
-                nn.GroupNorm(groups, channels),
-                nn.ReLU(),
-            ]
+            convolution = nn.Conv2d(before, channels, 3, stride=2, padding=1)
+            layers += [convolution, nn.GroupNorm(groups, channels), nn.ReLU()]
             before = channels
         self.convolutions = nn.Sequential(*layers)
 

@@ -194,26 +194,24 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
             loss = summed / len(logits)
         if not maps:
             return McanOutput(loss, logits)
-        reductions = (None if one is None else one[:, :, 0] for one in (word_weights, region_weights))
-        layers = map(all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps))
+        reductions: Any = (None if one is None else one[:, :, 0] for one in (word_weights, region_weights))
+        layers: Any = map(all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps))
         return McanOutput(loss, logits, *layers, *reductions)
 
     def _regions(self, features: Tensor | None, pixels: Tensor | None, noise: Tensor | None) -> Tensor:
         """Features ``[B, R, F]``."""
-        name = "region_features" if self.grid is None else "pixel_values"
+        owner, name = type(self).__name__, "region_features" if self.grid is None else "pixel_values"
         inputs = features if self.grid is None else pixels
         if inputs is None:
-            raise ValueError(
-                f"{type(self).__name__}: expected {name}, got none; give an image to each question"
-            )
+            raise ValueError(f"{owner}: expected {name}, got none; give an image to each question")
         flat, size = self.grid is None, self.config.image_size
         shape = [*inputs.shape[:2], self.config.region_size] if flat else [len(inputs), 3, size, size]
         if list(inputs.shape) != shape:
-            raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(inputs.shape)}")
+            raise ValueError(f"{owner}: expected {name} {shape}, got {list(inputs.shape)}")
         regions: Tensor = inputs if self.grid is None else self.grid(inputs)
         if noise is not None and noise.shape != regions.shape:
             raise ValueError(
-                f"{type(self).__name__}: expected feature_noise {list(regions.shape)}, got {list(noise.shape)}"
+                f"{owner}: expected feature_noise {list(regions.shape)}, got {list(noise.shape)}"
             )
         return regions if noise is None else regions + noise
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from probattn.files.durable import write_tensors
+from probattn.models.program import Batch
 from probattn.models.rating.words import WordRatings
 from probattn.probes import BagOfWordsProxy, mean_agreement, random_agreement
 
@@ -70,9 +71,7 @@ class RatedWords:
         return cls(*(torch.cat(group).cpu() for group in zip(*columns, strict=True)))
 
     @classmethod
-    def flat(
-        cls, batches: Iterable[Mapping[str, Tensor]], rate: Callable[[Mapping[str, Tensor]], Tensor]
-    ) -> Tensor:
+    def flat(cls, batches: Iterable[Batch], rate: Callable[[Batch], Tensor]) -> Tensor:
         """Other ratings ``[P]`` of the same examples, in the order of :meth:`gather`, as :meth:`agreement` takes them.
 
         Args:

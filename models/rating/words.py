@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from probattn.models.hosts.capture import capture
 from probattn.models.hosts.dry_run import untouched
 from probattn.models.layers import valid_positions
-from probattn.models.program import IGNORED
+from probattn.models.program import IGNORED, Batch
 from probattn.models.sentence import SelfAttentiveForSequenceClassification
 from probattn.models.translation import RecurrentForTranslation
 from probattn.probes import SaliencyKind, classifier_probe, gradient_saliency, lexical_probe
@@ -164,15 +164,9 @@ def _translation(net: RecurrentForTranslation, inputs: Mapping[str, Tensor], lab
         (call,) = capture(net, inputs).values()
     assert call.weights is not None
     output, target = outputs[net], labels.where(valid, 0)
-    heads = net.config.num_attention_heads
-    probe = lexical_probe(
-        lambda context, state: net.output(heads * context, state),
-        output.encoder_last_hidden_state,
-        output.decoder_last_hidden_state,
-        target,
-        mask,
-        log=True,
-    )
+    heads, states = net.config.num_attention_heads, output.encoder_last_hidden_state
+    of = (states, output.decoder_last_hidden_state, target, mask)
+    probe = lexical_probe(lambda context, state: net.output(heads * context, state), *of, log=True)
     attention = call.weights.mean(dim=1).masked_fill(~mask[:, None], 0)
     return WordRatings(attention, probe, mask, valid, output.logits.argmax(dim=-1) == target)
 
@@ -203,9 +197,8 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     attention = weights[rows, :, position].mean(dim=1).masked_fill(~mask, 0)
     probe = classifier_probe(lambda hidden: own_head(net, hidden), states, labels, mask, log=True)
     correct = logits.argmax(dim=-1) == labels
-    return WordRatings(
-        attention[:, None], probe[:, None], mask, torch.ones_like(correct)[:, None], correct[:, None]
-    )
+    valid = torch.ones_like(correct)[:, None]
+    return WordRatings(attention[:, None], probe[:, None], mask, valid, correct[:, None])
 
 
 def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
@@ -221,9 +214,7 @@ def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tens
     )
 
 
-def word_saliency(
-    net: PreTrainedModel, batch: Mapping[str, Tensor], *, kind: SaliencyKind = "norm"
-) -> Tensor:
+def word_saliency(net: PreTrainedModel, batch: Batch, *, kind: SaliencyKind = "norm") -> Tensor:
     r"""Gradient saliency :math:`\Delta` of every input word (Snell et al. 2021, section 5.1).
 
     The score is the log-probability of the right output, the gradient that by the word's embedding; see

@@ -86,18 +86,14 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
     stack = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": size.feed_forward}
     sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in stack.items()}
     sizes |= {"vocab_size": vocabulary, "d_model": size.width, "max_position_embeddings": size.max_positions}
-    dropouts = {
-        f"{what}dropout": getattr(size, f"{what}dropout") for what in ("", "attention_", "activation_")
-    }
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    dropouts = {name: getattr(size, name) for name in names}
     form = {"activation_function": "relu", "scale_embedding": True, "init_std": size.width**-0.5}
-    special = {
-        "pad_token_id": PAD,
-        "bos_token_id": BEGIN,
-        "eos_token_id": END,
-        "decoder_start_token_id": BEGIN,
-    }
+    special = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
+    special["decoder_start_token_id"] = BEGIN
+    make: Any = MarianConfig
     with seeded(seed):
-        net = MarianMTModel(MarianConfig(**sizes, **dropouts, **form, **special, forced_eos_token_id=None))
+        net = MarianMTModel(make(**sizes, **dropouts, **form, **special, forced_eos_token_id=None))
     net.generation_config = GenerationConfig(**special)
     for side in (net.model.encoder, net.model.decoder):
         # Positions are computed and get no gradient, which several processes would wait for.
@@ -219,13 +215,9 @@ def _search(
     rows = [[*tokens, END] + [PAD] * (longest - 1 - len(tokens)) for tokens in sources]
     input_ids = torch.tensor(rows, device=net.device)  # [B, S]
     generate: Any = net.generate
-    output: Tensor = generate(
-        input_ids=input_ids,
-        attention_mask=(input_ids != PAD).long(),
-        num_beams=options.num_beams,
-        length_penalty=options.length_penalty,
-        do_sample=False,
-        max_new_tokens=longest_target if limit is None else min(longest_target, limit - 1),
-        suppress_tokens=[PAD, BEGIN],
-    )  # [B, T]
+    search = {"num_beams": options.num_beams, "length_penalty": options.length_penalty, "do_sample": False}
+    length = longest_target if limit is None else min(longest_target, limit - 1)
+    inputs = {"input_ids": input_ids, "attention_mask": (input_ids != PAD).long()}
+    limits = {"max_new_tokens": length, "suppress_tokens": [PAD, BEGIN]}
+    output: Tensor = generate(**inputs, **search, **limits)  # [B, T]
     return [[token for token in row if token > END] for row in output.tolist()]

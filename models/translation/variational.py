@@ -51,8 +51,7 @@ class VariationalTranslator(Translator):
     over target tokens and in them the sites ``"alignment"`` and ``"target"``, for :class:`AlignmentGuide`.
 
     Outside Pyro's handlers it answers as its network does, and :func:`probattn.models.translate` translates with that:
-    by ``net.config.latent_alignment`` with the probability of a token over all alignments, which is exact, or from the
-    mean context.
+    by ``net.config.latent_alignment`` with the probability of a token over all alignments, or the mean context.
 
     Args:
         net: with one head of attention, not converted.
@@ -115,16 +114,20 @@ class VariationalTranslator(Translator):
             ``[S, 1, 1]`` of an enumeration.
 
         Raises:
-            ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source whose tokens are all
-                masked, which no target token can come from.
+            ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source of masked tokens.
         """
         inputs = self.inputs(batch)
-        _check_sources(inputs)
+        source = inputs.get("attention_mask")
+        if source is not None and source.ndim == 2 and not bool(source.any(dim=1).all()):
+            row = source.any(dim=1).tolist().index(False)
+            raise ValueError(
+                f"VariationalTranslator: expected a token that counts in every source, got none in row {row} of "
+                "attention_mask; leave the pair out"
+            )
         if not is_handled():
             return self.read(self.net(**inputs, **self.arguments), inputs)
         net = self._network
         hidden, states, _ = net.model.read(**inputs)
-        source = inputs.get("attention_mask")
         prior = net.model.attention.log_weights(states, hidden, source)[:, 0]  # [B, T, S]
         labels, valid = self.targets(batch)
         rows = torch.arange(len(prior), device=prior.device)[:, None]
@@ -177,17 +180,6 @@ class VariationalTranslator(Translator):
     @property
     def _network(self) -> RecurrentForTranslation:
         return cast(RecurrentForTranslation, self.net)
-
-
-def _check_sources(inputs: Mapping[str, Tensor]) -> None:
-    mask = inputs.get("attention_mask")
-    if mask is None or mask.ndim != 2 or bool(mask.any(dim=1).all()):
-        return
-    row = mask.any(dim=1).tolist().index(False)
-    raise ValueError(
-        f"VariationalTranslator: expected a token that counts in every source, got none in row {row} of "
-        "attention_mask; leave the pair out"
-    )
 
 
 class AlignmentGuide(PyroModule):
@@ -273,9 +265,8 @@ class AlignmentGuide(PyroModule):
             )
         posterior = self.inference(source, mask, labels, valid)
         with model.plates(valid), poutine.scale(scale=max(model.kl_weight, SMALLEST)):
-            alignment: Tensor = pyro.sample(
-                SITE, dist.Categorical(logits=posterior), infer=self._infer(batch, valid)
-            )
+            law, infer = dist.Categorical(logits=posterior), self._infer(batch, valid)
+            alignment: Tensor = pyro.sample(SITE, law, infer=infer)
         return alignment
 
     def _infer(self, batch: Mapping[str, Tensor], valid: Tensor) -> dict[str, Any]:

@@ -16,12 +16,14 @@ from transformers.utils.generic import ModelOutput
 from probattn.distributions import SmoothedCategorical
 from probattn.models.layers import (
     CHECKS,
+    Attended,
+    Mask,
     OwnAttention,
     OwnEncoderDecoderConfig,
     State,
     check_mask,
+    deep_lstm,
     embed,
-    layered_lstm,
     read_padded,
 )
 from probattn.options import Count, Dropout, Natural
@@ -125,12 +127,8 @@ class DotAttention(OwnAttention):
         return self.query.weight.unflatten(0, (self.num_heads, -1)).transpose(1, 2)
 
     def forward(
-        self,
-        states: Tensor,
-        hidden: Tensor,
-        attention_mask: Tensor | None = None,
-        query_mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, states: Tensor, hidden: Tensor, attention_mask: Mask = None, query_mask: Mask = None
+    ) -> Attended:
         """c ``[B, T, D]`` and the weights ``[B, K, T, S]``, if any, of s ``[B, T, E]`` and h ``[B, S, D]``."""
         shared = hidden[:, None]  # [B, 1, S, D]
         queries = self._queries(states)
@@ -169,9 +167,7 @@ class AlignmentInference(nn.Module):
         self.target = nn.LSTM(size, width, batch_first=True, bidirectional=True)
         self.map = nn.Linear(2 * width, 2 * width, bias=False)
 
-    def forward(
-        self, source: Tensor, source_mask: Tensor | None, target: Tensor, target_mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, source: Tensor, source_mask: Mask, target: Tensor, target_mask: Mask) -> Tensor:
         """Log-probabilities of alignments ``[B, T, S]``; :data:`probattn.sites.masks.MASKED_SCORE` at padding."""
         source_states, _ = read_padded(self.source, self.dropout(self.embed_tokens(source)), source_mask)
         target_states, _ = read_padded(self.target, self.dropout(self.embed_tokens(target)), target_mask)
@@ -199,12 +195,12 @@ class RecurrentEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         layers, dropout, bidirectional = config.num_hidden_layers, config.hidden_dropout, config.bidirectional
         sizes = config.embedding_size, config.hidden_size
-        self.lstm = layered_lstm(*sizes, layers, dropout, bidirectional=bidirectional)
+        self.lstm = deep_lstm(*sizes, layers, dropout, bidirectional=bidirectional)
 
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Mask = None,
         inputs_embeds: Tensor | None = None,
         **_: Any,
     ) -> RecurrentEncoderOutput:
@@ -212,11 +208,9 @@ class RecurrentEncoder(nn.Module):
         embedded = embed(self, input_ids, inputs_embeds)
         check_mask(type(self).__name__, "attention_mask", attention_mask, embedded.shape[:2])
         hidden, last = read_padded(self.lstm, self.dropout(embedded), attention_mask)
-        return RecurrentEncoderOutput(hidden, *(self._by_layer(state) for state in last))
-
-    def _by_layer(self, state: Tensor) -> Tensor:
-        """``[layers * directions, B, u]`` to ``[B, layers, D]``."""
-        return state.unflatten(0, (self.lstm.num_layers, -1)).permute(2, 0, 1, 3).flatten(2)
+        # [layers * directions, B, u] to [B, layers, D]
+        by_layer = (state.unflatten(0, (self.lstm.num_layers, -1)).permute(2, 0, 1, 3) for state in last)
+        return RecurrentEncoderOutput(hidden, *(state.flatten(2) for state in by_layer))
 
 
 @dataclass(eq=False)
@@ -245,23 +239,18 @@ class RecurrentDecoder(nn.Module):
         size = config.decoder_state_size
         self.dropout = nn.Dropout(config.dropout)
         layers, dropout = config.num_hidden_layers, config.hidden_dropout
-        self.lstm = layered_lstm(config.embedding_size, size, layers, dropout, bidirectional=False)
+        self.lstm = deep_lstm(config.embedding_size, size, layers, dropout, bidirectional=False)
         self.start: nn.ModuleDict | None = None
         if config.state_size != size:
-            self.start = nn.ModuleDict(
-                {name: nn.Linear(config.state_size, size) for name in ("hidden", "cell")}
-            )
+            maps = {name: nn.Linear(config.state_size, size) for name in ("hidden", "cell")}
+            self.start = nn.ModuleDict(maps)
 
     def forward(
-        self,
-        embedded: Tensor,
-        attention_mask: Tensor | None,
-        encoded: RecurrentEncoderOutput,
-        past: DecoderState | None,
+        self, embedded: Tensor, mask: Mask, encoded: RecurrentEncoderOutput, past: DecoderState | None
     ) -> tuple[Tensor, DecoderState]:
         """States s ``[B, T, E]`` of target tokens ``[B, T, embedding]``, 0 at padding, and the next cache."""
         start = self.first_state(encoded) if past is None else (past.hidden, past.cell)
-        states, (hidden, cell) = read_padded(self.lstm, self.dropout(embedded), attention_mask, start)
+        states, (hidden, cell) = read_padded(self.lstm, self.dropout(embedded), mask, start)
         read = embedded.shape[1] + (0 if past is None else past.length)
         return states, DecoderState(hidden, cell, read)
 
@@ -307,9 +296,7 @@ LOGITS = 2**24
 """Logits that exist at once: 64 MiB in float32."""
 
 
-def mixture_log_probabilities(
-    output: OutputNetwork, hidden: Tensor, states: Tensor, log_weights: Tensor
-) -> Tensor:
+def mixture_log_probs(output: OutputNetwork, hidden: Tensor, states: Tensor, log_weights: Tensor) -> Tensor:
     """Log-probabilities of tokens ``[B, T, V]`` over all alignments (Deng et al. 2018, section 2)."""
     batch, steps, length = log_weights.shape
     size = max(1, LOGITS // max(1, batch * steps * output.logits.out_features))

@@ -22,7 +22,7 @@ from probattn.models.translation.recurrent.lstms import (
     RecurrentEncoder,
     RecurrentEncoderOutput,
     RecurrentTranslationConfig,
-    mixture_log_probabilities,
+    mixture_log_probs,
 )
 
 
@@ -105,27 +105,17 @@ class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
         Raises:
             ValueError: no target, no source or two, or a mask of another shape.
         """
-        hidden, states, past = self.read(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            inputs_embeds=inputs_embeds,
-            encoder_outputs=encoder_outputs,
-            cache=cache_in(options),
-        )
+        inputs = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
+        others: dict[str, Any] = {"inputs_embeds": inputs_embeds, "encoder_outputs": encoder_outputs}
+        hidden, states, past = self.read(*inputs, **others, cache=cache_in(options))
         mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
         real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
         contexts, weights = self.attention(states, hidden, mask, real)
         if output_attentions is None:
             output_attentions = self.config.output_attentions
-        return RecurrentModelOutput(
-            last_hidden_state=states,
-            contexts=contexts,
-            encoder_last_hidden_state=hidden,
-            cross_attentions=(weights,) if output_attentions and weights is not None else None,
-            **{CACHE: past if use_cache else None},
-        )
+        maps = (weights,) if output_attentions and weights is not None else None
+        state = past if use_cache else None
+        return RecurrentModelOutput(states, contexts, hidden, cross_attentions=maps, **{CACHE: state})
 
     def read(
         self,
@@ -231,7 +221,7 @@ class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoMode
         if self.config.latent_alignment == "mixture":
             states, hidden = read.last_hidden_state, read.encoder_last_hidden_state
             weights = self.model.attention.log_weights(states, hidden, attention_mask)[:, 0]  # [B, T, S]
-            logits = mixture_log_probabilities(self.output, hidden, states, weights)
+            logits = mixture_log_probs(self.output, hidden, states, weights)
         else:
             logits = self.output(read.contexts, read.last_hidden_state)
         return RecurrentTranslationOutput(
