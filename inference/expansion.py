@@ -90,8 +90,7 @@ def posterior_moments(
     "auto" decides row by row, by the number that is attributed: weights of a relative variance above 10 are left to
     draws; the predictions at :math:`u = \pm 2 c^2 \nabla z / \sigma`, the likeliest at two standard deviations, and a
     relative variance of at most 2 show that the expansion holds, to :math:`0.3 \sigma`; else ``num_samples`` draws are
-    compared with what it predicts of each, :math:`\sum_j f_j\, \partial z / \partial u_j`. The page on moments has the
-    limits of this rule and how often it errs.
+    compared with what it predicts of each, :math:`\sum_j f_j\, \partial z / \partial u_j`. See the page on moments.
 
     Rows that depend on one another (the nodes of a graph, pictures scored against all texts of a batch) are
     differentiated one by one; whether they do, the first row tells, which also runs alone.

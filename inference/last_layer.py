@@ -40,9 +40,8 @@ def last_layer(net: nn.Module, num_outputs: int) -> nn.Linear:
     linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
     layers = [module for module in linear if module.out_features == num_outputs]
     if not layers:
-        raise ValueError(
-            f"expected a linear layer of {num_outputs} outputs, found none in {type(net).__name__}"
-        )
+        network = type(net).__name__
+        raise ValueError(f"expected a linear layer of {num_outputs} outputs, found none in {network}")
     return layers[-1]
 
 

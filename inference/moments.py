@@ -73,8 +73,7 @@ class Moments:
         share: of the variance of one number, the part that each pair of query and key brings in, by site, ``[B, H, T,
             S]``; its sum over everything is 1. None unless requested.
         slope: derivative of that number by the logarithm of the pair's unnormalised weight, likewise.
-        relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` over pairs, by their shares, ``[B, ...]``;
-            None of draws.
+        relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` by shares, ``[B, ...]``; None of draws.
         check: what draws say of the closed form; None unless it was checked.
         num_samples: draws of each row, int64 ``[B]``, 0 of the closed form, or one number; None: closed form alone.
 

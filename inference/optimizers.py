@@ -218,9 +218,8 @@ def build_optimizer(
         return optimizer.build(optimizer.groups(model), scaled=scaled)
     made = optimizer(OptimizerOptions().groups(model))
     if not isinstance(made, Optimizer):
-        raise TypeError(
-            f"optimizer: expected the function to return a torch optimiser, got {type(made).__name__}"
-        )
+        kind = type(made).__name__
+        raise TypeError(f"optimizer: expected the function to return a torch optimiser, got {kind}")
     return made
 
 

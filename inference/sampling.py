@@ -128,9 +128,8 @@ class _Sampler(Messenger):
             )
         for module in net.modules():
             if "generate" in vars(module):
-                raise RuntimeError(
-                    f"sampling: {type(module).__name__} is sampled already; leave the block first"
-                )
+                network = type(module).__name__
+                raise RuntimeError(f"sampling: {network} is sampled already; leave the block first")
         for site in sites:
             forward = vars(site).get("forward")
             vars(site)["forward"] = _DrawnForward(self, site.forward)
@@ -334,9 +333,8 @@ def _forced(net: Any, inputs: Mapping[str, Tensor], sequences: Tensor) -> tuple[
         return repeated | {"decoder_input_ids": sequences[:, :-1]}, sequences[:, 1:]
     ids = inputs.get("input_ids")
     if ids is None:
-        raise ValueError(
-            f"generate_with_uncertainty: expected input_ids among the inputs, got {', '.join(inputs)}"
-        )
+        listed = ", ".join(inputs)
+        raise ValueError(f"generate_with_uncertainty: expected input_ids among the inputs, got {listed}")
     target = sequences[:, ids.shape[1] :]
     mask = repeated.get("attention_mask", torch.ones_like(repeated["input_ids"]))
     mask = torch.cat([mask, mask.new_ones(target.shape)], dim=1)

@@ -223,9 +223,8 @@ class SVIDriver(RunOptions):
         name, length = ("steps", steps) if epochs is None else ("epochs", epochs)
         check_integer("SVIDriver", f"fit({name})", length, minimum=1)
         if self.early_stopping is not None and validation is None:
-            raise ValueError(
-                f"SVIDriver.fit: early stopping on {self.early_stopping.metric!r} needs validation_data"
-            )
+            metric = self.early_stopping.metric
+            raise ValueError(f"SVIDriver.fit: early stopping on {metric!r} needs validation_data")
         if resume and self.folder is None:
             raise ValueError(
                 "SVIDriver.fit: resuming needs the folder of the run; give SVIDriver(folder=...)"

@@ -147,9 +147,8 @@ class HeadProgram(Program):
         """Inputs of the network in a batch; ``ValueError`` for none."""
         inputs = {name: value for name, value in batch.items() if name not in self.label_names}
         if not inputs:
-            raise ValueError(
-                f"{type(self).__name__}: expected inputs in the batch, got {', '.join(batch) or 'nothing'}"
-            )
+            listed = ", ".join(batch) or "nothing"
+            raise ValueError(f"{type(self).__name__}: expected inputs in the batch, got {listed}")
         return inputs
 
     def attention_plate(self, data: Block, inputs: Batch) -> Block:

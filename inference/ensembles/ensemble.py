@@ -191,9 +191,8 @@ class ParticleEnsemble(nn.Module):
         parameters, buffers = set(stored["parameters"]), set(stored["buffers"])
         missing = sorted((parameters | buffers) - trainable.keys() - dict(model.named_buffers()).keys())
         if missing:
-            raise ValueError(
-                f"{path}: expected a model with {', '.join(missing)}, got a {type(model).__name__} without"
-            )
+            listed, kind = ", ".join(missing), type(model).__name__
+            raise ValueError(f"{path}: expected a model with {listed}, got a {kind} without")
         options: dict[str, Any] = {"spread": 0.0, "execution": execution, "chunk_size": chunk_size}
         options["parameters"] = lambda name, _: name in parameters
         options["buffers"] = lambda name, _: name in buffers

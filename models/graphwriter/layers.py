@@ -101,9 +101,8 @@ def check(
     if entity_ids is None or entity_types is None or relations is None:
         graph = {"entity_ids": entity_ids, "entity_types": entity_types, "relations": relations}
         missing = next(name for name, tensor in graph.items() if tensor is None)
-        raise ValueError(
-            f"{owner}: expected {missing} beside input_ids, got none; give the graph of each title"
-        )
+        expected = f"{missing} beside input_ids"
+        raise ValueError(f"{owner}: expected {expected}, got none; give the graph of each title")
     expected = {
         "attention_mask": (title_mask, list(input_ids.shape)),
         "entity_types": (entity_types, list(entity_ids.shape[:2])),
@@ -114,9 +113,8 @@ def check(
         if list(tensor.shape) != shape:
             raise ValueError(f"{owner}: expected {name} {shape}, got {list(tensor.shape)}")
     if relations.numel() and int(relations[..., 1].max()) >= num_relations:
-        raise ValueError(
-            f"{owner}: expected relations in 0..{num_relations - 1}, got {int(relations[..., 1].max())}"
-        )
+        largest = int(relations[..., 1].max())
+        raise ValueError(f"{owner}: expected relations in 0..{num_relations - 1}, got {largest}")
 
 
 def check_entities(entities: Tensor, relations: Tensor) -> None:

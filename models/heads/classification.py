@@ -55,9 +55,8 @@ class Classifier(HeadProgram):
     ) -> None:
         super().__init__(net, num_data=num_data, label_name=label_name)
         if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"{type(self).__name__}.label_smoothing: expected a number in [0, 1), got {label_smoothing}"
-            )
+            owner = type(self).__name__
+            raise ValueError(f"{owner}.label_smoothing: expected a number in [0, 1), got {label_smoothing}")
         self.label_smoothing = label_smoothing
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -140,8 +139,7 @@ class MultipleChoice(Classifier):
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, inputs that are not ``[B, K, ...]``, logits or labels of another
-            shape, or labels out of range.
+        ValueError: ``num_data`` below 1; of a call, inputs, logits or labels that do not fit.
 
     Example:
         >>> import torch
@@ -156,9 +154,8 @@ class MultipleChoice(Classifier):
         """The plate of all choices of all rows."""
         first = next(iter(inputs.values()))
         if first.dim() < 2:
-            raise ValueError(
-                f"{type(self).__name__}: expected inputs [B, K, ...] of K choices, got {list(first.shape)}"
-            )
+            owner = type(self).__name__
+            raise ValueError(f"{owner}: expected inputs [B, K, ...] of K choices, got {list(first.shape)}")
         rows, choices = first.shape[:2]
         return self.plate("choices", rows * choices, first.device, each=choices)
 

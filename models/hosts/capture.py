@@ -242,9 +242,8 @@ def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
     masks = _Masks(net, network_calls(net))
     modules = [net.get_submodule(name) for name in masks.modules]
     if any(ATTRIBUTE in vars(module) for module in modules):
-        raise RuntimeError(
-            f"masked_heads: {type(net).__name__} has masked heads already; name them all at once"
-        )
+        network = type(net).__name__
+        raise RuntimeError(f"masked_heads: {network} has masked heads already; name them all at once")
     configurations = own_configurations(net)
     before = [*implementations(net), *configurations]
     try:

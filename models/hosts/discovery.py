@@ -99,9 +99,8 @@ def find_calls(net: PreTrainedModel) -> AttentionCalls:
     refuse_unsupported(net)
     base = cast(PreTrainedModel, net.base_model)
     if net.device.type == "meta":
-        raise ValueError(
-            f"{type(base).__name__}: expected a network with weights, got one on the meta device"
-        )
+        owner = type(base).__name__
+        raise ValueError(f"{owner}: expected a network with weights, got one on the meta device")
     failure: Exception | None = None
     with untouched(net):
         for network, inputs in _forms(base, net):

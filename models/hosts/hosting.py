@@ -125,9 +125,8 @@ def _single(
     nonempty = [(kind, items) for kind, items in brought.items() if items]
     if len(nonempty) > 1:
         names = " and ".join(kind.__name__ for kind, _ in nonempty)
-        raise ValueError(
-            f"convert: expected one method with {what} of its own, got {names}; convert with one"
-        )
+        expected = f"one method with {what} of its own"
+        raise ValueError(f"convert: expected {expected}, got {names}; convert with one")
     return nonempty[0] if nonempty else (None, {})
 
 

@@ -171,9 +171,8 @@ def push_to_hub(
     """``push_to_hub`` of a converted network, with the options of transformers' own."""
     unknown = sorted(options.keys() - HUB_OPTIONS)
     if unknown:
-        raise TypeError(
-            f"push_to_hub: expected one of {', '.join(sorted(HUB_OPTIONS))}, got {shown(unknown[0])}"
-        )
+        listed = ", ".join(sorted(HUB_OPTIONS))
+        raise TypeError(f"push_to_hub: expected one of {listed}, got {shown(unknown[0])}")
     with tempfile.TemporaryDirectory() as folder:
         save_over(net, description, folder, writer(net, max_shard_size=max_shard_size))
         return upload(Path(folder), repo_id, tags=tags, **options)

@@ -52,8 +52,7 @@ def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = N
         The network in evaluation mode; with ``output_loading_info=True`` a pair, with the report of transformers.
 
     Raises:
-        StoredNetworkError: the folder, its description or its weights are missing, corrupt or do not fit together; the
-            hub is out of reach, or has no such network.
+        StoredNetworkError: folder, description or weights are missing, corrupt or do not fit, or the hub has no such.
 
     Example:
         >>> import tempfile

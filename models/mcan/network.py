@@ -172,9 +172,8 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         """
         maps = bool(self.config.output_attentions if output_attentions is None else output_attentions)
         if input_ids is None:
-            raise ValueError(
-                f"{type(self).__name__}: expected input_ids, the words of the questions, got none"
-            )
+            owner = type(self).__name__
+            raise ValueError(f"{owner}: expected input_ids, the words of the questions, got none")
         regions = self._regions(region_features, pixel_values, feature_noise)
         self._check_mask("attention_mask", attention_mask, input_ids, "word")
         self._check_mask("region_mask", region_mask, regions, "region")
@@ -223,6 +222,5 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         check_mask(owner, name, mask, states.shape[:2])
         some = mask.bool().any(dim=1)
         if not bool(some.all()):
-            raise ValueError(
-                f"{owner}: expected a {what} in every row, got none in row {int((~some).nonzero()[0])}"
-            )
+            row = int((~some).nonzero()[0])
+            raise ValueError(f"{owner}: expected a {what} in every row, got none in row {row}")

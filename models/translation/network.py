@@ -191,9 +191,8 @@ def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int | N
     """Most tokens the network has positions for; None where there is no most."""
     config: Any = getattr(net, "config", None)
     if not hasattr(net, "generate"):
-        raise ValueError(
-            f"translate: {type(net).__name__} has no generate; use an encoder-decoder of transformers"
-        )
+        network = type(net).__name__
+        raise ValueError(f"translate: {network} has no generate; use an encoder-decoder of transformers")
     limit: int | None = getattr(config, "max_position_embeddings", None)
     if limit is None:
         return None

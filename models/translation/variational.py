@@ -110,8 +110,7 @@ class VariationalTranslator(Translator):
             batch: as for :class:`probattn.models.Translator`.
 
         Returns:
-            Logits ``[B, T, V]``; within a program the places in the source that tokens come from, int64 ``[B, T]``, or
-            ``[S, 1, 1]`` of an enumeration.
+            Logits ``[B, T, V]``; in a program places in the source, int64 ``[B, T]``, or ``[S, 1, 1]`` enumerated.
 
         Raises:
             ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source of masked tokens.
