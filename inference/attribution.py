@@ -64,8 +64,8 @@ def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
     unknown = [dimension for dimension in dimensions if dimension not in PARTS]
     if unknown or not maps:
         got = repr(unknown[0]) if unknown else "no maps; call posterior_moments(..., attribution=True)"
-        parts = ", ".join(PARTS)
-        raise ValueError(f"share_by: expected parts among {parts} and maps of some site, got {got}")
+        listed = ", ".join(PARTS)
+        raise ValueError(f"share_by: expected parts among {listed} and maps of some site, got {got}")
     summed = [index - 3 for index, dimension in enumerate(PARTS[1:]) if dimension not in dimensions]
     sums = [one.sum(dim=summed) if summed else one for one in maps.values()]
     shapes = sorted({tuple(one.shape) for one in sums})

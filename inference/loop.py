@@ -220,8 +220,8 @@ class StepCheck:
         """Raises :class:`NonFiniteError`, with the checkpoint that is made for it, or warns."""
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         finite = math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))
-        told = finite and self._exploded
-        explosion = None if told else kl_explosion(terms, self._diagnostics, self._module)
+        warned = finite and self._exploded
+        explosion = None if warned else kl_explosion(terms, self._diagnostics, self._module)
         if finite and explosion is not None:
             self._exploded = True
             lost = f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels"

@@ -140,8 +140,8 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
                 continue
             nothing = torch.zeros_like(divergence)
             prior.update(log_prob=-divergence, log_prob_sum=-divergence.sum())
-            parts = ScoreParts(nothing, posterior["score_parts"].score_function, 0)
-            posterior.update(log_prob=nothing, log_prob_sum=nothing.sum(), score_parts=parts)
+            score = ScoreParts(nothing, posterior["score_parts"].score_function, 0)
+            posterior.update(log_prob=nothing, log_prob_sum=nothing.sum(), score_parts=score)
         return model_trace, guide_trace
 
 

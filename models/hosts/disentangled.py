@@ -38,14 +38,14 @@ def eager_attention_forward(
 
 
 Maybe = Tensor | None
-Parts = tuple[Tensor, Tensor, Tensor, int, Tensor | int | None]
+Projected = tuple[Tensor, Tensor, Tensor, int, Tensor | int | None]
 """Queries, keys and values ``[B, H, T, D]``, the number of terms of their scores, and a bias, if it is a tensor."""
 
 
 class _Bridged(nn.Module):
     """Both families' attention, which runs as the family's own where nothing is attached to the module."""
 
-    parts: Callable[[Tensor, Maybe, Maybe, Maybe], Parts]
+    projected: Callable[[Tensor, Maybe, Maybe, Maybe], Projected]
     """Of hidden states, query states, relative positions and their embeddings."""
 
     def forward(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
@@ -65,7 +65,9 @@ class _Bridged(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The family's ``forward`` through a site: output ``[B, T, H * D]`` and weights."""
         module: Any = self
-        query, key, value, terms, bias = self.parts(hidden_states, query_states, relative_pos, rel_embeddings)
+        query, key, value, terms, bias = self.projected(
+            hidden_states, query_states, relative_pos, rel_embeddings
+        )
         root, own_mask = _root(self, terms), attention_mask.bool()
         # Padded queries, which the family lets see no key, see those of their datum at the site: rows are alike.
         blind = ~own_mask.any(dim=-1, keepdim=True)  # [B, 1, T, 1]
@@ -85,7 +87,7 @@ class _Bridged(nn.Module):
 class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
     """Attention of DeBERTa-v2 and DeBERTa-v3 (He et al. 2021, Eq. 4)."""
 
-    def parts(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Parts:
+    def projected(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Projected:
         """As the family makes them."""
         heads = self.num_attention_heads
         query = self.transpose_for_scores(self.query_proj(hidden if queried is None else queried), heads)
@@ -107,7 +109,7 @@ class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
 class BridgedDeberta(_Bridged, modeling_deberta.DisentangledSelfAttention):
     """Attention of DeBERTa (He et al. 2021, Eq. 4) without talking heads, whose weights are no softmax."""
 
-    def parts(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Parts:
+    def projected(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Projected:
         """As the family makes them."""
         if self.talking_head:
             raise UnreadableError(
