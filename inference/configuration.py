@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from probattn.checks import shortened
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.disagreement import DisagreementFactor
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite

@@ -20,10 +20,10 @@ from torch.distributions import Categorical, kl_divergence
 from probattn.distributions import LogNormal, Weibull
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
-from probattn.sites.threads import SHARED_STATE
 
 
 class ELBOTerms(NamedTuple):

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.options import Natural, NonNegative, Options, Positive, Share
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.observation import ObservationScale
 from probattn.sites.site import LatentSite
 

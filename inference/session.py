@@ -20,8 +20,8 @@ from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 
 from probattn.inference.checkpoint import CheckpointError
+from probattn.sites.handlers import SHARED_STATE, SharedState
 from probattn.sites.noise import seed_integers
-from probattn.sites.threads import SHARED_STATE, SharedState
 
 Precision = Literal["no", "bf16", "fp16"]
 

@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from probattn.sites.hooks import may_look
+from probattn.sites.handlers import may_look
 
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 """What a module may take and give beside tensors, if it is to be skipped."""

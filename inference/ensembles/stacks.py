@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from probattn.checks import check_choice, check_integer
 from probattn.inference.session import evaluating, preserved_random_state
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.scores import exact_products
 from probattn.sites.site import LatentSite

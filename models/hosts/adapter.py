@@ -28,7 +28,7 @@ from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 from probattn.sites.answers import Attending
-from probattn.sites.hooks import reads_weights
+from probattn.sites.handlers import reads_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
 

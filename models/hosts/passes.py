@@ -18,8 +18,7 @@ from transformers import Cache
 from probattn.models.hosts.cache import cache_in
 from probattn.models.hosts.eager import HostMask, own_keys, read_mask
 from probattn.sites import AttentionMask, UpwardChain
-from probattn.sites.handlers import Contexts, checkpoint_contexts, is_handled
-from probattn.sites.hooks import hooked_call, is_running
+from probattn.sites.handlers import Contexts, checkpoint_contexts, hooked_call, is_handled, is_running
 from probattn.sites.noise import Origin
 from probattn.sites.traced import compiled_pass
 from probattn.sites.upward import swapped

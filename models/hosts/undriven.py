@@ -19,9 +19,15 @@ from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall, is_bridge
 from probattn.models.hosts.replaced import Outer, outer_modules
 from probattn.sites import AttentionSite
-from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
-from probattn.sites.hooks import hooked_call, is_running, may_look
-from probattn.sites.threads import in_child
+from probattn.sites.handlers import (
+    hooked_call,
+    in_child,
+    is_running,
+    may_look,
+    refuse_none,
+    refuse_unreached,
+    takes_expectations,
+)
 from probattn.sites.traced import compiled_pass, graph_pass
 
 if TYPE_CHECKING:
