@@ -33,29 +33,13 @@ if TYPE_CHECKING:
     )
     from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
 
-__all__ = [
-    "AttackFile",
-    "AttackOptions",
-    "AttackResult",
-    "AttackSummary",
-    "AttackedText",
-    "CounterFitting",
-    "Fitted",
-    "NetworkVictim",
-    "Share",
-    "Victim",
-    "attack_run",
-    "attack_table",
-    "attack_texts",
-    "compared_attacks",
-    "counter_fit",
-    "fixed_draws",
-    "make_vectors",
-    "read_attack",
-    "read_vectors",
-    "summarise",
-    "vectors_file",
-]
+# Attacks and what is attacked
+__all__ = ["AttackOptions", "attack_run", "attack_texts", "Victim", "NetworkVictim", "fixed_draws"]
+# Records and figures
+__all__ += ["AttackFile", "AttackedText", "AttackResult", "AttackSummary", "Share", "summarise"]
+__all__ += ["read_attack", "attack_table", "compared_attacks"]
+# Word vectors
+__all__ += ["CounterFitting", "Fitted", "counter_fit", "make_vectors", "read_vectors", "vectors_file"]
 
 __getattr__ = imported_when_used(
     __name__,

@@ -79,10 +79,7 @@ class Resources:
 
 @cache
 def load_textattack() -> Any:
-    """TextAttack, or ``RunError``; what its import does to the environment is undone.
-
-    The import tries, once, to download data for NLTK, and reads NLTK's stop words and flair for what is not used here.
-    """
+    """TextAttack, or ``RunError``; its import changes neither the environment nor NLTK, and does without flair."""
     if importlib.util.find_spec("textattack") is None:
         raise RunError(
             f"attacks: expected the package textattack, which is not installed; install it: {INSTALL}"
@@ -137,10 +134,7 @@ def _nltk_words() -> Iterator[None]:
 
 
 def build_attack(name: AttackName, victim: Victim, queries: int, resources: Resources) -> Attacker:
-    """What attacks texts one by one, in at most so many queries each (>= 2, the first for the text itself).
-
-    Raises ``RunError`` where TextAttack or a resource is missing.
-    """
+    """What attacks texts one by one, in at most so many queries each (>= 2); ``RunError`` without a resource."""
     textattack: Any = load_textattack()
     swaps, constraints, importance = _COMPONENTS[name](textattack, resources)
     methods, kinds = textattack.search_methods, textattack.transformations

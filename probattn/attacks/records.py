@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from probattn.files.json_files import JSONError, first_problem, read_json
 from probattn.inference.records import Record, RecordWriter, read_records, truncate_records
+from probattn.metrics.functional import mean_interval
 from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.task import BASELINE
@@ -243,9 +244,7 @@ def attacked_texts(path: Path, records: Sequence[Record]) -> list[AttackedText]:
     texts = []
     for line, record in enumerate(records[1:], start=2):
         try:
-            texts.append(
-                AttackedText.model_validate({k: v for k, v in record.items() if k not in {"kind", "step"}})
-            )
+            texts.append(AttackedText.model_validate(record))
         except ValidationError as error:
             raise RunError(
                 f"{path}, line {line}: expected an attacked text ({first_problem(error)}); remove this line and those "
@@ -365,11 +364,8 @@ def _over_networks(networks: Iterable[Sequence[AttackResult]], measure: str) -> 
     values = [100 * statistics.fmean(share) for share in shares if share]
     if not values:
         return "-"
-    mean = statistics.fmean(values)
-    if len(values) == 1:
-        return f"{mean:.1f}"
-    half = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{mean:.1f} ± {half:.1f}"
+    mean, _, high, _ = mean_interval(values)
+    return f"{mean:.1f}" if high is None else f"{mean:.1f} ± {high - mean:.1f}"
 
 
 def _number(value: float | None, form: str) -> str:

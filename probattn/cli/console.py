@@ -82,7 +82,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
             from probattn.tasks.errors import one_line
 
         with warnings.catch_warnings():
-            warnings.showwarning = _Lines((DataWarning, ExplodedKLWarning))
+            warnings.showwarning = _lines((DataWarning, ExplodedKLWarning))
             for category in (DataWarning, ExplodedKLWarning):
                 warnings.simplefilter("always", category)
             try:
@@ -174,15 +174,11 @@ def _check_arguments(values: Iterable[object]) -> None:
                 ) from error
 
 
-class _Lines:
-    """Writes a warning of some categories as a line, once a command; others as Python does."""
+def _lines(categories: tuple[type[Warning], ...]) -> Callable[..., None]:
+    """What writes a warning of some categories as a line, once a command; others as Python does."""
+    written: set[str] = set()
 
-    def __init__(self, categories: tuple[type[Warning], ...]) -> None:
-        self._categories = categories
-        self._written: set[str] = set()
-
-    def __call__(
-        self,
+    def write(
         message: Warning | str,
         category: type[Warning],
         filename: str,
@@ -192,8 +188,10 @@ class _Lines:
     ) -> None:
         from probattn.report import printable
 
-        if not issubclass(category, self._categories):
+        if not issubclass(category, categories):
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
-        elif str(message) not in self._written:
-            self._written.add(str(message))
+        elif str(message) not in written:
+            written.add(str(message))
             sys.stderr.write(wrapped(printable(f"warning: {message}"), sys.stderr) + "\n")
+
+    return write

@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor
 
-from probattn.comparison.costs import measured_costs, passes_of
+from probattn.comparison import variants as predicting
 from probattn.comparison.options import CompareOptions
 from probattn.comparison.page import page
-from probattn.comparison.variants import MEASURES, ComparisonResults, Interval, Row, Variants, all_variants
+from probattn.comparison.variants import MEASURES, ComparisonResults, Interval, Row, Variants
 from probattn.comparison.workers import BUSY, end_with_parent, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
@@ -112,16 +112,7 @@ def _jobs(options: CompareOptions, folder: Path) -> Iterator[_Job]:
 
 def _spread(options: CompareOptions, folder: Path) -> None:
     """Shares the runs among processes; each takes what no other is at."""
-    command = [
-        sys.executable,
-        "-m",
-        "probattn",
-        "compare",
-        *options.recipes,
-        "--output",
-        str(folder),
-        "--quiet",
-    ]
+    command = [sys.executable, "-m", "probattn", "compare", *options.recipes, f"--output={folder}", "--quiet"]
     command += [f"--seeds={options.seeds}", f"--error={options.error}", f"--against={options.against}"]
     command += [f"--set={item}" for item in options.set]
     device = current_device()
@@ -164,7 +155,7 @@ def _recipe_digest(task: Classification) -> str:
 
 
 def _measure(job: _Job, task: Classification, error: float) -> None:
-    variants = all_variants(task, load_network(job.folder))
+    variants = predicting.all_variants(task, load_network(job.folder))
     points = {
         f"point.{role}": probability.float() for role, probability in variants.probabilities["point"].items()
     }
@@ -185,7 +176,7 @@ def _results(
     if reference not in values:
         choices = ", ".join(variant for recipe, variant in values if recipe == reference[0])
         raise RunError(f"--against {options.against}: expected a way of {reference[0]} ({choices})")
-    costs = measured_costs(
+    costs = predicting.measured_costs(
         folder,
         {job.name: (tasks[job.name], job.folder) for job in jobs if job.seed == 0},
         {name: [variant for recipe, variant in values if recipe == name] for name in tasks},
@@ -196,7 +187,12 @@ def _results(
     for name in tasks:
         by_variant = {variant: figures for (recipe, variant), figures in values.items() if recipe == name}
         rows += [
-            _row((name, variant), figures, costs[name][passes_of(variant)], gaps.get((name, variant), {}))
+            _row(
+                (name, variant),
+                figures,
+                costs[name][predicting.passes_of(variant)],
+                gaps.get((name, variant), {}),
+            )
             for variant, figures in by_variant.items()
         ]
         if options.seeds > 1:
@@ -278,7 +274,7 @@ def _row(
     gaps: Mapping[str, Comparison],
 ) -> Row:
     def over_seeds(measure: str) -> Interval:
-        return Interval(**mean_interval(item[measure] for item in by_seed.values())._asdict())
+        return Interval.over(item[measure] for item in by_seed.values())
 
     measures = [name for name in MEASURES if all(name in item for item in by_seed.values())]
     return Row(

@@ -1,17 +1,23 @@
-"""The variants of predicting with one network, what they are measured by, and the records of ``comparison.json``."""
+"""The variants of predicting with one network, what they are measured by and cost, and the records of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from filelock import FileLock
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from probattn.data import TextDataset
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, read_json
 from probattn.inference import posterior_expectation
 from probattn.inference.last_layer import (
     FITTED,
@@ -23,6 +29,7 @@ from probattn.inference.last_layer import (
 from probattn.metrics.functional import (
     best_temperature,
     controlled_threshold,
+    mean_interval,
     mutual_information,
     ood_auroc,
     risk_coverage_curve,
@@ -32,33 +39,28 @@ from probattn.options import DrawingOptions
 from probattn.report import Comparison, Predictions
 from probattn.report.bootstrap import is_reliable
 from probattn.report.columns import ClassMeasures, class_columns, detection
-from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict
+from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict, share
 from probattn.report.record import Count, Record
+from probattn.tasks import load_network
 from probattn.tasks.classification.networks import TrainedClassifier
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.networks import predictions
+from probattn.tasks.progress import shown, tracked
 
 ROLES = ("validation", "test", "out_of_domain")
 MEASURES: Mapping[str, MeasureText] = MappingProxyType(
     {
         **{name: CLASS_MEASURES[name] for name in ("accuracy", "nll", "ece", "aurc")},
-        "coverage": MeasureText(
+        "coverage": share(
             "Coverage",
-            "coverage",
             "The largest share of the test texts, the most confident first, whose error is at most the given one",
-            "higher",
-            "share",
-            "higher coverage",
-            "lower coverage",
+            short="coverage",
         ),
-        "answered": MeasureText(
+        "answered": share(
             "Answered by a policy",
-            "answered",
             "The share that a policy answers which promises that error with 95% confidence",
-            "higher",
-            "share",
-            "more answers by a policy",
-            "fewer answers by a policy",
+            short="answered",
+            words=("more answers by a policy", "fewer answers by a policy"),
         ),
         "auroc": CLASS_MEASURES["auroc"],
     }
@@ -235,6 +237,11 @@ class Interval(Record):
     high: float | None
     seeds: Count
 
+    @classmethod
+    def over(cls, values: Iterable[float]) -> Interval:
+        """The interval of some values."""
+        return cls(**mean_interval(values)._asdict())
+
     def times(self, factor: float) -> Interval:
         """The interval of a multiple."""
         low, high = (None if bound is None else factor * bound for bound in (self.low, self.high))
@@ -294,3 +301,83 @@ class ComparisonResults(Record):
         roles = ("test", "out_of_domain") if measure == "auroc" else ("test",)
         examples = min(self.sizes[role] for role in roles)
         return MEASURES[measure].verdict(gap.value) if is_reliable(gap, examples) else "unclear"
+
+
+COSTS = "costs.json"
+"""What has been measured, in the folder of a comparison."""
+TEXTS, REPEATS = 64, 5
+DRAWN = ("dropout", "draws")
+PASSES = (*DRAWN, "moments")
+Action = Callable[[], object]
+Costs = dict[str, dict[str, Interval]]
+_FILE = TypeAdapter(tuple[list[str], Costs])
+
+
+def passes_of(variant: str) -> str:
+    """The passes that a variant takes: "dropout", "draws", "moments", or "point" for one without noise."""
+    return next((item for item in PASSES if variant == item or variant.startswith(f"{item}_")), "point")
+
+
+def measured_costs(
+    folder: Path,
+    networks: Mapping[str, tuple[Classification, Path]],
+    variants: Mapping[str, Collection[str]],
+    digests: Sequence[str],
+) -> Costs:
+    """Costs by recipe, that of the reference first, and kind of passes, with their intervals over repeats.
+
+    What the comparison's folder holds is read, unless it is of other variants or of recipes with other ``digests``.
+    """
+    file = folder / COSTS
+    with FileLock(folder / f".{COSTS}.lock"):
+        try:
+            previous, costs = read_json(file, _FILE)
+        except (JSONError, FileNotFoundError):
+            previous, costs = [], {}
+        needed = {(name, passes_of(variant)) for name, entries in variants.items() for variant in entries}
+        if previous != list(digests) or needed != {
+            (name, kind) for name, entries in costs.items() for kind in entries
+        }:
+            costs = _measured(networks, variants)
+            write_atomically(file, _FILE.dump_json((list(digests), costs)))
+    return costs
+
+
+def _measured(
+    networks: Mapping[str, tuple[Classification, Path]], variants: Mapping[str, Collection[str]]
+) -> Costs:
+    unit: Action | None = None
+    costs: Costs = {}
+    for name, (task, folder) in networks.items():
+        network, texts = load_network(folder), task.texts.test.take(TEXTS)
+        kinds = {passes_of(variant) for variant in variants[name]}
+        actions: dict[str, Action] = {
+            item: partial(predicted, task, network, texts, item) for item in PASSES if item in kinds
+        }
+        point = partial(pass_once, task, network, texts)
+        if unit is not None:
+            actions = {"point": point} | actions
+        unit = unit or point
+        rounds = tracked(range(REPEATS + 1), f"{name}: cost of a prediction")
+        ratios = [_ratios(unit, actions) for _ in rounds][1:]  # the first warms up
+        costs[name] = {kind: Interval.over(item[kind] for item in ratios) for kind in ratios[0]}
+    return costs
+
+
+@shown(quiet=True)
+def _ratios(unit: Action, actions: Mapping[str, Action]) -> dict[str, float]:
+    """How much longer each action takes than the unit, "point" itself unless it is among them, run before and after."""
+    before, ratios = _seconds(unit), {"point": 1.0}
+    for kind, action in actions.items():
+        spent, after = _seconds(action), _seconds(unit)
+        ratios[kind] = 2 * spent / (before + after)
+        before = after
+    # one pass without noise goes along with draws
+    drawn = {kind: max(ratios[kind] - ratios["point"], ratios["point"]) for kind in DRAWN if kind in ratios}
+    return ratios | drawn
+
+
+def _seconds(action: Action) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started

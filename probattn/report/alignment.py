@@ -127,17 +127,11 @@ def alignment_section(alignment: Alignment | None, unit: str = "texts") -> Secti
     if alignment is None:
         return None
     names = site_labels([site.site for site in alignment.sites])
-    none = _number(None)
     context = {
         "alignment": alignment,
         "words": _words(alignment),
         "quantities": _quantities(alignment),
-        "layers": by_call(
-            alignment,
-            names,
-            lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))),
-            (none, none),
-        ),
+        "layers": by_call(alignment, names, lambda site: (sum(site.mmd), sum(site.mmd_centred)), _number),
         "panels": _panels(alignment.clouds, names),
         "unit": unit,
         "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[alignment.projection],

@@ -274,7 +274,7 @@ def attention_section(
 
 def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
     """One example for the template: its first map drawn, and the numbers of all maps for the script."""
-    first, pair = item.maps[0], item.example.pair
+    first = item.maps[0]
     kinds = _kinds(first, model)
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     maps = []
@@ -285,9 +285,7 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
         maps.append((kind.name, kind.heading, drawn, words))
     return {
         "reason": REASONS[item.reason],
-        "title": shortened(
-            f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
-        ),
+        "title": title_of(item.example),
         "answer": answer_words(item.example),
         "strip": _strip(item),
         "choices": _choices(item, labels),
@@ -304,6 +302,11 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
             "maps": entries,
         },
     }
+
+
+def title_of(example: Example) -> str:
+    """A text, or both texts of a pair, as a title."""
+    return shortened(example.text if example.pair is None else f"{example.text} {BETWEEN} {example.pair}")
 
 
 def answer_words(example: Example) -> str:

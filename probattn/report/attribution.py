@@ -10,7 +10,6 @@ from markupsafe import Markup
 from pydantic import Field, model_validator
 
 from probattn.report.attention import (
-    BETWEEN,
     REASONS,
     Example,
     Reason,
@@ -18,8 +17,9 @@ from probattn.report.attention import (
     head_words,
     packed,
     quoted,
+    title_of,
 )
-from probattn.report.markup import Section, exact, heatmap, shortened, shown, site_labels
+from probattn.report.markup import Section, exact, heatmap, shown, site_labels
 from probattn.report.record import Count, Probability, Record
 from probattn.report.svg import isolated, printable
 
@@ -145,7 +145,6 @@ def _percent(share: float) -> str:
 
 def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any]:
     """One example for the template, with the numbers of all calls and heads for the script."""
-    pair = item.example.pair
     by_word = item.by_word()
     heads = max(map(len, item.share))
     padded = [[*rows, *[(0.0,) * len(item.words)] * (heads - len(rows))] for rows in item.share]
@@ -154,9 +153,7 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
     names = [labels[site] for site in item.sites]
     return {
         "reason": REASONS[item.reason],
-        "title": shortened(
-            f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
-        ),
+        "title": title_of(item.example),
         "answer": answer_words(item.example),
         "closed": f"{100 * item.spread:.0f}",
         "drawn": f"{100 * item.example.spread:.0f}",

@@ -70,20 +70,9 @@ def seeds_p(values: Sequence[float]) -> float:
 def over_seeds(item: Compared, values: Sequence[float], level: float) -> Compared:
     """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet."""
     interval = mean_interval(values, level=level)
-    assert interval.low is not None
-    assert interval.high is not None
     p = seeds_p(values)
-    return _changed(
-        item,
-        value=interval.mean,
-        low=interval.low,
-        high=interval.high,
-        level=level,
-        p=p,
-        corrected=p,
-        resamples=None,
-        seeds=tuple(values),
-    )
+    ends = {"value": interval.mean, "low": interval.low, "high": interval.high, "level": level}
+    return _changed(item, **ends, p=p, corrected=p, resamples=None, seeds=tuple(values))
 
 
 def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:

@@ -210,16 +210,10 @@ def site_alignments(
                 f"site_alignments: expected a bandwidth of {name!r}, got those of {', '.join(bandwidths) or 'none'}"
             )
         distances = head_distances(sample, bandwidths[name])
-        numbers = {name: tuple(value.tolist()) for name, value in vars(distances).items()}
-        auc = {
-            name: () if any(map(math.isnan, numbers[name])) else numbers[name]
-            for name in ("auc", "auc_centred")
-        }
-        records.append(
-            SiteAlignment(
-                model=model, site=name, bandwidth=tuple(bandwidths[name].tolist()), **(numbers | auc)
-            )
-        )
+        numbers = {key: tuple(value.tolist()) for key, value in vars(distances).items()}
+        numbers |= {key: () for key in ("auc", "auc_centred") if any(map(math.isnan, numbers[key]))}
+        bandwidth = tuple(bandwidths[name].tolist())
+        records.append(SiteAlignment(model=model, site=name, bandwidth=bandwidth, **numbers))
     return tuple(records)
 
 

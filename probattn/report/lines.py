@@ -252,10 +252,7 @@ def reliability_chart(
     title: str,
     anchors: Mapping[float, str] | None = None,
 ) -> Markup:
-    """Accuracy against confidence by bin with 95% intervals, gaps shaded; below, the share of examples.
-
-    The points of the bins whose lower end is among ``anchors`` lead there.
-    """
+    """Accuracy by confidence with 95% intervals, gaps shaded, above shares of examples; points lead to ``anchors``."""
     frame = Frame(height=330, bottom=40 + BARS + 26)
     spoken = "; ".join(
         f"confidence {b.confidence:.2f}: accuracy {b.accuracy:.2f} ({b.count} examples)" for b in bins

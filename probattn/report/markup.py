@@ -61,11 +61,12 @@ Panel = tuple[str, list[tuple[str, Markup]]]
 def by_call(
     measured: Any,
     labels: Mapping[str, str],
-    numbers: Callable[[Any], Iterable[Markup]],
-    none: Iterable[Markup],
+    numbers: Callable[[Any], tuple[float | None, float | None]],
+    words: Callable[[float | None], Markup],
 ) -> list[tuple[str, str, list[Iterable[Markup]]]]:
-    """Rows of a table of attention calls: name, label, and the numbers of each network."""
-    sites = {(site.model, site.site): numbers(site) for site in measured.sites}
+    """Rows of a table of attention calls: name, label, and the two numbers of each network in words."""
+    sites = {(site.model, site.site): list(map(words, numbers(site))) for site in measured.sites}
+    none = list(map(words, (None, None)))
     return [
         (name, label, [sites.get((model, name), none) for model in measured.models])
         for name, label in labels.items()

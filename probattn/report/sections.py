@@ -11,31 +11,15 @@ import torch
 from markupsafe import Markup
 
 from probattn.metrics.functional import bin_index
+from probattn.report import lines as charts
+from probattn.report import measures
 from probattn.report.alignment import alignment_section
 from probattn.report.attention import Example, attention_section
 from probattn.report.attribution import attribution_section
 from probattn.report.dynamics import dynamics_section
 from probattn.report.findings import findings, interval_ends
 from probattn.report.heads import heads_section
-from probattn.report.lines import (
-    common_floor,
-    entropy_chart,
-    pavpu_chart,
-    reliability_chart,
-    risk_chart,
-    training_chart,
-)
 from probattn.report.markup import Figure, Section, exact
-from probattn.report.measures import (
-    BESIDE_COLUMNS,
-    MODEL_LABELS,
-    MODEL_STYLES,
-    MODEL_TITLES,
-    ROLE_STYLES,
-    ROLE_TITLES,
-    MeasureText,
-    Verdict,
-)
 from probattn.report.record import (
     BESIDE,
     MODELS,
@@ -88,7 +72,9 @@ def _row(
     }
 
 
-def gap_words(difference: Comparison, text: MeasureText, verdict: Verdict) -> dict[str, Any]:
+def gap_words(
+    difference: Comparison, text: measures.MeasureText, verdict: measures.Verdict
+) -> dict[str, Any]:
     """A difference in words and drawn, for the table of comparisons."""
     ends = interval_ends(difference, text)
     turn = 1 if text.better == "higher" else -1
@@ -161,15 +147,15 @@ def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[s
     groups = []
     for data in results.data:
         scores = [score for score in _scores(results, data) if score.reliability]
-        floor = common_floor([score.reliability for score in scores])
+        floor = charts.common_floor([score.reliability for score in scores])
         figures = []
         for score in scores:
-            name, style = MODEL_TITLES[score.model], MODEL_STYLES[score.model]
+            name, style = measures.MODEL_TITLES[score.model], measures.MODEL_STYLES[score.model]
             error = score.values.get("ece")
             note = Markup("calibration error {}").format(exact(error, results.measures["ece"].value(error)))
             title = f"Reliability, {name}, {isolated(data.title)}"
             leading = anchors if (score.model, data.key) == compared else {}
-            chart = reliability_chart(score.reliability, floor, style, title, leading)
+            chart = charts.reliability_chart(score.reliability, floor, style, title, leading)
             figures.append(Figure(name, chart, style, note))
         if figures:
             groups.append((data.title, figures))
@@ -181,14 +167,14 @@ def _entropy_figures(results: Results) -> list[Figure]:
     figures = []
     for model in MODELS:
         curves = [
-            (ROLE_TITLES[data.role], ROLE_STYLES[data.role], score.entropy)
+            (measures.ROLE_TITLES[data.role], measures.ROLE_STYLES[data.role], score.entropy)
             for data in results.data
             if (score := results.score(model, data.key)) is not None and score.entropy is not None
         ]
         if curves:
-            name = MODEL_TITLES[model]
-            chart = entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
-            figures.append(Figure(name, chart, MODEL_STYLES[model]))
+            name = measures.MODEL_TITLES[model]
+            chart = charts.entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
+            figures.append(Figure(name, chart, measures.MODEL_STYLES[model]))
     return figures
 
 
@@ -202,7 +188,7 @@ def _curve_figures(
     figures = []
     for data in results.data:
         curves = [
-            (MODEL_LABELS[score.model], MODEL_STYLES[score.model], curve(score))
+            (measures.MODEL_LABELS[score.model], measures.MODEL_STYLES[score.model], curve(score))
             for score in _scores(results, data)
             if curve(score)
         ]
@@ -218,12 +204,16 @@ def _training_figures(curves: Sequence[Curve], quantities: Mapping[str, tuple[st
         groups.setdefault((curve.name, curve.kind), []).append(curve)
     figures = []
     for (name, kind), group in groups.items():
-        named = [(MODEL_LABELS[curve.model], MODEL_STYLES[curve.model], curve) for curve in group]
+        named = [
+            (measures.MODEL_LABELS[curve.model], measures.MODEL_STYLES[curve.model], curve) for curve in group
+        ]
         title, unit = quantities.get(name, (name.replace("_", " "), ""))
         heading = title + (", validation" if kind == "validation" else "")
         window = max(curve.window for curve in group)
         note = f"each point the mean of {window} records" if window > 1 else ""
-        figures.append(Figure(heading, training_chart(named, f"{heading} during training", unit), note=note))
+        figures.append(
+            Figure(heading, charts.training_chart(named, f"{heading} during training", unit), note=note)
+        )
     return figures
 
 
@@ -253,10 +243,7 @@ def report_sections(
     further: Iterable[Section | None] = (),
     quantities: Mapping[str, tuple[str, str]] = QUANTITIES,
 ) -> list[Section | None]:
-    """The sections of the page in their order; None where nothing was measured.
-
-    ``further`` ones stand after the comparison; ``quantities`` has headings and units of training curves.
-    """
+    """The page's sections, ``further`` ones after the comparison; ``quantities``: headings and units of curves."""
     latent, unit = results.compared == "bayesian_mean", results.in_domain.unit
     return [
         *_comparison(results, latent=latent),
@@ -292,13 +279,15 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
         "models": {score.model for score in results.scores},
         "latent": latent,
         "own": results.compared,
-        "beside": [column for column in BESIDE_COLUMNS if column[0] != results.compared],
+        "beside": [column for column in measures.BESIDE_COLUMNS if column[0] != results.compared],
         "level": f"{comparisons[0].difference.level:.0%}" if comparisons else "",
     }
     if comparisons:
         yield Section("findings", "Findings", "Findings", "findings.html", context)
     if shown:
-        heading = f"Deterministic against {MODEL_LABELS[results.compared]}" if comparisons else "Scores"
+        heading = (
+            f"Deterministic against {measures.MODEL_LABELS[results.compared]}" if comparisons else "Scores"
+        )
         yield Section("compare", "Comparison", heading, "compare.html", context)
     if results.runs:
         yield Section("runs", "Runs", "The single runs", "runs.html", context)
@@ -307,7 +296,7 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
 def _calibration(results: Results) -> Section | None:
     bins, heading = _bins(results), "Is the confidence calibrated?"
     groups = _reliability_figures(results, bins)
-    context = {"groups": groups, "bins": bins, "own": MODEL_TITLES[results.compared]}
+    context = {"groups": groups, "bins": bins, "own": measures.MODEL_TITLES[results.compared]}
     return Section("calibration", "Calibration", heading, "calibration.html", context) if groups else None
 
 
@@ -329,9 +318,9 @@ def _entropy(results: Results) -> Section | None:
 def _selective(results: Results, *, latent: bool) -> Section | None:
     context = {
         "risk": _curve_figures(
-            results, "Risk against coverage", risk_chart, lambda score: score.risk_coverage
+            results, "Risk against coverage", charts.risk_chart, lambda score: score.risk_coverage
         ),
-        "pavpu": _curve_figures(results, "PAvPU", pavpu_chart, lambda score: score.pavpu_curve),
+        "pavpu": _curve_figures(results, "PAvPU", charts.pavpu_chart, lambda score: score.pavpu_curve),
         "latent": latent,
         "dropout": any(score.draws == "dropout" for score in results.scores),
     }

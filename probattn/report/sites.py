@@ -151,18 +151,17 @@ def site_health(
     """
     missing = [site for site in spreads if diagnostics.get(site, {}).get("kl_nats") is None]
     if missing:
-        names = ", ".join(diagnostics) or "none"
         raise RecordsError(
-            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {names}"
+            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of "
+            f"{', '.join(diagnostics) or 'none'}"
         )
+    names = ("kl_nats", "kl_reduced", "concentration")
     return [
         SiteHealth(
             site=site,
             spread=spread,
-            kl_nats=diagnostics[site]["kl_nats"],
-            kl_reduced=diagnostics[site].get("kl_reduced"),
-            concentration=diagnostics[site].get("concentration"),
             reduction=reduction,
+            **{name: diagnostics[site].get(name) for name in names},
         )
         for site, spread in spreads.items()
     ]

@@ -23,6 +23,8 @@ from probattn.tasks.answering import Answering, Deciding, Drawing
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
 from probattn.tasks.networks import in_batches
 from probattn.tasks.progress import note, shown, tracked
+from probattn.triage import page as pages
+from probattn.triage import policy as policies
 from probattn.triage.calibration import (
     Judged,
     calibrate,
@@ -38,28 +40,6 @@ from probattn.triage.calibration import (
     shift_of,
 )
 from probattn.triage.options import TriageOptions
-from probattn.triage.page import (
-    INPUTS,
-    decision_columns,
-    decision_words,
-    decisions_table,
-    page,
-    promise_words,
-    shift_words,
-)
-from probattn.triage.policy import (
-    POLICY,
-    Answer,
-    Decision,
-    NoveltyRule,
-    Policy,
-    distance_of,
-    named,
-    read_policy,
-    score_of,
-    write_policy,
-)
-from probattn.triage.results import TriageResults
 from probattn.triage.shift import Seen, dataset_shift
 
 FEATURES = ".features.safetensors"
@@ -74,7 +54,7 @@ def triage_run(
     data: str | None = None,
     output: Path | None = None,
     again: bool = False,
-) -> tuple[Path, TriageResults]:
+) -> tuple[Path, policies.TriageResults]:
     """Calibrates a policy on the held-out data of a run, and writes it with its page.
 
     The promise is tested on the test data, or on ``data``; validation data say where the tests begin. What the policy
@@ -110,7 +90,7 @@ def triage_run(
             f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
             f"{run} is deterministic, and its mutual information is 0: take another score"
         )
-    file = output or run / POLICY
+    file = output or run / policies.POLICY
     _check_replaced(file)
     tested = held_out["test"]
     if not tested.unseen:
@@ -132,11 +112,13 @@ def triage_run(
     drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
     policy = calibrate(calibration, pilot, replace(options, **drawn))
     fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
-    policy = policy.model_copy(update={**fingerprints, "novelty": _with_features(policy.novelty, features)})
+    measured_by = {"features": digest([features or b""])}
+    novelty = None if policy.novelty is None else policy.novelty.model_copy(update=measured_by)
+    policy = policy.model_copy(update={**fingerprints, "novelty": novelty})
     answered = decisions(calibration, policy)
     train, _ = described.commands
     commands = (train, f"probattn triage NEW_FOLDER{_words_of(options, data)}")
-    results = TriageResults(
+    results = policies.TriageResults(
         run=described.model_copy(update={"commands": commands}),
         policy=policy,
         doubts=doubts,
@@ -155,11 +137,11 @@ def triage_run(
     file.parent.mkdir(parents=True, exist_ok=True)
     if features is not None:
         write_atomically(sibling(file, FEATURES), features)
-    write_policy(policy, file)
+    policies.write_policy(policy, file)
     if features is None:
         sibling(file, FEATURES).unlink(missing_ok=True)  # of the policy that was replaced
     write_atomically(sibling(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
-    write_atomically(sibling(file, ".html"), page(results).encode())
+    write_atomically(sibling(file, ".html"), pages.page(results).encode())
     return file, results
 
 
@@ -175,20 +157,15 @@ def _distances_of(
     return {role: distance(read(value).inputs) for role, value in held_out.items()}, distance.dumped()
 
 
-def _with_features(rule: NoveltyRule | None, features: bytes | None) -> NoveltyRule | None:
-    """The rule with the fingerprint of the file that measures distances."""
-    return rule if rule is None else rule.model_copy(update={"features": digest([features or b""])})
-
-
 def _check_replaced(file: Path) -> None:
     """Refuses to write over what is no policy, and tells which policy is written over."""
     if not file.exists():
         return
     try:
-        old = read_policy(file)
+        old = policies.read_policy(file)
     except RunError as error:
         raise RunError(f"{file}: is there and is no policy; give another --output, or remove it") from error
-    note(f"{file} is replaced (promise: {promise_words(old)}; calibrated on {old.data})")
+    note(f"{file} is replaced (promise: {pages.promise_words(old)}; calibrated on {old.data})")
 
 
 def _words_of(options: TriageOptions, data: str | None) -> str:
@@ -209,7 +186,8 @@ def sibling(policy: Path, ending: str) -> Path:
         >>> [sibling(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
         ['triage.html', 'urgent.triage.html']
     """
-    return policy.with_name(f"triage{ending}" if policy.name == POLICY else f"{policy.stem}.triage{ending}")
+    stem = "" if policy.name == policies.POLICY else f"{policy.stem}."
+    return policy.with_name(f"{stem}triage{ending}")
 
 
 def judge(
@@ -221,10 +199,7 @@ def judge(
     *,
     again: bool = False,
 ) -> Judged:
-    """Predictions of a data set, as ``predict`` makes them; those that the run's folder holds are taken from there.
-
-    Like an evaluation, it predicts from the shortest input to the longest, which wastes little on padding.
-    """
+    """Predictions of a data set, as ``predict`` makes them, shortest first; those in the run's folder are read."""
     answers = None if again else inputs.stored(run, role, drawing)
     if answers is None:
         order = inputs.shortest_first()
@@ -233,14 +208,15 @@ def judge(
             f"predictions of {inputs.title}",
             total=len(order),
         )
-        objects = dict(
-            zip(order, required(deciding.task.answering, run).answers(list(predictions))[1], strict=True)
-        )
+        answering = required(deciding.task.answering, run)
+        objects = dict(zip(order, answering.answers(list(predictions))[1], strict=True))
         for item in objects.values():
             lacking = next((name for name in KEPT if name not in item), None)
             if lacking is not None:
                 raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = inputs.store(run, role, drawing, [named(objects[index]) for index in range(len(order))])
+        answers = inputs.store(
+            run, role, drawing, [policies.named(objects[index]) for index in range(len(order))]
+        )
     return Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
 
 
@@ -259,20 +235,20 @@ class AppliedPolicy:
     """
 
     answering: Answering
-    policy: Policy
-    why_unsure: Callable[[Answer], Sequence[str]] | None
+    policy: policies.Policy
+    why_unsure: Callable[[policies.Answer], Sequence[str]] | None
     distances: Callable[[HeldOut], Tensor] | None = None
     scores: array[float] = field(default_factory=lambda: array("d"))
     far: array[float] = field(default_factory=lambda: array("d"))
     decided: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
-    def decide(self, answer: Answer) -> tuple[Decision, tuple[str, ...]]:
+    def decide(self, answer: policies.Answer) -> tuple[policies.Decision, tuple[str, ...]]:
         """What becomes of an object of :meth:`objects`, and the words that make it unsure."""
         decision = self.policy.decide(answer)
-        answer = named(answer)
-        self.scores.append(score_of(answer, self.policy.score))
+        answer = policies.named(answer)
+        self.scores.append(policies.score_of(answer, self.policy.score))
         if self.distances is not None:
-            self.far.append(distance_of(answer))
+            self.far.append(policies.distance_of(answer))
         self.decided[answer["label"], decision.answered] += 1
         if decision.answered or self.why_unsure is None:
             return decision, ()
@@ -281,14 +257,14 @@ class AppliedPolicy:
     @property
     def undecided(self) -> dict[str, Any]:
         """Columns for a row of a file that has no text: a person decides."""
-        return decision_columns(Decision(answered=False, classes=None), ())
+        return pages.decision_columns(policies.Decision(answered=False, classes=None), ())
 
     def objects(self, answers: Sequence[Any]) -> list[dict[str, Any]]:
         """Answers for programs, with their distances where the policy asks."""
         objects = self.answering.answers(answers)[1]
         if self.distances is None or not objects:
             return objects
-        key = next(name for name in INPUTS if name in objects[0])
+        key = next(name for name in pages.INPUTS if name in objects[0])
         texts, pairs = ([str(item[name]) for item in objects if name in item] for name in (key, "pair"))
         inputs = HeldOut("these inputs", "given", "", texts, pairs or None, None)
         distances = self.distances(inputs).tolist()
@@ -298,25 +274,27 @@ class AppliedPolicy:
         """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, the decision first."""
         for batch in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
             for answer, described in zip(batch, self.objects(batch), strict=True):
-                yield {**decision_columns(*self.decide(described)), **self.answering.columns(answer)}
+                yield {**pages.decision_columns(*self.decide(described)), **self.answering.columns(answer)}
 
     def answers(self, batch: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
         objects = self.objects(batch)
         decisions = [self.decide(item) for item in objects]
         both = [
-            {**item, **decision_columns(*decision)} for item, decision in zip(objects, decisions, strict=True)
+            {**item, **pages.decision_columns(*decision)}
+            for item, decision in zip(objects, decisions, strict=True)
         ]
         for item in both:
             item.pop("distance", None)  # the decision has it over the limit
-        return decisions_table(objects, decisions, self.policy), both
+        return pages.decisions_table(objects, decisions, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
         answered = sum(count for (_, is_answered), count in self.decided.items() if is_answered)
         seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()), self.far)
         shift = dataset_shift(seen, self.policy.held)
-        return decision_words(answered, seen.size, self.policy, self.far), shift_words(shift, self.policy)
+        words = pages.decision_words(answered, seen.size, self.policy, self.far)
+        return words, pages.shift_words(shift, self.policy)
 
 
 def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
@@ -330,7 +308,7 @@ def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
     Raises:
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
-    policy = read_policy(path)
+    policy = policies.read_policy(path)
     deciding = required(task.deciding, run)
     if policy.network is None or policy.network != network_digest(run, task.recipe):
         other = (
@@ -348,12 +326,12 @@ def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
 
 
 def _distances(
-    deciding: Deciding, run: Path, policy: Policy, path: Path
+    deciding: Deciding, run: Path, policy: policies.Policy, path: Path
 ) -> Callable[[HeldOut], Tensor] | None:
     """How far from the training data inputs are, by the features beside a policy; None without a rule for it."""
     if policy.novelty is None:
         return None
-    file = sibling(path / POLICY if path.is_dir() else path, FEATURES)
+    file = sibling(path / policies.POLICY if path.is_dir() else path, FEATURES)
     content = file.read_bytes() if file.exists() else b""
     if digest([content]) != policy.novelty.features:
         raise RunError(
