@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from probattn.checks import imported_when_used
 
 if TYPE_CHECKING:
-    from probattn.attacks.options import AttackOptions
+    from probattn.attacks.options import AttackOptions, CounterFitting
     from probattn.attacks.records import (
         AttackedText,
         AttackFile,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     )
     from probattn.attacks.running import attack_run, attack_texts
     from probattn.attacks.vectors import (
-        CounterFitting,
         Fitted,
         counter_fit,
         make_vectors,
@@ -45,5 +44,5 @@ __getattr__ = imported_when_used(
     __name__,
     __all__,
     ("records", "running", "vectors", "victims"),
-    options=("AttackOptions",),
+    options=("AttackOptions", "CounterFitting"),
 )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from probattn.attacks import AttackOptions
+from probattn.attacks import AttackOptions, CounterFitting
 from probattn.cli.console import echo, fails_in_one_line, interruption_says, show
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption, takes_options
 from probattn.comparison import CompareOptions
@@ -53,7 +53,9 @@ def attack(
 
 @commands.command()
 @fails_in_one_line
+@takes_options
 def attack_vectors(
+    options: CounterFitting,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file; in the user's cache by default.")
     ] = None,
@@ -61,20 +63,15 @@ def attack_vectors(
         str, typer.Option(help="Vectors to fit: glove-6b-50d, or a text file, frequent words first.")
     ] = "glove-6b-50d",
     words: Annotated[int, typer.Option(help="Most words, the most frequent ones.", min=2)] = 60_000,
-    epochs: Annotated[int, typer.Option(help="Passes over all pairs of words.", min=1)] = 20,
-    neighbours: Annotated[
-        float, typer.Option(help="Cosine distance within which neighbours are to stay near.", min=0)
-    ] = 0.2,
     quiet: QuietOption = False,
 ) -> None:
     """Make counter-fitted word vectors (synonyms near, antonyms apart), which attacks by words need."""
-    from probattn.attacks import CounterFitting, make_vectors
+    from probattn.attacks import make_vectors
     from probattn.attacks.vectors import fitted_table
     from probattn.tasks import progress
 
-    fitting = CounterFitting(epochs=epochs, neighbours=neighbours)
     with progress.shown(quiet=quiet):
-        file, fitted = make_vectors(output, source, most=words, options=fitting)
+        file, fitted = make_vectors(output, source, most=words, options=options)
     show(fitted_table(fitted))
     typer.echo(f"vectors: {file}")
 

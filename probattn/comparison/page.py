@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
@@ -88,17 +88,13 @@ COSTS = (1, 2, 5, 10, 20, 50, 100)
 WIDTH, HEIGHT = 420, 280
 
 
-class _Named(NamedTuple):
-    name: str
-
-
 def page(results: ComparisonResults) -> str:
     """The page as text; equal records give an equal page."""
     recipe, variant = results.reference
     return render_page(
         _sections(results),
         kind="comparison",
-        run=_Named(" against ".join(results.methods)),
+        name=" against ".join(results.methods),
         headline=headline(results),
         opening=f"Differences are to {recipe}, {TITLES[variant]}, paired by seed.",
         facts=(

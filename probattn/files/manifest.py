@@ -42,7 +42,7 @@ def write_manifest(
     without: Collection[str] = (),
     draft: bool = False,
 ) -> None:
-    """Writes a folder's manifest, from digests or by reading its files ``without`` some; not atomically in a ``draft``."""
+    """Writes a folder's manifest, from digests or its files ``without`` some; not atomically in a ``draft``."""
     content = _content(_digests(folder, {MANIFEST, *without}) if files is None else files, step)
     if draft:
         (folder / MANIFEST).write_bytes(content)

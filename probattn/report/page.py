@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -85,7 +85,7 @@ def render_report(
             run_section(run, results.data, note, results.seeds, results.classes),
         ],
         kind=results.kind,
-        run=run,
+        name=run.name,
         headline=headline(results),
         opening=opening(results),
         evidence=evidence(results),
@@ -105,19 +105,11 @@ def budget(run: RunDescription, unit: str, *, both: bool) -> str:
     return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if both else ''}"
 
 
-class Named(Protocol):
-    """What a page is about."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-
 def render_page(
     sections: Iterable[Section | None],
     *,
     kind: str,
-    run: Named,
+    name: str,
     headline: str,
     facts: Iterable[tuple[str, str]],
     opening: str = "",
@@ -130,7 +122,7 @@ def render_page(
     shown = [section for section in sections if section is not None]
     return environment.get_template("page.html").render(
         kind=kind,
-        run=run,
+        name=name,
         headline=headline,
         opening=opening,
         evidence=evidence,
@@ -138,7 +130,7 @@ def render_page(
         sections=[
             (item, Markup(environment.get_template(item.template).render(item.context))) for item in shown
         ],
-        plain_title=f"{isolated(run.name)}: {kind} report",
+        plain_title=f"{isolated(name)}: {kind} report",
         style=_source(environment, "style.css"),
         script=_source(environment, script) if script else "",
         ramps={name: _channels(colours) for name, colours in RAMPS.items()},

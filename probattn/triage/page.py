@@ -264,7 +264,7 @@ def page(results: TriageResults) -> str:
     return render_page(
         _sections(results),
         kind="triage",
-        run=results.run,
+        name=results.run.name,
         headline=headline(results),
         opening=opening(results),
         facts=(

@@ -15,7 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import probattn.cli
-from probattn.attacks import AttackOptions
+from probattn.attacks import AttackOptions, CounterFitting
 from probattn.cli import app
 from probattn.cli.options import takes_options
 from probattn.comparison import CompareOptions
@@ -24,6 +24,7 @@ from probattn.triage import TriageOptions
 
 COMMANDS = {
     "attack": AttackOptions,
+    "attack-vectors": CounterFitting,
     "compare": CompareOptions,
     "predict": DrawingOptions,
     "triage": TriageOptions,
