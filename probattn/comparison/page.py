@@ -167,11 +167,12 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
     for index, name in enumerate(names):
         style, best = STYLES[index % len(STYLES)], -math.inf
         ordered = sorted(
-            (row for row in rows if row.recipe == name), key=lambda row: (row.cost.mean, -_mean(row, measure))
+            (row for row in rows if row.recipe == name),
+            key=lambda row: (row.cost.mean, -row.values[measure].mean),
         )
         points = []
         for row in ordered:
-            at, mean = math.log10(max(row.cost.mean, 1.0)), _mean(row, measure)
+            at, mean = math.log10(max(row.cost.mean, 1.0)), row.values[measure].mean
             dot = add(plot.root, "circle", f"dot {style}", cx=plot.across(at), cy=plot.up(mean), r=3)
             hint(dot, f"{row.recipe}, {row_title(row)}: {MEASURES[measure].value(mean)}")
             if mean > best:
@@ -189,10 +190,6 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
     for (name, style, _), height in zip(ends, heights, strict=True):
         write(plot.root, plot.across(x.high) + 8, height + 4, name, f"end-label {style}")
     return text_of(plot.root)
-
-
-def _mean(row: Row, measure: str) -> float:
-    return row.values[measure].mean
 
 
 def _whisker(plot: Plot, at: float, interval: Interval, limits: tuple[float, float], style: str) -> None:

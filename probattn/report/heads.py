@@ -370,14 +370,15 @@ def _heads_of_texts(heads: Heads) -> list[markup.Panel]:
     groups: dict[str, list[HeadRows]] = {}
     for item in heads.rows:
         groups.setdefault(item.text, []).append(item)
-    return [
-        (markup.shortened(text), [(item.model, _rows_map(item, members)) for item in members])
-        for text, members in groups.items()
-    ]
-
-
-def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
-    top = max((value for member in members for row in member.weights for value in row), default=1.0)
-    heads = [f"head {head}" for head in range(len(item.weights))]
-    title = f"Attention of each head, {MODEL_LABELS[item.model]}: {isolated(item.text)}"
-    return markup.heatmap(heads, item.tokens, item.weights, top, "mean", title)
+    panels = []
+    for text, members in groups.items():
+        top = max((value for item in members for row in item.weights for value in row), default=1.0)
+        drawings = []
+        for item in members:
+            names = [f"head {head}" for head in range(len(item.weights))]
+            title = f"Attention of each head, {MODEL_LABELS[item.model]}: {isolated(item.text)}"
+            drawings.append(
+                (item.model, markup.heatmap(names, item.tokens, item.weights, top, "mean", title))
+            )
+        panels.append((markup.shortened(text), drawings))
+    return panels

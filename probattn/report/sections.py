@@ -140,44 +140,6 @@ def _bins(results: Results) -> list[_Bin]:
     return [_Bin(value, cards[index]) for index, value in by_index.items() if index in cards]
 
 
-def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[str, list[Figure]]]:
-    """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
-    compared = (results.compared, results.in_domain.key)
-    anchors = {item.bin.low: item.anchor for item in bins}
-    groups = []
-    for data in results.data:
-        scores = [score for score in _scores(results, data) if score.reliability]
-        floor = charts.common_floor([score.reliability for score in scores])
-        figures = []
-        for score in scores:
-            name, style = measures.MODEL_TITLES[score.model], measures.MODEL_STYLES[score.model]
-            error = score.values.get("ece")
-            note = Markup("calibration error {}").format(exact(error, results.measures["ece"].value(error)))
-            title = f"Reliability, {name}, {isolated(data.title)}"
-            leading = anchors if (score.model, data.key) == compared else {}
-            chart = charts.reliability_chart(score.reliability, floor, style, title, leading)
-            figures.append(Figure(name, chart, style, note))
-        if figures:
-            groups.append((data.title, figures))
-    return groups
-
-
-def _entropy_figures(results: Results) -> list[Figure]:
-    """Entropy distributions by model, one line per data set."""
-    figures = []
-    for model in MODELS:
-        curves = [
-            (measures.ROLE_TITLES[data.role], measures.ROLE_STYLES[data.role], score.entropy)
-            for data in results.data
-            if (score := results.score(model, data.key)) is not None and score.entropy is not None
-        ]
-        if curves:
-            name = measures.MODEL_TITLES[model]
-            chart = charts.entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
-            figures.append(Figure(name, chart, measures.MODEL_STYLES[model]))
-    return figures
-
-
 def _curve_figures(
     results: Results,
     title: str,
@@ -194,26 +156,6 @@ def _curve_figures(
         ]
         if curves:
             figures.append(Figure(data.title, draw(curves, f"{title}, {isolated(data.title)}")))
-    return figures
-
-
-def _training_figures(curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]]) -> list[Figure]:
-    """Training curves by quantity, one line per model; ``quantities`` has their headings and units by name."""
-    groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault((curve.name, curve.kind), []).append(curve)
-    figures = []
-    for (name, kind), group in groups.items():
-        named = [
-            (measures.MODEL_LABELS[curve.model], measures.MODEL_STYLES[curve.model], curve) for curve in group
-        ]
-        title, unit = quantities.get(name, (name.replace("_", " "), ""))
-        heading = title + (", validation" if kind == "validation" else "")
-        window = max(curve.window for curve in group)
-        note = f"each point the mean of {window} records" if window > 1 else ""
-        figures.append(
-            Figure(heading, charts.training_chart(named, f"{heading} during training", unit), note=note)
-        )
     return figures
 
 
@@ -294,14 +236,42 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
 
 
 def _calibration(results: Results) -> Section | None:
+    """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
     bins, heading = _bins(results), "Is the confidence calibrated?"
-    groups = _reliability_figures(results, bins)
+    compared = (results.compared, results.in_domain.key)
+    anchors = {item.bin.low: item.anchor for item in bins}
+    groups = []
+    for data in results.data:
+        scores = [score for score in _scores(results, data) if score.reliability]
+        floor = charts.common_floor([score.reliability for score in scores])
+        figures = []
+        for score in scores:
+            name, style = measures.MODEL_TITLES[score.model], measures.MODEL_STYLES[score.model]
+            error = score.values.get("ece")
+            note = Markup("calibration error {}").format(exact(error, results.measures["ece"].value(error)))
+            title = f"Reliability, {name}, {isolated(data.title)}"
+            leading = anchors if (score.model, data.key) == compared else {}
+            chart = charts.reliability_chart(score.reliability, floor, style, title, leading)
+            figures.append(Figure(name, chart, style, note))
+        if figures:
+            groups.append((data.title, figures))
     context = {"groups": groups, "bins": bins, "own": measures.MODEL_TITLES[results.compared]}
     return Section("calibration", "Calibration", heading, "calibration.html", context) if groups else None
 
 
 def _entropy(results: Results) -> Section | None:
-    figures = _entropy_figures(results)
+    """Entropy distributions by model, one line per data set."""
+    figures = []
+    for model in MODELS:
+        curves = [
+            (measures.ROLE_TITLES[data.role], measures.ROLE_STYLES[data.role], score.entropy)
+            for data in results.data
+            if (score := results.score(model, data.key)) is not None and score.entropy is not None
+        ]
+        if curves:
+            name = measures.MODEL_TITLES[model]
+            chart = charts.entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
+            figures.append(Figure(name, chart, measures.MODEL_STYLES[model]))
     if not figures:
         return None
     title = heading = "Predictive entropy"
@@ -346,8 +316,22 @@ def _examples(results: Results, *, latent: bool) -> Section | None:
 def training_section(
     curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
 ) -> Section | None:
-    """Training curves; ``quantities`` has headings and units by the names of the records."""
-    figures = _training_figures(curves, quantities)
+    """Training curves, one line per model; ``quantities`` has headings and units by the names of the records."""
+    groups: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault((curve.name, curve.kind), []).append(curve)
+    figures = []
+    for (name, kind), group in groups.items():
+        named = [
+            (measures.MODEL_LABELS[curve.model], measures.MODEL_STYLES[curve.model], curve) for curve in group
+        ]
+        title, unit = quantities.get(name, (name.replace("_", " "), ""))
+        heading = title + (", validation" if kind == "validation" else "")
+        window = max(curve.window for curve in group)
+        note = f"each point the mean of {window} records" if window > 1 else ""
+        figures.append(
+            Figure(heading, charts.training_chart(named, f"{heading} during training", unit), note=note)
+        )
     context = {"lead": "", "items": figures}
     return Section("training", "Training", "Training curves", "figures.html", context) if figures else None
 
