@@ -23,13 +23,7 @@ if TYPE_CHECKING:
         summarise,
     )
     from probattn.attacks.running import attack_run, attack_texts
-    from probattn.attacks.vectors import (
-        Fitted,
-        counter_fit,
-        make_vectors,
-        read_vectors,
-        vectors_file,
-    )
+    from probattn.attacks.vectors import Fitted, counter_fit, make_vectors, read_vectors, vectors_file
     from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
 
 # Attacks and what is attacked

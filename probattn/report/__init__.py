@@ -106,20 +106,8 @@ from probattn.report.record import (
     Scores,
     SingleRun,
 )
-from probattn.report.results import (
-    SCHEMA_VERSION,
-    Results,
-    ResultsFileError,
-    read_results,
-    write_results,
-)
-from probattn.report.sites import (
-    EDGE_MEASURES,
-    EdgeAttention,
-    SiteHealth,
-    site_health,
-    weight_spreads,
-)
+from probattn.report.results import SCHEMA_VERSION, Results, ResultsFileError, read_results, write_results
+from probattn.report.sites import EDGE_MEASURES, EdgeAttention, SiteHealth, site_health, weight_spreads
 from probattn.report.svg import printable, printable_lines
 from probattn.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
 

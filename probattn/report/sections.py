@@ -20,15 +20,7 @@ from probattn.report.dynamics import dynamics_section
 from probattn.report.findings import findings, interval_ends
 from probattn.report.heads import heads_section
 from probattn.report.markup import Figure, Section, exact
-from probattn.report.record import (
-    BESIDE,
-    MODELS,
-    Comparison,
-    Curve,
-    DataSet,
-    ReliabilityBin,
-    Scores,
-)
+from probattn.report.record import BESIDE, MODELS, Comparison, Curve, DataSet, ReliabilityBin, Scores
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
 from probattn.report.svg import draws_glyph, interval_glyph, isolated, printable

@@ -191,13 +191,7 @@ def sibling(policy: Path, ending: str) -> Path:
 
 
 def judge(
-    deciding: Deciding,
-    run: Path,
-    role: str,
-    inputs: HeldOut,
-    drawing: Drawing,
-    *,
-    again: bool = False,
+    deciding: Deciding, run: Path, role: str, inputs: HeldOut, drawing: Drawing, *, again: bool = False
 ) -> Judged:
     """Predictions of a data set, as ``predict`` makes them, shortest first; those in the run's folder are read."""
     answers = None if again else inputs.stored(run, role, drawing)

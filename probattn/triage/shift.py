@@ -55,16 +55,11 @@ class Seen(Record):
 
     @classmethod
     def of(
-        cls,
-        scores: Sequence[float] | Tensor,
-        labels: Iterable[str],
-        distances: Sequence[float] | Tensor = (),
+        cls, scores: Sequence[float] | Tensor, labels: Iterable[str], distances: Sequence[float] | Tensor = ()
     ) -> Seen:
         """What is kept of inputs with these uncertainties, predicted classes and distances."""
         return cls(
-            scores=_kept(scores),
-            predicted=dict(sorted(Counter(labels).items())),
-            distances=_kept(distances),
+            scores=_kept(scores), predicted=dict(sorted(Counter(labels).items())), distances=_kept(distances)
         )
 
     @property
