@@ -161,18 +161,15 @@ def recipes_table() -> Sheet:
     tasks: dict[str, list[tuple[str, str]]] = {}
     for name, file in sorted(built_in_recipes().items()):
         summary = first_sentence(heading_comment(file.read_text(encoding="utf-8")))
-        tasks.setdefault(_task_in_words(type(load_task(name)).__name__), []).append((name, summary))
+        kind = type(load_task(name)).__name__.removesuffix("Task")
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).capitalize()  # "GraphText" is "Graph text"
+        tasks.setdefault(words, []).append((name, summary))
     return Sheet(
         ("recipe", "what it is for"),
         tuple(Group(task, tuple(rows)) for task, rows in tasks.items()),
         words=2,
         notes=("`probattn init RECIPE` writes one into a file of your own, every key with what it means.",),
     )
-
-
-def _task_in_words(name: str) -> str:
-    """A task by the name of its class: that of ``GraphTextTask`` is "Graph text"."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("Task")).capitalize()
 
 
 def methods_table() -> Sheet:

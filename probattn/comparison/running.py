@@ -56,11 +56,6 @@ class _Job:
         return classification_of(load_task(self.recipe, self.keys), self.recipe)
 
     @property
-    def is_trained(self) -> bool:
-        """Whether it was measured once, which leaves the network and no checkpoints."""
-        return (self.folder / MODEL).exists() and not (self.folder / CHECKPOINTS).exists()
-
-    @property
     def is_done(self) -> bool:
         return (self.folder / FIGURES).exists()
 
@@ -139,7 +134,7 @@ def _finish(job: _Job, error: float, prefix: str, *, quiet: bool) -> None:
                 return
             note(f"{prefix}{job.name}, seed {job.seed}")
             task = job.task()
-            if job.is_trained:
+            if (job.folder / MODEL).exists() and not (job.folder / CHECKPOINTS).exists():  # measured once
                 check_folder(task, job.folder, resume=True)
             else:
                 train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)

@@ -67,12 +67,11 @@ def seeds_p(values: Sequence[float]) -> float:
     return float(scipy.stats.ttest_1samp(values, 0.0).pvalue)
 
 
-def over_seeds(item: Compared, values: Sequence[float], level: float) -> Compared:
+def over_seeds(item: Compared, values: Sequence[float]) -> Compared:
     """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet."""
-    interval = mean_interval(values, level=level)
-    p = seeds_p(values)
-    ends = {"value": interval.mean, "low": interval.low, "high": interval.high, "level": level}
-    return _changed(item, **ends, p=p, corrected=p, resamples=None, seeds=tuple(values))
+    mean, low, high, _ = mean_interval(values, level=item.level)
+    p, seeds = seeds_p(values), tuple(values)
+    return _changed(item, value=mean, low=low, high=high, p=p, corrected=p, resamples=None, seeds=seeds)
 
 
 def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:

@@ -49,7 +49,7 @@ def combine(runs: Mapping[str, AnyResults]) -> AnyResults:
         others = [results.difference(item.measure, item.model, item.data) for results in singles]
         values = [other.value for other in others if other is not None]
         if len(values) == len(singles):
-            differences.append(bootstrap.over_seeds(item, values, item.level))
+            differences.append(bootstrap.over_seeds(item, values))
     seconds = sum(results.run.seconds for results in singles)
     return type(first)(
         kind=first.kind,

@@ -78,6 +78,7 @@ def render_report(
         "corrected by Holm's method."
     ).format("seeds.json" if several else "metrics.json", results.intervals)
     models = {score.model for score in results.scores}
+    budget = f"{run.train_size:,} {results.in_domain.unit}, {counted(run.steps, 'step')}"
     both = several or ("deterministic" in models and len(models) > 1)
     return render_page(
         [
@@ -92,17 +93,12 @@ def render_report(
         facts=(
             ("Network", plain(run.network)),
             ("Method", plain(run.method)),
-            ("Trained on", budget(run, results.in_domain.unit, both=both)),
+            ("Trained on", f"{budget} each" if both else budget),
             ("Prediction", prediction),
         ),
         script="maps.js" if results.attention else "",
         package=package,
     )
-
-
-def budget(run: RunDescription, unit: str, *, both: bool) -> str:
-    """Training examples and steps, of each network where there are several."""
-    return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if both else ''}"
 
 
 def render_page(

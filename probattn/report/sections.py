@@ -179,6 +179,7 @@ def report_sections(
 ) -> list[Section | None]:
     """The page's sections, ``further`` ones after the comparison; ``quantities``: headings and units of curves."""
     latent, unit = results.compared == "bayesian_mean", results.in_domain.unit
+    details = Section("listings", "Details", "Details", "listing.html", {"listings": results.listings})
     return [
         *_comparison(results, latent=latent),
         *further,
@@ -187,7 +188,7 @@ def report_sections(
         _selective(results, latent=latent),
         attribution_section(results.attribution, _site_names(results)),
         attention_section(results.attention, _site_names(results), results.compared),
-        _listings(results),
+        details if results.listings else None,
         alignment_section(results.alignment, unit),
         heads_section(results.heads, unit),
         edges_section(results.edges, latent=latent),
@@ -196,11 +197,6 @@ def report_sections(
         dynamics_section(results.dynamics),
         training_section(results.curves, quantities),
     ]
-
-
-def _listings(results: Results) -> Section | None:
-    context = {"listings": results.listings}
-    return Section("listings", "Details", "Details", "listing.html", context) if results.listings else None
 
 
 def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
