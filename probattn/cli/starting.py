@@ -63,18 +63,11 @@ def write_recipe(
 
 def _recipe_of(source: str, name: str, columns: Recognised) -> Recipe:
     """A recipe for a file of texts and labels."""
-    data = {
-        "train": {
-            "source": absolute(source),
-            "text": columns.text,
-            "text_pair": columns.pair,
-            "label": columns.label,
-        }
-    }
+    names = {"text": columns.text, "text_pair": columns.pair, "label": columns.label}
+    data = {"train": {"source": absolute(source), **names}}
     training = {"length_pool": 20}  # texts of a file differ in length
-    return (
-        with_registered(Recipe).model_validate({"name": name, "data": data, "training": training}).resolved()
-    )
+    recipe = with_registered(Recipe).model_validate({"name": name, "data": data, "training": training})
+    return recipe.resolved()
 
 
 def commented(recipe: BaseModel, head: str) -> str:

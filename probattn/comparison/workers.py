@@ -40,21 +40,16 @@ def workers(command: Sequence[str], number: int, device: torch.device, folder: P
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"worker-{index}.log" for index in range(1, number + 1)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", WORKER: "1"}
     started: list[subprocess.Popen[bytes]] = []
     with _terminated():
         try:
             for index, file in enumerate(files, 1):
                 with file.open("wb") as log:
-                    environment = {
-                        **os.environ,
-                        "OMP_NUM_THREADS": "1",
-                        WORKER: "1",
-                        **other_gpu(device, index),
-                    }
                     started.append(
                         subprocess.Popen(  # a Ctrl-C of the terminal does not reach a session of its own
                             command,
-                            env=environment,
+                            env={**environment, **other_gpu(device, index)},
                             stdin=subprocess.PIPE,
                             stdout=log,
                             stderr=log,

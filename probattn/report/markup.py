@@ -75,25 +75,15 @@ def by_call(
 
 def site_labels(names: Iterable[str]) -> dict[str, str]:
     """Short labels: what distinguishes the names, dots apart."""
-    names = list(dict.fromkeys(names))
-    components = {name: name.split(".") for name in names}
-    lengths = {len(words_of_name) for words_of_name in components.values()}
-    if len(names) < 2 or len(lengths) > 1:
-        return {
-            name: printable(words_of_name[-1] if len(names) < 2 else name)
-            for name, words_of_name in components.items()
-        }
-    differing = [
-        index
-        for index in range(lengths.pop())
-        if len({words_of_name[index] for words_of_name in components.values()}) > 1
-    ]
+    paths = {name: name.split(".") for name in names}
+    lengths = {len(path) for path in paths.values()}
+    if len(paths) < 2 or len(lengths) > 1:
+        return {name: printable(path[-1] if len(paths) < 2 else name) for name, path in paths.items()}
+    differing = [index for index in range(lengths.pop()) if len({path[index] for path in paths.values()}) > 1]
     labels = {}
-    for name, words_of_name in components.items():
+    for name, path in paths.items():
         words = [
-            f"{words_of_name[index - 1]} {words_of_name[index]}"
-            if words_of_name[index].isdigit() and index
-            else words_of_name[index]
+            f"{path[index - 1]} {path[index]}" if path[index].isdigit() and index else path[index]
             for index in differing
         ]
         labels[name] = printable(" ".join(words))

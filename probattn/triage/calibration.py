@@ -395,13 +395,10 @@ def class_rows(calibration: Judged, answered: Tensor, confidence: float) -> tupl
     }
     rows = []
     for name in calibration.classes:
-        class_counts = {key: count[name] for key, count in counts.items()}
-        bound = (
-            functional.error_bound(class_counts["errors"], class_counts["answered"], confidence)
-            if class_counts["answered"]
-            else None
-        )
-        rows.append(policies.ClassRow(label=name, bound=bound, **class_counts))
+        numbers = {key: count[name] for key, count in counts.items()}
+        errors, size = numbers["errors"], numbers["answered"]
+        bound = functional.error_bound(errors, size, confidence) if size else None
+        rows.append(policies.ClassRow(label=name, bound=bound, **numbers))
     return tuple(rows)
 
 
