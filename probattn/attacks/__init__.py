@@ -17,14 +17,14 @@ if TYPE_CHECKING:
         AttackResult,
         AttackSummary,
         Share,
+        Victim,
         attack_table,
         compared_attacks,
         read_attack,
         summarise,
     )
-    from probattn.attacks.running import attack_run, attack_texts
+    from probattn.attacks.running import NetworkVictim, attack_run, attack_texts, fixed_draws
     from probattn.attacks.vectors import Fitted, counter_fit, make_vectors, read_vectors, vectors_file
-    from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
 
 # Attacks and what is attacked
 __all__ = ["AttackOptions", "attack_run", "attack_texts", "Victim", "NetworkVictim", "fixed_draws"]
@@ -35,8 +35,5 @@ __all__ += ["read_attack", "attack_table", "compared_attacks"]
 __all__ += ["CounterFitting", "Fitted", "counter_fit", "make_vectors", "read_vectors", "vectors_file"]
 
 __getattr__ = imported_when_used(
-    __name__,
-    __all__,
-    ("records", "running", "vectors", "victims"),
-    options=("AttackOptions", "CounterFitting"),
+    __name__, __all__, ("records", "running", "vectors"), options=("AttackOptions", "CounterFitting")
 )

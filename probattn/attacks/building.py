@@ -22,9 +22,8 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from probattn.attacks.options import AttackName, Tagger
-from probattn.attacks.records import AttackedText, Outcome
+from probattn.attacks.records import AttackedText, Outcome, Text, Victim
 from probattn.attacks.vectors import read_vectors
-from probattn.attacks.victims import Text, Victim
 from probattn.data.tokens import FEATURES, length_limit
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.classification.recipe import NetworkRecipe

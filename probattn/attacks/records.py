@@ -1,4 +1,4 @@
-"""Records of attacks, one line a text, kept as it comes; their figures, and these as tables."""
+"""What is attacked; records of attacks, one line a text, kept as it comes; their figures, and these as tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import scipy
 from filelock import FileLock, Timeout
@@ -19,6 +19,9 @@ from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.task import BASELINE
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Outcome = Literal["failed", "exhausted", "successful", "skipped"]
 """The attack failed, failed since no query was left, was successful, or was not tried: the class was wrong before."""
 Natural = Annotated[int, Field(ge=0)]
@@ -28,6 +31,24 @@ ATTACKS = "attacks"
 SHOWN = 2
 """Texts that :func:`attack_table` shows."""
 MEASURES = ("failed", "accuracy", "accuracy_attacked")
+
+
+Text = str | tuple[str, str]
+"""A text, or a pair of texts."""
+
+
+class Victim(Protocol):
+    """Answers texts."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes."""
+
+    def begin(self, number: int) -> None:
+        """A new text is attacked, which has this number."""
+
+    def __call__(self, texts: Sequence[Text]) -> Tensor:
+        """Probabilities of the classes, float64 ``[N, C]``."""
 
 
 class AttackedText(BaseModel):
