@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -155,16 +155,12 @@ def site_health(
             f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of "
             f"{', '.join(diagnostics) or 'none'}"
         )
-    names = ("kl_nats", "kl_reduced", "concentration")
-    return [
-        SiteHealth(
-            site=site,
-            spread=spread,
-            reduction=reduction,
-            **{name: diagnostics[site].get(name) for name in names},
-        )
-        for site, spread in spreads.items()
-    ]
+    records = []
+    for site, spread in spreads.items():
+        names = ("kl_nats", "kl_reduced", "concentration")
+        figures: dict[str, Any] = {name: diagnostics[site].get(name) for name in names}
+        records.append(SiteHealth(site=site, spread=spread, reduction=reduction, **figures))
+    return records
 
 
 Size = Annotated[float, Field(ge=0)]

@@ -348,7 +348,7 @@ def test_columns_are_compared_in_linear_time(tmp_path, monkeypatch):
         for line, fields in delimited_records(*arguments, **options):
             yield line, [Name(field) for field in fields]
 
-    monkeypatch.setattr(rows, "delimited_records", records)
+    monkeypatch.setattr(rows.tables, "delimited_records", records)
     with opened(str(file), "csv", "text") as table:
         assert table.columns == tuple(names)
     assert compared < 10 * number
