@@ -56,17 +56,8 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from probattn.report import ResultsFileError
     from probattn.tasks.errors import RunError
 
-    return (
-        RunError,
-        RecipeError,
-        DataError,
-        StoredNetworkError,
-        ResultsFileError,
-        RecordsError,
-        CheckpointError,
-        NonFiniteError,
-        OSError,
-    )
+    of_files = (DataError, StoredNetworkError, ResultsFileError, RecordsError, CheckpointError, OSError)
+    return (RunError, RecipeError, NonFiniteError, *of_files)
 
 
 def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

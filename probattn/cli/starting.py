@@ -270,21 +270,18 @@ def _classes(source: str, text: str, pair: str | None, label: str) -> tuple[dict
         ]
     single = [shown(name) for name, count in counts.items() if count == 1]
     if single:
-        return counts, [
-            (
-                f"{len(single):,} of {len(counts):,} classes have one row ({_first(single)}), to learn from or to "
-                "measure on, not both: add rows, join classes with label_map, or name another column with "
-                "--label-column"
-            )
-        ]
-    if len(counts) > 2 and all(NUMBER.fullmatch(name) for name in counts):
-        return counts, [
-            (
-                f"the labels are numbers ({min(counts, key=float)} to {max(counts, key=float)}), learned as classes "
-                "without an order; ratings are for a recipe of numbers, with a section `regression`"
-            )
-        ]
-    return counts, []
+        remark = (
+            f"{len(single):,} of {len(counts):,} classes have one row ({_first(single)}), to learn from or to measure "
+            "on, not both: add rows, join classes with label_map, or name another column with --label-column"
+        )
+    elif len(counts) > 2 and all(NUMBER.fullmatch(name) for name in counts):
+        remark = (
+            f"the labels are numbers ({min(counts, key=float)} to {max(counts, key=float)}), learned as classes "
+            "without an order; ratings are for a recipe of numbers, with a section `regression`"
+        )
+    else:
+        return counts, []
+    return counts, [remark]
 
 
 def _counted(counts: Mapping[str, int]) -> str:

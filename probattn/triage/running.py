@@ -23,22 +23,9 @@ from probattn.tasks.answering import Answering, Deciding, Drawing
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
 from probattn.tasks.networks import in_batches
 from probattn.tasks.progress import note, shown, tracked
+from probattn.triage import calibration
 from probattn.triage import page as pages
 from probattn.triage import policy as policies
-from probattn.triage.calibration import (
-    Judged,
-    calibrate,
-    check_size,
-    class_rows,
-    confusions,
-    costs,
-    decisions,
-    error_curve,
-    outcome,
-    promises,
-    set_sizes,
-    shift_of,
-)
 from probattn.triage.options import TriageOptions
 from probattn.triage.shift import Seen, dataset_shift
 
@@ -107,32 +94,35 @@ def triage_run(
         role: judge(deciding, run, role, value, drawing, again=again).at_distances(distances.get(role))
         for role, value in held_out.items()
     }
-    pilot, calibration = judged.pop("validation"), judged.pop("test")
-    calibration = calibration.rows(tested.unseen)
+    pilot, reference = judged.pop("validation"), judged.pop("test")
+    reference = reference.rows(tested.unseen)
     drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
-    policy = calibrate(calibration, pilot, replace(options, **drawn))
+    policy = calibration.calibrate(reference, pilot, replace(options, **drawn))
     fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
     measured_by = {"features": digest([features or b""])}
     novelty = None if policy.novelty is None else policy.novelty.model_copy(update=measured_by)
     policy = policy.model_copy(update={**fingerprints, "novelty": novelty})
-    answered = decisions(calibration, policy)
+    answered = calibration.decisions(reference, policy)
     train, _ = described.commands
     commands = (train, f"probattn triage NEW_FOLDER{_words_of(options, data)}")
     results = policies.TriageResults(
         run=described.model_copy(update={"commands": commands}),
         policy=policy,
         doubts=doubts,
-        promises=promises(calibration, pilot, options, policy.novelty),
-        curve=error_curve(calibration.near(policy.novelty), policy.score),
+        promises=calibration.promises(reference, pilot, options, policy.novelty),
+        curve=calibration.error_curve(reference.near(policy.novelty), policy.score),
         outcomes=(
-            outcome(calibration, policy),
-            *(outcome(item, policy, shift_of(item, policy)) for item in judged.values()),
+            calibration.outcome(reference, policy),
+            *(
+                calibration.outcome(item, policy, calibration.shift_of(item, policy))
+                for item in judged.values()
+            ),
         ),
-        pilot=shift_of(pilot, policy),
-        classes=class_rows(calibration, answered, policy.confidence),
-        confused=confusions(calibration, answered),
-        costs=costs(calibration, answered, policy),
-        set_sizes=set_sizes(calibration, policy),
+        pilot=calibration.shift_of(pilot, policy),
+        classes=calibration.class_rows(reference, answered, policy.confidence),
+        confused=calibration.confusions(reference, answered),
+        costs=calibration.costs(reference, answered, policy),
+        set_sizes=calibration.set_sizes(reference, policy),
     )
     file.parent.mkdir(parents=True, exist_ok=True)
     if features is not None:
@@ -151,7 +141,7 @@ def _distances_of(
     """How far from the training data held-out inputs are, and the content of a file of what measures that."""
     if novelty is None:
         return {}, None
-    check_size(len(held_out["test"].unseen), novelty)
+    calibration.check_size(len(held_out["test"].unseen), novelty)
     read = deciding.features(run)
     distance = FeatureDistance.fit(read(None))
     return {role: distance(read(value).inputs) for role, value in held_out.items()}, distance.dumped()
@@ -192,7 +182,7 @@ def sibling(policy: Path, ending: str) -> Path:
 
 def judge(
     deciding: Deciding, run: Path, role: str, inputs: HeldOut, drawing: Drawing, *, again: bool = False
-) -> Judged:
+) -> calibration.Judged:
     """Predictions of a data set, as ``predict`` makes them, shortest first; those in the run's folder are read."""
     answers = None if again else inputs.stored(run, role, drawing)
     if answers is None:
@@ -211,7 +201,7 @@ def judge(
         answers = inputs.store(
             run, role, drawing, [policies.named(objects[index]) for index in range(len(order))]
         )
-    return Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
+    return calibration.Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
 
 
 @dataclass(frozen=True)
@@ -273,14 +263,14 @@ class AppliedPolicy:
     def answers(self, batch: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
         objects = self.objects(batch)
-        decisions = [self.decide(item) for item in objects]
+        decided = [self.decide(item) for item in objects]
         both = [
             {**item, **pages.decision_columns(*decision)}
-            for item, decision in zip(objects, decisions, strict=True)
+            for item, decision in zip(objects, decided, strict=True)
         ]
         for item in both:
             item.pop("distance", None)  # the decision has it over the limit
-        return pages.decisions_table(objects, decisions, self.policy), both
+        return pages.decisions_table(objects, decided, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
