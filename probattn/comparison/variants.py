@@ -20,15 +20,7 @@ from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference import posterior_expectation
 from probattn.inference.last_layer import FITTED, FeatureDistance, LastLayerLaplace, energy, last_layer
-from probattn.metrics.functional import (
-    best_temperature,
-    controlled_threshold,
-    mean_interval,
-    mutual_information,
-    ood_auroc,
-    risk_coverage_curve,
-    sequence_start,
-)
+from probattn.metrics import functional
 from probattn.options import DrawingOptions
 from probattn.report import Comparison, Predictions
 from probattn.report.bootstrap import is_reliable
@@ -92,7 +84,7 @@ class Variants:
             role: probability.double().clamp_min(1e-12).log()
             for role, probability in self.probabilities[variant].items()
         }
-        temperature = best_temperature(logs["validation"], self.labels["validation"])
+        temperature = functional.best_temperature(logs["validation"], self.labels["validation"])
         probabilities = {role: (log / temperature).softmax(dim=-1) for role, log in logs.items()}
         self.add(name, probabilities)
 
@@ -126,9 +118,9 @@ def figures(
     """
     pilot, test = (class_columns(probabilities[role], None, labels[role]) for role in ("validation", "test"))
     wrong = ~test["right"]
-    start = sequence_start(pilot["doubt"], ~pilot["right"], error=error)
-    policy = controlled_threshold(test["doubt"], wrong, error=error, start=start)
-    curve = risk_coverage_curve(test["doubt"], wrong)
+    start = functional.sequence_start(pilot["doubt"], ~pilot["right"], error=error)
+    policy = functional.controlled_threshold(test["doubt"], wrong, error=error, start=start)
+    curve = functional.risk_coverage_curve(test["doubt"], wrong)
     attained = curve.coverage[curve.risk <= error]
     measures: dict[Any, float | None] = {
         **ClassMeasures(BINS).figures(test),
@@ -136,7 +128,7 @@ def figures(
         "answered": policy.answered / len(wrong),
     }
     if ood_scores is not None:
-        measures["auroc"] = ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
+        measures["auroc"] = functional.ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
     elif "out_of_domain" in probabilities:
         outside = class_columns(probabilities["out_of_domain"], None, None)
         measures |= detection(test["uncertainty"], outside["uncertainty"])
@@ -201,7 +193,11 @@ def _drawn(
             variants.closed_form = by_role["test"].closed_form
         elif "out_of_domain" in by_role:
             drawn = {role: by_role[role].draws for role in ("test", "out_of_domain")}
-            scores = {role: mutual_information(value) for role, value in drawn.items() if value is not None}
+            scores = {
+                role: functional.mutual_information(value)
+                for role, value in drawn.items()
+                if value is not None
+            }
             variants.add(f"{variant}_information", probabilities, **scores)
 
 
@@ -234,7 +230,7 @@ class Interval(Record):
     @classmethod
     def over(cls, values: Iterable[float]) -> Interval:
         """The interval of some values."""
-        return cls(**mean_interval(values)._asdict())
+        return cls(**functional.mean_interval(values)._asdict())
 
     def times(self, factor: float) -> Interval:
         """The interval of a multiple."""
