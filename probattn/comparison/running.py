@@ -180,16 +180,10 @@ def _results(
     gaps = _gaps(values, reference)
     rows = []
     for name in tasks:
-        by_variant = {variant: figures for (recipe, variant), figures in values.items() if recipe == name}
-        rows += [
-            _row(
-                (name, variant),
-                figures,
-                costs[name][predicting.passes_of(variant)],
-                gaps.get((name, variant), {}),
-            )
-            for variant, figures in by_variant.items()
-        ]
+        for key, figures in values.items():
+            if key[0] == name:
+                cost = costs[name][predicting.passes_of(key[1])]
+                rows.append(_row(key, figures, cost, gaps.get(key, {})))
         if options.seeds > 1:
             cost = costs[name]["point"].times(options.seeds)
             rows += [

@@ -172,25 +172,13 @@ def paired_bootstrap(
                 resampled[key].append(value)
     tails = [(1 - level) / 2, (1 + level) / 2]
     records = []
-    for (data, model, measure), values in resampled.items():
-        if not values:
-            continue
-        low, high = np.quantile(values, tails).tolist()
-        p = bootstrap_p(values)
-        records.append(
-            Difference(
-                measure=measure,
-                model=model,
-                data=data,
-                value=points[data, model, measure],
-                low=low,
-                high=high,
-                level=level,
-                p=p,
-                corrected=p,
-                resamples=resamples,
-            )
-        )
+    for key, values in resampled.items():
+        if values:
+            low, high = np.quantile(values, tails).tolist()
+            p = bootstrap_p(values)
+            fields: dict[str, Any] = dict(zip(("data", "model", "measure"), key, strict=True))
+            fields |= {"value": points[key], "low": low, "high": high, "p": p, "corrected": p}
+            records.append(Difference(**fields, level=level, resamples=resamples))
     return corrected(records)
 
 

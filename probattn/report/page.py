@@ -106,23 +106,17 @@ def render_page(
     *,
     kind: str,
     name: str,
-    headline: str,
-    facts: Iterable[tuple[str, str]],
-    opening: str = "",
-    evidence: str = "",
     script: str = "",
     package: str | None = None,
+    **words: Any,
 ) -> str:
-    """A page of the sections that are not None; ``package`` has templates besides those of this package."""
+    """A page of the sections that are not None; ``words``: headline, facts and, where there are some, opening, evidence."""
     environment = _environment(package)
     shown = [section for section in sections if section is not None]
     return environment.get_template("page.html").render(
+        {"opening": "", "evidence": "", **words},
         kind=kind,
         name=name,
-        headline=headline,
-        opening=opening,
-        evidence=evidence,
-        facts=facts,
         sections=[
             (item, Markup(environment.get_template(item.template).render(item.context))) for item in shown
         ],

@@ -223,14 +223,11 @@ def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions)
             "judged_probabilities, or take another score"
         )
     novelty, drawing = _novelty(calibration, options), Drawing.of(options=options)
+    promised = {name: getattr(options, name) for name in ("error", "confidence", "cost", "score")}
+    drawn = {name: getattr(drawing, name) for name in ("uncertainty", "num_samples", "seed")}
     return policies.Policy(
-        error=options.error,
-        confidence=options.confidence,
-        cost=options.cost,
-        score=options.score,
-        uncertainty=drawing.uncertainty,
-        num_samples=drawing.num_samples,
-        seed=drawing.seed,
+        **promised,
+        **drawn,
         limits=tuple(_limits(calibration, pilot, options, novelty)),
         sets=_sets(calibration, options),
         novelty=novelty,
