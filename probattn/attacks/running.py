@@ -68,13 +68,9 @@ def attack_run(
         task, network, options.prediction, options.num_samples, options.seed, options.noise
     )
     data = _texts(task, victim, options)
-    settings = options.settings() | {
-        "texts": digest(
-            f"{text}\0{data.pair(row)}\0{label}\0"
-            for row, (text, label) in enumerate(zip(data.texts, data.labels or (), strict=True))
-        ),
-        "network": network_digest(run),
-    }
+    labelled = enumerate(zip(data.texts, data.labels or (), strict=True))
+    texts = digest(f"{text}\0{data.pair(row)}\0{label}\0" for row, (text, label) in labelled)
+    settings = options.settings() | {"texts": texts, "network": network_digest(run)}
     attack = build_attack(options.attack, victim, options.queries, options.resources)
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
     path = file.with_suffix(".json")

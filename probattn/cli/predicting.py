@@ -66,15 +66,9 @@ def predict_file(
                 f"--output {options.output}: expected .csv, .tsv or .jsonl beside a policy, got plain text"
             )
         output_format = "tsv"
-    reading = partial(
-        opened,
-        options.input,
-        kind,
-        options.text_column or answering.columns_read[0],
-        quotes=answering.quotes,
-        blank=decides,
-        escape=options.escape,
-    )
+    column = options.text_column or answering.columns_read[0]
+    form: Any = {"quotes": answering.quotes, "blank": decides, "escape": options.escape}
+    reading = partial(opened, options.input, kind, column, **form)
     check = answering.check(run)
     if Path(options.input).is_file():  # a row that is refused is found before hours of work
         with reading() as table:

@@ -275,6 +275,7 @@ def attention_section(
 def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
     """One example for the template: its first map drawn, and the numbers of all maps for the script."""
     first = item.maps[0]
+    received = [sum(column) / len(first.mean) for column in zip(*first.mean, strict=True)]
     kinds = _kinds(first, model)
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     maps = []
@@ -287,7 +288,7 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
         "reason": REASONS[item.reason],
         "title": title_of(item.example),
         "answer": answer_words(item.example),
-        "strip": _strip(item),
+        "strip": strip(item.keys, received, item.keys, item.second),
         "choices": _choices(item, labels),
         "showing": entries[0]["showing"],
         "maps": maps,
@@ -320,14 +321,15 @@ def answer_words(example: Example) -> str:
     return f"{words}; {truth}"
 
 
-def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
-    rows = item.maps[0].mean
-    received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    largest = max(received, default=0.0) or 1.0
-    return tuple(
-        (shown(token, room=40), f"{share / largest:.3f}", token, index == item.second)
-        for index, (token, share) in enumerate(zip(item.keys, received, strict=True))
-    )
+def strip(
+    tokens: Sequence[str], shares: Sequence[float], hints: Sequence[str], second: int | None
+) -> list[tuple[str, str, str, bool]]:
+    """Tokens of an input: each as shown, its share of the largest, its hint, and whether the second text begins."""
+    largest = max(shares, default=0.0) or 1.0
+    return [
+        (shown(token, room=40), f"{share / largest:.3f}", hint, index == second)
+        for index, (token, share, hint) in enumerate(zip(tokens, shares, hints, strict=True))
+    ]
 
 
 def _choices(

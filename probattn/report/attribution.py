@@ -17,9 +17,10 @@ from probattn.report.attention import (
     head_words,
     packed,
     quoted,
+    strip,
     title_of,
 )
-from probattn.report.markup import Section, exact, heatmap, shown, site_labels
+from probattn.report.markup import Section, exact, heatmap, site_labels
 from probattn.report.record import Count, Probability, Record
 from probattn.report.svg import isolated, printable
 
@@ -149,7 +150,8 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
     heads = max(map(len, item.share))
     padded = [[*rows, *[(0.0,) * len(item.words)] * (heads - len(rows))] for rows in item.share]
     sums = [[sum(row) for row in rows] for rows in padded]
-    largest, total = max(by_word) or 1.0, sum(by_word)
+    total = sum(by_word)
+    hints = [f"{printable(word)}: {share:.1%}" for word, share in zip(item.words, by_word, strict=True)]
     names = [labels[site] for site in item.sites]
     return {
         "reason": REASONS[item.reason],
@@ -158,15 +160,7 @@ def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any
         "closed": f"{100 * item.spread:.0f}",
         "drawn": f"{100 * item.example.spread:.0f}",
         "classes": tuple(map(isolated, item.classes)),
-        "strip": [
-            (
-                shown(word, room=40),
-                f"{share / largest:.3f}",
-                f"{printable(word)}: {share:.1%}",
-                index == item.second,
-            )
-            for index, (word, share) in enumerate(zip(item.words, by_word, strict=True))
-        ],
+        "strip": strip(item.words, by_word, hints, item.second),
         "choices": _choices(item.sites, names, heads),
         "showing": _leading(item.words, by_word),
         "rest": f"{1 - total:.0%}" if total < 0.995 else "",

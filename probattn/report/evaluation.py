@@ -234,21 +234,15 @@ def evaluate_columns(
         values = measured(key, model, rows)
         return {name: values[name] for name in measures if name in values}
 
-    scores = tuple(
-        record.Scores(
-            model=model,
-            data=item.key,
-            values=measured(item.key, model, {}),
-            draws=sources.get((item.key, model)),
-            **curves(table[item.key, model]),
-        )
-        for item in data
-        for model in record.MODELS
-        if (item.key, model) in table
-    )
+    scores = []
+    for key, model in ((item.key, model) for item in data for model in record.MODELS):
+        if (key, model) in table:
+            drawn, values = sources.get((key, model)), measured(key, model, {})
+            charts = curves(table[key, model])
+            scores.append(record.Scores(model=model, data=key, values=values, draws=drawn, **charts))
     sizes = {key: len(next(iter(columns.values()))) for (key, _), columns in table.items()}
     options: dict[str, Any] = {"clusters": clusters, "resamples": resamples, "level": level, "seed": seed}
-    return Evaluation(scores, paired_bootstrap(list(table), compared, sizes, **options))
+    return Evaluation(tuple(scores), paired_bootstrap(list(table), compared, sizes, **options))
 
 
 SHOWN_DRAWS = 100

@@ -305,14 +305,9 @@ def _rows(heads: Heads) -> list[tuple[str, str, list[Markup]]]:
         (title, meaning, [heads.mean(model, name) for model in heads.models])
         for name, title, meaning in QUANTITIES
     ]
-    rows += [
-        (
-            f"Length of a head, {projection}",
-            "Of its slice of the weight",
-            [heads.mean_length(model, projection) for model in heads.models],
-        )
-        for projection in PARTS
-    ]
+    for projection in PARTS:
+        lengths = [heads.mean_length(model, projection) for model in heads.models]
+        rows.append((f"Length of a head, {projection}", "Of its slice of the weight", lengths))
     return [
         (title, meaning, [_number(value) for value in values])
         for title, meaning, values in rows

@@ -110,7 +110,7 @@ def render_page(
     package: str | None = None,
     **words: Any,
 ) -> str:
-    """A page of the sections that are not None; ``words``: headline, facts and, where there are some, opening, evidence."""
+    """A page of the sections that are not None; ``words`` are headline and facts, perhaps opening and evidence."""
     environment = _environment(package)
     shown = [section for section in sections if section is not None]
     return environment.get_template("page.html").render(
