@@ -118,11 +118,8 @@ def heatmap(
     """Queries as rows, keys as columns; grey, for the filter ``ramp`` to colour and a script to exchange."""
     labelled = max(len(queries), len(keys)) <= LABELLED
     cell = 15.0 if labelled else max(2.5, 620 / max(len(queries), len(keys)))
-    gutter = (
-        min(7.0 * max((_width(shown(token)) for token in (*queries, *keys)), default=1) + 8, 88)
-        if labelled
-        else 34
-    )
+    longest = max((_width(shown(token)) for token in (*queries, *keys)), default=1) if labelled else 0
+    gutter = min(7.0 * longest + 8, 88) if labelled else 34
     width, height = cell * len(keys), cell * len(queries)
     root = drawing(gutter + width + 2, gutter + height + 2, title, css="map")
     add(root, "rect", "map-frame", x=gutter, y=gutter, width=width, height=height)

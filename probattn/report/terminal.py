@@ -162,11 +162,8 @@ def _wrapped(words: str, width: int | None) -> list[str]:
 def results_table(results: Results) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
     compared = results.compared
-    models = [
-        key
-        for key in dict.fromkeys(("deterministic", compared))
-        if any(key == score.model for score in results.scores)
-    ]
+    measured = {score.model for score in results.scores}
+    models = [key for key in dict.fromkeys(("deterministic", compared)) if key in measured]
     headings = ["measure", *(MODEL_LABELS[key] for key in models)]
     if results.differences:
         headings += ["difference", f"{results.differences[0].level:.0%} interval"]

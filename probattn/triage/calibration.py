@@ -338,10 +338,10 @@ def promises(
     novelty: policies.NoveltyRule | None = None,
 ) -> tuple[policies.Promised, ...]:
     """What can be answered at usual errors and the promised one, each by itself, with one threshold for all classes."""
-    shared = {"confidence": options.confidence, "score": options.score}
     promised = []
     for error in sorted({*PROMISES, *(() if options.error is None else (options.error,))}):
-        limit = limit_of(calibration, pilot, TriageOptions(error=error, **shared), novelty=novelty)
+        alone = TriageOptions(error=error, confidence=options.confidence, score=options.score)
+        limit = limit_of(calibration, pilot, alone, novelty=novelty)
         promised.append(policies.Promised(error=error, limit=limit))
     return tuple(promised)
 
