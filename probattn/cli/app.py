@@ -22,6 +22,7 @@ from probattn.cli.options import (
     RunArgument,
     RunsArgument,
     SamplesOption,
+    output_option,
     takes_options,
 )
 from probattn.options import DrawingOptions
@@ -48,9 +49,7 @@ def _recipe_names() -> list[str]:
     return sorted(file.stem for file in tasks.glob("*/recipes/*.yaml"))
 
 
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Folder of the run; the recipe's by default.")
-]
+OutputOption = Annotated[Path | None, output_option("Folder of the run; the recipe's by default.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -381,10 +380,7 @@ def init(
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The new file; by default in this folder, named after the source."
-        ),
+        Path | None, output_option("The new file; by default in this folder, named after the source.")
     ] = None,
     text_column: Annotated[
         str | None, typer.Option(help="Column of the texts; recognised by default.")

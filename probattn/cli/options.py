@@ -48,6 +48,11 @@ SHORT = {"input": ("-i",), "output": ("-o",)}
 """Short names of options."""
 
 
+def output_option(text: str) -> Any:
+    """What the command line shows of a folder or a file that a command writes."""
+    return typer.Option("--output", "-o", help=text)
+
+
 def first_sentence(text: str) -> str:
     """The beginning of a text up to its first full stop, on one line.
 

@@ -11,7 +11,7 @@ import typer
 
 from probattn.attacks import AttackOptions, CounterFitting
 from probattn.cli.console import echo, fails_in_one_line, interruption_says, show
-from probattn.cli.options import DeviceOption, JsonOption, QuietOption, takes_options
+from probattn.cli.options import DeviceOption, JsonOption, QuietOption, output_option, takes_options
 from probattn.comparison import CompareOptions
 from probattn.triage import TriageOptions
 
@@ -26,9 +26,7 @@ def attack(
         Path, typer.Argument(help="Folder of a finished run of texts, or the folder 'baseline' in one.")
     ],
     options: AttackOptions,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the records; RUN/attacks by default.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder of the records; RUN/attacks by default.")] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Begin anew; an interrupted attack goes on otherwise.")
     ] = False,
@@ -56,9 +54,7 @@ def attack(
 @takes_options
 def attack_vectors(
     options: CounterFitting,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; in the user's cache by default.")
-    ] = None,
+    output: Annotated[Path | None, output_option("The file; in the user's cache by default.")] = None,
     source: Annotated[
         str, typer.Option(help="Vectors to fit: glove-6b-50d, or a text file, frequent words first.")
     ] = "glove-6b-50d",
@@ -94,7 +90,7 @@ def attack_table(
 @takes_options
 def compare(
     options: CompareOptions,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs and of the page.")],
+    output: Annotated[Path, output_option("Folder of the runs and of the page.")],
     as_json: JsonOption = False,
     device: DeviceOption = None,
     quiet: QuietOption = False,
@@ -127,9 +123,7 @@ def triage(
             "set; the run's test data by default."
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The policy; policy.json in the run by default.")
-    ] = None,
+    output: Annotated[Path | None, output_option("The policy; policy.json in the run by default.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Predict anew what an earlier call kept.")] = False,
     as_json: JsonOption = False,
     device: DeviceOption = None,

@@ -48,13 +48,8 @@ class SiteAlignment(Record):
 
     @model_validator(mode="after")
     def _same_heads(self) -> SiteAlignment:
-        sizes = {
-            len(self.bandwidth),
-            len(self.mmd),
-            len(self.mmd_centred),
-            len(self.query_norm),
-            len(self.key_norm),
-        }
+        columns = (self.bandwidth, self.mmd, self.mmd_centred, self.query_norm, self.key_norm)
+        sizes = set(map(len, columns))
         if len(sizes) > 1:
             raise ValueError(f"{self.site}: expected one number a head throughout, got {sorted(sizes)}")
         return self
