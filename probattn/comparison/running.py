@@ -107,7 +107,8 @@ def _jobs(options: CompareOptions, folder: Path) -> Iterator[_Job]:
 
 def _spread(options: CompareOptions, folder: Path) -> None:
     """Shares the runs among processes; each takes what no other is at."""
-    command = [sys.executable, "-m", "probattn", "compare", *options.recipes, f"--output={folder}", "--quiet"]
+    command = [sys.executable, "-m", "probattn", "compare", *options.recipes]
+    command += ["--output", str(folder), "--quiet"]
     command += [f"--seeds={options.seeds}", f"--error={options.error}", f"--against={options.against}"]
     command += [f"--set={item}" for item in options.set]
     device = current_device()
