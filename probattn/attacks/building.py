@@ -276,13 +276,8 @@ def _bae(textattack: Any, resources: Resources) -> Components:
             return {name: encoded[name].to(net.device) for name in FEATURES if name in encoded}
 
     limit = length_limit(tokenizer, net.config)
-    swap = Masked(
-        method="bae",
-        masked_language_model=net,
-        tokenizer=tokenizer,
-        max_candidates=NEIGHBOURS,
-        min_confidence=0.0,
-    )
+    candidates = {"max_candidates": NEIGHBOURS, "min_confidence": 0.0}
+    swap = Masked(method="bae", masked_language_model=net, tokenizer=tokenizer, **candidates)
     net.to(current_device())
     options = {"threshold": 0.936338023, "metric": "cosine", "compare_against_original": True}
     near = _meaning(textattack, resources, **options, **WINDOWED)

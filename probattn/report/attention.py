@@ -178,14 +178,9 @@ def attention_example(
         ]
         shown += [(head, draws[:, head], None if reference is None else reference[head]) for head in heads]
         maps += [_map(site, head, values, other, latent) for head, values, other in shown]
+    tokens = {"queries": tuple(queries), "keys": tuple(columns)}
     return AttentionExample(
-        example=example,
-        reason=reason,
-        rows=rows,
-        queries=tuple(queries),
-        keys=tuple(columns),
-        second=second,
-        maps=tuple(maps),
+        example=example, reason=reason, rows=rows, second=second, maps=tuple(maps), **tokens
     )
 
 

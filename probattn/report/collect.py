@@ -86,12 +86,8 @@ def predict_bayesian(
             expanded.append(posterior_moments(model, inputs, method="expansion"))
         labels.append(batch.get(label_name))
     _require(draws, "predict_bayesian")
-    return BayesianPredictions(
-        torch.cat(draws, dim=1),
-        torch.cat(expectation),
-        _labels(labels),
-        Moments.together(expanded) if moments else None,
-    )
+    closed_form = Moments.together(expanded) if moments else None
+    return BayesianPredictions(torch.cat(draws, dim=1), torch.cat(expectation), _labels(labels), closed_form)
 
 
 def predict_deterministic(

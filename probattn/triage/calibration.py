@@ -93,11 +93,8 @@ class Judged:
 
     def seen(self, score: Score, *, distances: bool = False) -> Seen:
         """What a comparison with other inputs needs (:func:`dataset_shift`), with their distances or without."""
-        return Seen.of(
-            self.scores(score),
-            [answer["label"] for answer in self.answers],
-            self.distances if distances else (),
-        )
+        labels = [answer["label"] for answer in self.answers]
+        return Seen.of(self.scores(score), labels, self.distances if distances else ())
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -187,11 +187,8 @@ def judge(
     answers = None if again else inputs.stored(run, role, drawing)
     if answers is None:
         order = inputs.shortest_first()
-        predictions = tracked(
-            deciding.predict(run, inputs.rows(order), drawing),
-            f"predictions of {inputs.title}",
-            total=len(order),
-        )
+        predicted = deciding.predict(run, inputs.rows(order), drawing)
+        predictions = tracked(predicted, f"predictions of {inputs.title}", total=len(order))
         answering = required(deciding.task.answering, run)
         objects = dict(zip(order, answering.answers(list(predictions))[1], strict=True))
         for item in objects.values():
