@@ -94,12 +94,8 @@ def wrapped(text: str, stream: TextIO) -> str:
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    return "\n".join(
-        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-        if len(line) > width
-        else line
-        for line in text.splitlines()
-    )
+    fill = functools.partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(fill(line) if len(line) > width else line for line in text.splitlines())
 
 
 @contextmanager

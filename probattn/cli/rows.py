@@ -261,12 +261,8 @@ def _writer(
                 f"--output: expected the columns of the first row in every row ({', '.join(columns[:12])}), got a row "
                 f"that differs in {other!r}; write to a file that ends in .jsonl"
             )
-        table.writerow(
-            [
-                _cell(value, escape == "all" or (escape == "words" and name not in row))
-                for name, value in merged.items()
-            ]
-        )
+        guarded = merged if escape == "all" else merged.keys() - row if escape == "words" else ()
+        table.writerow([_cell(value, name in guarded) for name, value in merged.items()])
 
     return put
 

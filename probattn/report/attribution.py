@@ -203,15 +203,14 @@ def _choices(
 
 def _change(change: Change, labels: Mapping[str, str]) -> dict[str, Any]:
     name, where = quoted(change.key), ""
+    share = f"{change.share:.0%}" if change.share >= 0.095 else f"{change.share:.1%}"
     if change.site is not None and change.query is not None:
         name = f"{name} from {quoted(change.query)}"
         where = f"{labels[change.site]}, {head_words(change.head)}"
     return {
         "name": name,
         "where": where,
-        "share": exact(
-            change.share, f"{change.share:.0%}" if change.share >= 0.095 else f"{change.share:.1%}"
-        ),
+        "share": exact(change.share, share),
         "half": _said(change.half),
         "twice": _said(change.twice),
     }

@@ -261,13 +261,11 @@ def _panel(example: WatchedExample) -> tuple[str, list[Moment]]:
     shown = [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
     shown = list({item.step: item for item in shown}.values())
     top = _tops(shown)
-    moments = [
-        (
-            f"{name}, step {item.step:,}",
-            _pair(example.queries, example.keys, item.attention, item.probe, top, f"at step {item.step}"),
-        )
-        for name, item in zip(MOMENTS[len(shown) - 1], shown, strict=True)
-    ]
+    moments = []
+    for name, item in zip(MOMENTS[len(shown) - 1], shown, strict=True):
+        step = f"at step {item.step}"
+        pair = _pair(example.queries, example.keys, item.attention, item.probe, top, step)
+        moments.append((f"{name}, step {item.step:,}", pair))
     return shortened(example.text), moments
 
 
