@@ -32,12 +32,9 @@ PLACES = 3
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the rows of a data set stand, by split, and the names of its columns there, several where files differ.
+    """Where the rows of a data set stand (``files``, or ``hub``: name, configuration, test part), and its columns.
 
-    The validation part is a tenth of the training rows where it has no file. Where only test files are there, they are
-    cut into parts of 80%, 10% and 10%, with a warning. Rows with the same first text (premise, question) are always in
-    one part. ``hub`` has name, configuration and labelled test part of the same rows there, ``header`` the columns of
-    files without them.
+    Rows with the same first text are in one part where it is cut; ``header`` has the columns of files without them.
     """
 
     name: str
@@ -48,10 +45,7 @@ class Corpus:
     header: tuple[str, ...] = ()
 
     def by_split(self, *, raw: bool = False) -> RowsBySplit:
-        """The labelled rows by split, with fields ``text``, ``text_pair``, ``label``; ``raw`` ones as they stand.
-
-        ``DataError`` where neither files nor hub have them; ``DataWarning`` for skipped lines, or test files alone.
-        """
+        """Labelled rows with fields by role, or ``raw``; ``DataError`` without any, ``DataWarning`` for test files."""
         folder = os.environ.get(DATA_VARIABLE)
         paths = self._paths(Path(folder)) if folder else {}
         if not paths and self.hub is None:
@@ -200,10 +194,7 @@ def _glue(
     header: tuple[str, ...] = (),
     further: tuple[str, ...] = (),
 ) -> Corpus:
-    """A data set of GLUE (Wang et al. 2019), in a folder of its name, in GLUE's own, or on the hub.
-
-    Its test part is GLUE's labelled development part, called as on the hub; ``further`` are more files of it.
-    """
+    """A data set of GLUE (Wang et al. 2019), tested on its development part, ``test_split`` of the hub."""
     folders = (name, f"glue/{folder}", folder)
     tested = test_split.replace("validation", "dev")
     files: dict[Split, tuple[str, ...]] = {"test": (*(f"{path}/{tested}.tsv" for path in folders), *further)}

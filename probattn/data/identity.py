@@ -106,13 +106,9 @@ class Sampled(ABC):
         """The text, or pair of texts, by which each row is chosen."""
 
     def take(self, limit: int | None) -> Self:
-        """At most ``limit`` rows: a fixed choice that looks random and depends on their texts alone.
+        """At most ``limit`` rows, those of the smallest hashes of their texts, in their order.
 
-        Those with the smallest hashes are taken, so that a larger limit holds the rows of a smaller one, whatever the
-        order of the data. They stay in their order.
-
-        Raises:
-            DataError: a limit below 1.
+        A larger limit holds the rows of a smaller one, in data of any order. ``DataError`` for a limit below 1.
         """
         return self if limit is None or limit >= len(self) else self._at(self.choice(limit))
 

@@ -144,10 +144,7 @@ def attacked(name: str, classes: tuple[str, ...]) -> Examples:
 
 
 def vader(domain: str) -> Examples:
-    """Texts of one domain by the sign of their mean rating, -4 to 4 by ten people or more; nothing to train on.
-
-    Ratings closer than :data:`NEUTRAL` to zero are left out.
-    """
+    """Test texts of a domain by the sign of their mean rating, -4 to 4; those within :data:`NEUTRAL` are left out."""
     tests = []
     for line, row in enumerate(_vader_rows(domain), start=1):
         if len(row) >= 3 and abs(float(row[1])) >= NEUTRAL:
@@ -297,10 +294,7 @@ def banking_names(subset: str = "all") -> tuple[str, ...]:
 
 
 def banking(subset: str = "all") -> Examples:
-    """The official test set; a tenth of the rest, by the hash of the text, is for validation.
-
-    Texts of intents that are left out are all for testing.
-    """
+    """The official test set, a tenth of the rest to validate; of intents that are left out all texts to test."""
     names = {name: index for index, name in enumerate(banking_names(subset))}
     splits = {
         split: [LabelledText(text, names[intent]) for text, intent in rows if intent in names]

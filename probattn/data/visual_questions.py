@@ -209,12 +209,7 @@ def _content(file: Path, kind: TypeAdapter[Any]) -> Any:
 
 
 def kind_of(answer: str) -> str:
-    """The kind of an answer, as VQA-v2's annotations name it.
-
-    Example:
-        >>> [kind_of(answer) for answer in ("no", "3", "red")]
-        ['yes/no', 'number', 'other']
-    """
+    """The kind of an answer, as VQA-v2's annotations name it."""
     return "yes/no" if answer in YES_NO else "number" if answer.isdecimal() else "other"
 
 

@@ -98,13 +98,9 @@ class Recorded:
 def measure_agreement(
     run: Path, uniform: Path | None = None, second: Path | None = None, *, quiet: bool = True
 ) -> Agreement:
-    r"""Agreement of a run's attention with its probe, saliency and other runs, over its watched examples.
+    """Agreement of attention with probe, saliency, uniform attention and a second run, over the watched examples.
 
-    Always measured are :math:`A(\alpha, \beta)` and :math:`A(\Delta, \beta)`; with a run under uniform attention also
-    :math:`A(\alpha, \beta^{\mathrm{uf}})`, :math:`A(\beta^{\mathrm{uf}}, \beta^{\mathrm{px}})` and
-    :math:`A(\Delta, \beta^{\mathrm{uf}})`, for which a bag-of-words proxy is trained on the run's data with the
-    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11). ``RunError`` for a
-    folder without a recorded run, other examples, or a run that differs from the first in more than it should.
+    ``RunError`` for a folder without a recorded run, other examples, or a run that differs in more than it should.
     """
     learned = Recorded.read(run)
     if learned.task.recipe.training.early_stopping is not None:

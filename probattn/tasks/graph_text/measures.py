@@ -87,10 +87,7 @@ def figures(columns: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 
 def token_columns(log_probabilities: Tensor, correct: Tensor, real: Tensor) -> dict[str, Tensor]:
-    r"""What perplexity and token accuracy are computed from, a row a text; ``real`` is False at padding, ``[B, T]``.
-
-    A token's likelihood is the mean over draws of ``log_probabilities`` ``[P, B, T]``.
-    """
+    """Columns of perplexity and token accuracy, ``[B]``, of draws ``[P, B, T]``; ``real`` is False at padding."""
     mean = log_probabilities.double().logsumexp(dim=0) - math.log(len(log_probabilities))
     return {
         "nll": -(mean * real).sum(dim=-1),

@@ -21,16 +21,7 @@ class Piece(Record):
 
 
 class GraphTextSample(Record):
-    """A test text with its graph, and what each model wrote.
-
-    Attributes:
-        title: of the text.
-        entities: of the graph.
-        types: of each entity.
-        relations: entity, name of the relation, entity.
-        reference: the text as it should be.
-        texts: by model.
-    """
+    """A test text with its graph (relations: entity, name, entity), and what each model wrote."""
 
     title: str
     entities: tuple[str, ...]
@@ -41,25 +32,14 @@ class GraphTextSample(Record):
 
 
 class GraphTextResults(Results):
-    """Everything that the report shows.
-
-    Attributes:
-        signature: how BLEU and METEOR were computed.
-        samples: texts with their graphs.
-    """
+    """Everything that the report shows; ``signature`` says how BLEU and METEOR were computed."""
 
     signature: str = ""
     samples: tuple[GraphTextSample, ...] = ()
 
 
 def pieces(tokens: list[str | int], row: GraphText) -> tuple[Piece, ...]:
-    """Pieces of a text, from words and numbers of entities.
-
-    Example:
-        >>> row = GraphText("t", ("a parser",), ("method",), ())
-        >>> [(piece.words, piece.entity) for piece in pieces(["we", "use", 0, "."], row)]
-        [('we use', None), ('a parser', 0), ('.', None)]
-    """
+    """Pieces of a text, from words and numbers of entities."""
     spans: list[Piece] = []
     between: list[str] = []
     for token in [*tokens, None]:

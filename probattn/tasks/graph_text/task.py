@@ -72,10 +72,7 @@ class GraphTextData(Data):
 
 
 class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
-    """Texts about knowledge graphs by GraphWriter (Koncel-Kedziorski et al. 2019), trained from random weights.
-
-    Texts are written at the posterior expectation; the two Bayesian models differ in the perplexity of the true texts.
-    """
+    """Texts by GraphWriter (Koncel-Kedziorski et al. 2019), which are written at the posterior expectation."""
 
     section = "graph_text"
     measures = MEASURES

@@ -57,10 +57,7 @@ MEASURES: Mapping[str, MeasureText] = {
 
 
 def detection_columns(logits: Tensor, replaced: Tensor, counted: Tensor, bins: int) -> dict[str, Tensor]:
-    """What the measures of the discriminator are computed from, one row a text, of the tokens that are ``counted``.
-
-    ``logits`` ``[P, B, T]`` are of a token having been ``replaced`` ``[B, T]``; a probability is the mean over draws.
-    """
+    """Columns of the discriminator, a row a text, of ``counted`` tokens; ``logits`` of replacement ``[P, B, T]``."""
     size = len(replaced)
     owner, index = counted.nonzero(as_tuple=True)
     draws, truth = logits[:, owner, index].double(), replaced[owner, index]

@@ -14,13 +14,7 @@ from probattn.report.record import Probability, Record
 
 
 class PredictedToken(Record):
-    """A token of a text as the discriminators read it.
-
-    Attributes:
-        token: as it reads within the text, with the space before it where it begins a word.
-        original: the token that the generator replaced; None where it is the original one.
-        probabilities: of having been replaced, by model.
-    """
+    """A token with the space before it, the one it replaced, if any, and the probability of that by model."""
 
     token: str
     original: str | None = None
@@ -28,11 +22,7 @@ class PredictedToken(Record):
 
 
 class PretrainingResults(Results):
-    """Everything that the report shows.
-
-    Attributes:
-        samples: test passages, token by token, with the replacements of the run's own generator.
-    """
+    """Everything that the report shows; samples have the replacements of the run's own generator."""
 
     samples: tuple[tuple[PredictedToken, ...], ...] = ()
 
@@ -66,12 +56,7 @@ def sections(results: PretrainingResults) -> Iterator[Section]:
 
 
 def shaded(token: PredictedToken, model: ModelKey) -> Markup:
-    """A token, the darker the more probably it was replaced, and after it the original one where it was.
-
-    Example:
-        >>> shaded(PredictedToken(token=" film", probabilities={"deterministic": 0.25}), "deterministic")
-        Markup('<span class="predicted" style="--p: 25%" title="replaced: 25.0%"><bdi>film</bdi></span>')
-    """
+    """A token, the darker the more probably it was replaced, and after it the original one where it was."""
     probability = token.probabilities[model]
     words = Markup('<span class="predicted{}" style="--p: {}%" title="replaced: {}">{}</span>').format(
         "" if token.original is None else " replaced",

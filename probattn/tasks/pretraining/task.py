@@ -44,10 +44,7 @@ GENERATOR = "generator"
 
 
 class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
-    """ELECTRA's pre-training (Clark et al. 2020): replaced token detection, with tokens of a masked language model.
-
-    A run keeps the discriminator in its folder ``model``, with its tokenizer, and the generator in a folder within it.
-    """
+    """ELECTRA's pre-training (Clark et al. 2020); a run keeps the discriminator, with the generator inside."""
 
     section = "pretraining"
     measures = MEASURES

@@ -24,11 +24,7 @@ NEEDED = ("mask_token", "pad_token", "cls_token", "sep_token")
 def learned_tokenizer(
     texts: Callable[[], Iterable[str]], size: int, *, lowercase: bool = True, positions: int = 512
 ) -> Any:
-    """A tokenizer with a WordPiece vocabulary of at most ``size`` tokens, special ones included, as BERT's.
-
-    The vocabulary is a function of the texts, which are read anew at every call. That of ``tokenizers`` alone is not:
-    equally frequent pairs are joined in the order of numbers that a hash table gives. ``DataError`` without tokens.
-    """
+    """BERT's WordPiece of at most ``size`` tokens, a function of the texts, which are read several times."""
     from tokenizers import processors
 
     characters, within = _characters(texts(), lowercase)

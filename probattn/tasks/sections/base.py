@@ -24,12 +24,7 @@ def absolute(path: str) -> str:
 
 
 def run_name(stem: str) -> str:
-    """A name of a run from the name of a file: what a name may not have becomes a hyphen.
-
-    Example:
-        >>> run_name("tickets (1)"), run_name("_t"), run_name("[x]"), run_name("a+b"), run_name("&")
-        ('tickets-1', 't', 'x', 'a-b', 'run')
-    """
+    """A name of a run from the name of a file: what a name may not have becomes a hyphen."""
     kinds = ((sign, unicodedata.category(sign)) for sign in unicodedata.normalize("NFKC", stem))
     usual = "".join(
         sign if kind[0] in "LM" or kind == "Nd" or sign in "_.- " else "\0" for sign, kind in kinds
@@ -110,15 +105,7 @@ class TopicsReportSection(ReportSection):
 
 
 class RunRecipe(Section):
-    """The name and the folder of a run.
-
-    Attributes:
-        introduction: beginning of the page that describes its keys, in Markdown.
-
-    Example:
-        >>> RunRecipe(name="first").output
-        'runs/first'
-    """
+    """The name and the folder of a run; ``introduction`` begins the page that describes the keys."""
 
     introduction: ClassVar[str] = "# Recipe reference\n"
 

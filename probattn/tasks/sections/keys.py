@@ -20,15 +20,7 @@ from probattn.tasks.sections.yaml_nodes import KeyPath, Positions, RecipeDumper
 
 
 def allowed(field: FieldInfo) -> str:
-    """The values that a key takes, in words.
-
-    Example:
-        >>> from pydantic import Field
-        >>> class Example(BaseModel):
-        ...     rate: float | None = Field(default=None, gt=0, le=1)
-        >>> allowed(Example.model_fields["rate"])
-        'a number in (0, 1] or null'
-    """
+    """The values that a key takes, in words."""
     return expected(field.annotation, tuple(field.metadata), RECIPE)
 
 
@@ -44,14 +36,7 @@ def section(annotation: Any) -> type[BaseModel] | None:
 
 
 def entries(annotation: Any) -> type[BaseModel] | None:
-    """The section that every entry of a mapping of names holds; None for other keys.
-
-    Example:
-        >>> class Example(BaseModel):
-        ...     rate: float
-        >>> entries(dict[str, Example]) is Example, entries(dict[str, float])
-        (True, None)
-    """
+    """The section that every entry of a mapping of names holds; None for other keys."""
     return section(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
@@ -169,19 +154,7 @@ def _place(path: KeyPath, positions: Positions) -> str:
 
 
 def reference(kind: type[RunRecipe]) -> str:
-    """The page of the documentation that describes every key of recipes of one task.
-
-    Args:
-        kind: the recipe's class, whose ``introduction`` begins the page.
-
-    Returns:
-        Markdown: a table a section, with what each key takes, its default and its meaning.
-
-    Example:
-        >>> from probattn.recipes import Recipe
-        >>> reference(Recipe).splitlines()[0]
-        '# Recipe reference'
-    """
+    """The page, in Markdown, that describes every key of a class of recipes, after its ``introduction``."""
     return "\n".join([kind.introduction, *_section("Keys at the top", kind, "")])
 
 

@@ -54,12 +54,7 @@ def recurrent_config(network: TranslationNetworkRecipe, vocabulary: int) -> Recu
 
 
 def network_words(recipe: TranslationRecipe) -> str:
-    """The network in words, for its report.
-
-    Example:
-        >>> network_words(TranslationRecipe(network={"name": "lstm"}))
-        'LSTM, 2 + 2 layers x 256, bidirectional, 1 head, 8,000 subwords (bpe)'
-    """
+    """The network in words, for its report."""
     network, options = recipe.network, recipe.translation
     heads = f"{network.heads} head{'s' if network.heads > 1 else ''}"
     words = [TITLES[network.name], f"{network.layers} + {network.layers} layers x {network.width}"]

@@ -38,17 +38,9 @@ from probattn.tasks.sections.training import TrainingRecipe, length_key, trainin
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    r"""A learning rate that is constant within an epoch (Yu et al. 2019, section 4.2).
+    r"""A learning rate that is constant within an epoch (Yu et al. 2019, 4.2; Zhang et al. 2021, A.3).
 
-    In epoch t = 1, 2, ... it is :math:`\eta \min(t / w, 1)\, r^{n(t)}`, with n(t) the number of decays before t. With
-    :math:`\eta = 10^{-4}`, w = 4, r = 1 / 5 and decays after epochs 10 and 12 that is
-    :math:`\min(2.5 t \cdot 10^{-5}, 10^{-4})` and then a fifth of it every two epochs (Zhang et al. 2021, A.3).
-
-    Attributes:
-        epochs: of the run.
-        warmup: w, the epoch from which the rate is full.
-        decays: epochs after which it is lowered.
-        factor: r.
+    In epoch t it is :math:`\eta \min(t / w, 1)\, r^{n(t)}`: warm-up w, n(t) decays by the factor r before t.
     """
 
     epochs: int

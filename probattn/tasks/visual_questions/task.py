@@ -51,10 +51,7 @@ Columns = dict[str, Tensor]
 class VisualQuestionTask(
     ProgramTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
 ):
-    """Questions about images by MCAN (Yu et al. 2019), trained from random weights.
-
-    Two data sets are measured: the test questions as they are, and with Gaussian noise on the features of the regions.
-    """
+    """Questions about images by MCAN (Yu et al. 2019), as they are and with noise on the regions' features."""
 
     section = "visual_questions"
     measures = MEASURES

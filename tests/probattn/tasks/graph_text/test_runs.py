@@ -130,6 +130,8 @@ def test_the_page_shows_texts_with_their_graphs(run):
     assert len(results.samples) == 2 and page.count('class="chart knowledge"') == 2
     for sample in results.samples:
         assert sample.title in page and marked(sample.reference) in page
+        copied = next(piece for piece in sample.reference if piece.entity is not None)
+        assert f'title="entity {copied.entity}"><bdi>{copied.words}</bdi></mark>' in page
         assert {piece.entity for piece in sample.reference} - {None} == {0, 1}
     assert results.signature in page and "Do the heads differ?" in page
     assert results.heads.models == ("start", "deterministic", "repulsive")
@@ -156,6 +158,8 @@ def test_a_drawing_has_an_entity_a_line_and_an_arrow_a_relation():
     assert len([each for each in root.iter("circle") if each.get("class") == "dot det"]) == 2
     assert len([each for each in root.iter("circle") if each.get("class") == "dot absent"]) == 4
     assert "a < b USED-FOR d" in root.get("aria-label")
+    kinds = [each.text for each in root.iter("text") if each.get("class") == "kind"]
+    assert kinds == ["part of", "used for"]
 
 
 @pytest.mark.parametrize(
