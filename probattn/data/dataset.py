@@ -80,7 +80,7 @@ class TextDataset(Sampled):
         pairs = None if self.pairs is None else tuple(self.pairs[row] for row in rows)
         return replace(self, texts=tuple(self.texts[row] for row in rows), labels=labels, pairs=pairs)
 
-    _at = rows
+    at = rows
 
     def _identities(self) -> Iterator[tuple[str, str | None]]:
         return ((text, self.pair(row)) for row, text in enumerate(self.texts))

@@ -110,8 +110,6 @@ class GraphTexts(Sampled):
         """The rows at the given places, in the order given."""
         return replace(self, rows=tuple(self.rows[index] for index in places))
 
-    _at = at
-
     def _identities(self) -> Iterator[tuple[str, str]]:
         return ((row.title, row.text) for row in self.rows)
 

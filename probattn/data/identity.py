@@ -98,7 +98,7 @@ class Sampled(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def _at(self, indices: Sequence[int], /) -> Self:
+    def at(self, indices: Sequence[int], /) -> Self:
         """The rows of these numbers, in the order given."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Sampled(ABC):
 
         A larger limit holds the rows of a smaller one, in data of any order. ``DataError`` for a limit below 1.
         """
-        return self if limit is None or limit >= len(self) else self._at(self.choice(limit))
+        return self if limit is None or limit >= len(self) else self.at(self.choice(limit))
 
     def choice(self, limit: int) -> list[int]:
         """Numbers of the rows that :meth:`take` takes, rising; ``DataError`` for a limit below 1."""
@@ -165,7 +165,8 @@ def disjoint(split: Examples) -> Examples:
     seen: set[str] = set()
     distinct: Examples = {}
     for name in reversed(SPLITS):
-        distinct[name] = [example for example in unrepeated(split[name]) if example.key not in seen]
+        examples = unrepeated(split.get(name, []))
+        distinct[name] = [example for example in examples if example.key not in seen]
         seen.update(example.key for example in distinct[name])
     return distinct
 

@@ -117,3 +117,12 @@ def loaded_tokenizer(source: str) -> Any:
             "masked language model, or null to learn a vocabulary"
         )
     return tokenizer
+
+
+def piece(codec: Any, number: int) -> str:
+    """A token as it reads within a text, with the space before it where it begins a word."""
+    before, both = (
+        codec.decode([codec.mask_token_id, *more], clean_up_tokenization_spaces=False)
+        for more in ([], [number])
+    )
+    return str(both).removeprefix(before)

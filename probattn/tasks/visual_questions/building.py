@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,15 +23,14 @@ from probattn.files.durable import digest
 from probattn.metrics.functional.texts import normal_answer
 from probattn.models import McanConfig, McanForQuestionAnswering
 from probattn.models.program import seeded
-from probattn.tasks.programs import Data
+from probattn.tasks.scratch import CodecData
 from probattn.tasks.visual_questions.recipe import VisualQuestionDataRecipe, VisualQuestionRecipe
 
 
 @dataclass(frozen=True)
-class VisualQuestionData(Data):
+class VisualQuestionData(CodecData):
     """Tokenized questions; ``unknown`` is the number of those of each role without an answer of the vocabulary."""
 
-    tokenizer: Any = None
     answers: tuple[str, ...] = ()
     vectors: Tensor | None = None
     unknown: Mapping[str, int] = field(default_factory=dict)

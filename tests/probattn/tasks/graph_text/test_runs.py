@@ -19,10 +19,17 @@ from probattn.inference.records import read_records
 from probattn.metrics.functional import bleu, meteor, name_coverage, repeated_clauses, rouge
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results, run_task
-from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import graph_drawing, marked
 from probattn.tasks.graph_text.recipe import GraphTextDataRecipe
-from probattn.tasks.graph_text.results import GraphTextSample, pieces, row_to_write
+from probattn.tasks.graph_text.results import (
+    MEASURES,
+    GraphTextSample,
+    figures,
+    pieces,
+    row_to_write,
+    text_columns,
+    token_columns,
+)
 from probattn.tasks.graph_text.task import GraphTextTask
 
 pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
