@@ -16,14 +16,7 @@ from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, key
 from probattn.tasks.sections.derived import drawn_section, options_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    AttentionRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 ORIGIN = "https://github.com/rikdz/GraphWriter (data)"
@@ -185,9 +178,9 @@ A recipe with a section `graph_text` trains GraphWriter on titles, knowledge gra
         AttentionRecipe(),
         "The attention method; its `kind` is `self` for the graph transformer, `cross` for the decoder.",
     )
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
     training: GraphTextTrainingRecipe = key(GraphTextTrainingRecipe(), "How to train.")
     search: WritingRecipe = key(WritingRecipe(), "How to write.")
     prediction: PredictionRecipe = key(

@@ -13,14 +13,7 @@ from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.pretraining.stream import MULTI30K, NAMED, TextStream
 from probattn.tasks.sections.base import Rate, Section, TopicsReportSection, absolute, key
 from probattn.tasks.sections.derived import drawn_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    AttentionRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 STEPS = 1_000_000
@@ -215,9 +208,9 @@ replaces single keys.
     pretraining: PretrainingDataRecipe = Field(description="The texts.")
     network: PretrainingNetworkRecipe = key(PretrainingNetworkRecipe(), "The networks.")
     attention: AttentionRecipe = key(AttentionRecipe(), "The attention method of the discriminator.")
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
     training: PretrainingTrainingRecipe = key(PretrainingTrainingRecipe(), "How to train.")
     prediction: PredictionRecipe = key(PredictionRecipe(), "How to predict.")
     report: PretrainingReportRecipe = key(PretrainingReportRecipe(), "What to report.")

@@ -13,14 +13,7 @@ from probattn.models.translation.network import SearchOptions
 from probattn.options import Count, Filled, Natural
 from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, key
 from probattn.tasks.sections.derived import drawn_section, options_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    TranslationAttentionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe, length_key, training_keys
 
 OF_ONE: dict[str, tuple[str, ...]] = {
@@ -138,6 +131,39 @@ class TranslationTrainingRecipe(_Training):
     )
 
     default_length: ClassVar[Mapping[str, int]] = {"steps": STEPS}
+
+
+class TranslationAttentionRecipe(AttentionRecipe):
+    """The attention method, which calls it replaces, and its options.
+
+    Keys that are left out have the value of `preset` and `method`. With `deterministic` the other keys are kept and
+    have no effect, so that one word makes the baseline of a recipe; `variational` has `estimator` and `prediction`
+    alone.
+
+    Example:
+        >>> TranslationAttentionRecipe(method="variational").estimator
+        'enumerate'
+        >>> TranslationAttentionRecipe(method="bam").build().concentration
+        10.0
+    """
+
+    method: Literal["deterministic", "babn", "bam", "variational"] = key(
+        "babn",
+        "`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks), `bam` (Bayesian "
+        "attention modules: one fixed concentration) or `variational` (Deng et al. 2018: one latent source token for "
+        "each target token), which is for an `lstm` of one head and whose divergence has weight 1 from the start "
+        "where `training` says nothing else.",
+    )
+    estimator: Literal["enumerate", "sample"] = key(
+        "enumerate",
+        "How `variational` sums over source tokens in training: `enumerate` all of them, exactly, or `sample` one, "
+        "with a score-function gradient and a baseline.",
+    )
+    prediction: Literal["mixture", "soft"] = key(
+        "mixture",
+        "What `variational` translates with: the `mixture` over source tokens, which is exact, or `soft` attention, "
+        "the mean of their states.",
+    )
 
 
 PARTS = ("train", "validation", "test")
@@ -285,9 +311,9 @@ A recipe with a section `translation` trains an encoder-decoder, a Transformer o
         "The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a decoder is "
         "causal), and those of `variational`.",
     )
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
     training: TranslationTrainingRecipe = key(TranslationTrainingRecipe(), "How to train.")
     search: SearchRecipe = key(SearchRecipe(), "How to translate.")
     probe: TranslationProbeRecipe | None = key(

@@ -25,14 +25,7 @@ from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, key
 from probattn.tasks.sections.derived import drawn_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    AttentionRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 
@@ -333,9 +326,9 @@ easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `
         "The attention method; its `kind` is `self` for words to words and regions to regions, `cross` for regions to "
         "words.",
     )
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
     training: VisualQuestionTrainingRecipe = key(VisualQuestionTrainingRecipe(), "How to train.")
     prediction: PredictionRecipe = key(
         PredictionRecipe(batch_size=64),
