@@ -49,7 +49,7 @@ def warn_long(
         raise DataError(f"{message}; shorten them, raise max_length, or set on_long to 'truncate'")
     if count > TOLD.get((source, limit), 0):
         TOLD[source, limit] = count
-        warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=4)
+        warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=3)
 
 
 def suggestion(word: str, names: Iterable[str]) -> str:

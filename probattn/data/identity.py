@@ -89,6 +89,12 @@ def first_of_each(keys: Iterable[str]) -> list[int]:
     return list(seen.values())
 
 
+def by_length(texts: Iterable[Sized]) -> list[int]:
+    """Numbers of texts, the shortest first."""
+    lengths = list(map(len, texts))
+    return sorted(range(len(lengths)), key=lengths.__getitem__)
+
+
 class Sampled(ABC):
     """A data set of rows, from which a fixed choice can be taken."""
 
@@ -119,11 +125,9 @@ class Sampled(ABC):
         ranks = [order(text, pair) for text, pair in self._identities()]
         return sorted(sorted(range(len(ranks)), key=lambda row: (ranks[row], row))[:limit])
 
-
-def by_length(texts: Iterable[Sized]) -> list[int]:
-    """Numbers of texts, the shortest first."""
-    lengths = list(map(len, texts))
-    return sorted(range(len(lengths)), key=lengths.__getitem__)
+    def shortest_first(self) -> list[int]:
+        """Numbers of the rows by their length in characters: batches of neighbours need little padding."""
+        return by_length(text + (pair or "") for text, pair in self._identities())
 
 
 class LabelledText(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probattn.data.errors import DataError, warn_long
 from probattn.data.files import data_folder, read_text
-from probattn.data.identity import Sampled, by_length
+from probattn.data.identity import Sampled
 from probattn.data.subwords import Subwords
 from probattn.data.tokens import OnLong, TokenizedRows
 
@@ -78,10 +78,6 @@ class SentencePairs(Sampled):
 
     def _identities(self) -> Iterable[tuple[str, str]]:
         return zip(self.sources, self.targets, strict=True)
-
-    def shortest_first(self) -> list[int]:
-        """Places of the pairs by their length in characters: batches of neighbours need little padding."""
-        return by_length(map("".join, self._identities()))
 
     def reversed(self) -> SentencePairs:
         """The same pairs, to be translated the other way round."""

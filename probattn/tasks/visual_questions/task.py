@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,27 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from probattn.data import TokenizedVisualQuestions, VisualQuestionCollate, VisualQuestions
-from probattn.models import McanForQuestionAnswering, VisualQuestionProgram
+from probattn.data import (
+    DataError,
+    TokenizedVisualQuestions,
+    VisualQuestionCollate,
+    VisualQuestions,
+    word_tokenizer,
+    word_vectors,
+)
+from probattn.data.files import read_text
+from probattn.data.visual_questions import frequent_answers, unanswerable
+from probattn.files.durable import digest
+from probattn.metrics.functional.texts import normal_answer
+from probattn.models import McanConfig, McanForQuestionAnswering, VisualQuestionProgram
 from probattn.models.hosts.pretrained import open_pretrained
+from probattn.models.program import seeded
 from probattn.report import DataSet, ModelKey, RunDescription
 from probattn.tasks.answering import Drawing
 from probattn.tasks.measured import joined
 from probattn.tasks.networks import predictions
-from probattn.tasks.scratch import ScratchTask
+from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.view import ResultsView
-from probattn.tasks.visual_questions.building import VisualQuestionData, check_roles, new_network, prepared
 from probattn.tasks.visual_questions.page import sections
 from probattn.tasks.visual_questions.questions import Trained, VisualAnswering, answers_of, by_kind, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
@@ -35,6 +47,15 @@ from probattn.tasks.visual_questions.results import (
 
 TITLES = {"test": "Original", "noisy": "Noisy"}
 Columns = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class VisualQuestionData(CodecData):
+    """Tokenized questions; ``unknown`` is the number of those of each role without an answer of the vocabulary."""
+
+    answers: tuple[str, ...] = ()
+    vectors: Tensor | None = None
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
 
 class VisualQuestionTask(
@@ -58,10 +79,57 @@ class VisualQuestionTask(
 
     def load_data(self) -> VisualQuestionData:
         """Tokenizes the questions and chooses the answers; the images' files are there, and are read when needed."""
-        data = prepared(self.recipe, self.datasets)
+        section, network, train = self.recipe.visual_questions, self.recipe.network, self.datasets["train"]
+        words = (row.words for row in train.rows)
+        tokenizer = word_tokenizer(words, min_frequency=section.min_frequency, split="spaces")
+        answers = self._answers() or frequent_answers(train, section.min_answers)
+        vectors = None
+        if network.embeddings is not None:
+            seed = self.recipe.training.seed
+            vectors = word_vectors(tokenizer.get_vocab(), network.embeddings, seed=seed).weight
+        rows = {
+            role: TokenizedVisualQuestions(
+                self.datasets[role], tokenizer, answers, max_length=section.max_length
+            )
+            for role in ("train", "validation")
+        }
+        unknown = {role: unanswerable(questions, answers) for role, questions in self.datasets.items()}
+        fingerprint = {"data": digest(_digested(self.datasets, answers, vectors))}
+        collate = VisualQuestionCollate(len(answers))
         if not self.restricted:
-            check_roles(data, self.datasets)
-        return data
+            self._check_roles(answers, unknown)
+        return VisualQuestionData(
+            rows["train"],
+            rows["validation"],
+            collate,
+            fingerprint,
+            None,
+            tokenizer,
+            answers,
+            vectors,
+            unknown,
+        )
+
+    def _answers(self) -> tuple[str, ...]:
+        """The answers of the file that the recipe names; none where it names none."""
+        section = self.recipe.visual_questions
+        if section.answers is None:
+            return ()
+        lines = (line.strip() for line in read_text(section.file(section.answers)).splitlines())
+        answers = tuple(dict.fromkeys(normal_answer(line) for line in lines if line))
+        if len(answers) < 2:
+            raise DataError(f"visual_questions.answers: expected two answers or more, got {len(answers)}")
+        return answers
+
+    def _check_roles(self, answers: Sequence[str], unknown: Mapping[str, int]) -> None:
+        """Raises ``DataError`` for a part without known answers, or whose first image cannot be read."""
+        for role, subset in self.datasets.items():
+            subset.images.read(subset.images.path(subset.rows[0].image))
+            if unknown[role] == len(subset):
+                raise DataError(
+                    f"{subset.source}: expected answers of the vocabulary ({', '.join(answers[:3])}, ...), got others "
+                    f"alone, such as {subset.rows[0].answer!r}"
+                )
 
     def untrained(self, codec: Any) -> McanForQuestionAnswering:
         """The recipe's network with random weights and word vectors, in training mode."""
@@ -200,3 +268,51 @@ class VisualQuestionTask(
             return torch.cat(accuracies).mean().item()
 
         return measured
+
+
+def _digested(
+    questions: Mapping[str, VisualQuestions], answers: Sequence[str], vectors: Tensor | None
+) -> Iterator[str | bytes]:
+    """What a fingerprint of the data is made of; of an image its file's size and time stand for its content."""
+    yield f"{tuple(answers)}\1"
+    for role, dataset in questions.items():
+        yield f"{role}\0{replace(dataset.images, folder=Path())}\1"
+        yield from (f"{row}\1" for row in dataset.rows)
+        for image in dict.fromkeys(row.image for row in dataset.rows):
+            file = dataset.images.path(image).stat()
+            yield f"{file.st_size} {file.st_mtime_ns}\1"
+    if vectors is not None:
+        yield vectors.numpy().tobytes()
+
+
+def new_network(
+    recipe: VisualQuestionRecipe, words: int, answers: Sequence[str], vectors: Tensor | None = None
+) -> McanForQuestionAnswering:
+    """The recipe's network with random weights, a function of the seed, and word vectors ``[V, E]``."""
+    network, data = recipe.network, recipe.visual_questions
+    names = dict(enumerate(answers))
+    config = McanConfig(
+        vocab_size=words,
+        embedding_size=network.embedding_size if vectors is None else vectors.shape[1],
+        hidden_size=network.width,
+        num_hidden_layers=network.layers,
+        num_attention_heads=network.heads,
+        intermediate_size=network.feed_forward or 4 * network.width,
+        fused_size=network.fused or 2 * network.width,
+        region_size=data.regions or network.channels[-1],
+        dropout=network.dropout,
+        grid_channels=network.channels if data.regions is None else None,
+        image_size=data.image_size,
+        glimpses=network.glimpses,
+        latent_reduction=network.latent_reduction,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+    )
+    if config.grid_size is not None:  # the number of regions in a file is known when it is read
+        config.max_position_embeddings = max(data.max_length, config.grid_size**2)
+    with seeded(recipe.training.seed):
+        net = McanForQuestionAnswering(config).train()
+    if vectors is not None:
+        with torch.no_grad():
+            net.embed_tokens.weight.copy_(vectors)
+    return net
