@@ -45,12 +45,12 @@ class CodecData(Data):
 class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
     """A task whose network has random weights at first, learns from "train" and is measured on "test".
 
-    ``network_title`` names the network in messages, ``share`` what :meth:`accuracy` measures.
+    ``network_title`` names the network in messages, ``accuracy_title`` says what :meth:`accuracy` measures.
     """
 
     network_title: ClassVar[str]
     answering_class: ClassVar[type[Answering]]
-    share: ClassVar[str] = "accuracy"
+    accuracy_title: ClassVar[str] = "accuracy"
 
     @cached_property
     def datasets(self) -> Mapping[str, Any]:
@@ -127,7 +127,7 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
             report=self.recipe.report,
             prediction=self.drawing,
             accuracy=self.accuracy,
-            measure=self.share,
+            measure=self.accuracy_title,
         )
 
     @property
@@ -139,7 +139,7 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
 class WritingTask(ScratchTask[AnyRecipe, AnyResults, AnyData, Program]):
     """A task whose network writes texts; ``texts_file`` keeps those for the test rows, a JSON object a line."""
 
-    share = "token accuracy"
+    accuracy_title = "token accuracy"
     texts_file: ClassVar[str]
     collate_class: ClassVar[type[PairCollate]]
 

@@ -71,7 +71,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
     unit = "passages"
     network_title = "ELECTRA"
     answering_class = PretrainingAnswering
-    share = "accuracy of detection"
+    accuracy_title = "accuracy of detection"
 
     def num_outputs(self, net: Any) -> int:
         """One: whether a token was replaced."""
