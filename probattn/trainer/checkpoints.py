@@ -20,8 +20,16 @@ from probattn.files.durable import full_disk_explained, publish_folder
 from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, extend_manifest, verify_folder
 from probattn.inference.checkpoint import CorruptCheckpointError
-from probattn.models.hosts.card import CARD, evaluations_in, note_evaluations
-from probattn.models.hosts.description import FILE, WEIGHTS, fill_sites, is_site, read_description
+from probattn.models.hosts.description import (
+    CARD,
+    FILE,
+    WEIGHTS,
+    evaluations_in,
+    fill_sites,
+    is_site,
+    note_evaluations,
+    read_description,
+)
 from probattn.models.hosts.hosting import host_of
 from probattn.models.hosts.pretrained import open_pretrained
 

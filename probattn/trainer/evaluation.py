@@ -26,7 +26,7 @@ from probattn.metrics.functional import (
 )
 from probattn.metrics.functional.calibration import BinSums, bin_sums, calibration_error_from_sums
 from probattn.metrics.functional.inputs import accumulation_dtype, widened
-from probattn.models.hosts.card import evaluations_in, note_evaluations, notes
+from probattn.models.hosts.description import evaluations_in, note_evaluations, notes
 from probattn.models.program import IGNORED, HeadProgram, Link
 
 Prediction = Literal["mean", "draws", "moments"]  # what an evaluation predicts with

@@ -25,7 +25,7 @@ from probattn.inference.session import (
 )
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
-from probattn.models.hosts.card import CARD, note_evaluations
+from probattn.models.hosts.description import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise

@@ -143,8 +143,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch):
 
     fused._check_compiler.cache_clear()
     monkeypatch.setattr(fused.torch, "compile", broken)
-    with pytest.raises(
-        RuntimeError, match=r"expected a compiler .* got: InvalidCxxCompiler: no working C\+\+ compiler$"
-    ):
+    message = r"expected a compiler .* got: InvalidCxxCompiler: no working C\+\+ compiler$"
+    with pytest.raises(RuntimeError, match=message):
         compile_sites()
     assert not sites_compile()
