@@ -148,7 +148,7 @@ def pages() -> list[object]:
 def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "probattn.sites.compiled._Switch.on", False
+        "probattn.sites.fused._Switch.on", False
     )  # off again after a page that compiles sites
     pyro.clear_param_store()
     torch._dynamo.reset()
