@@ -25,7 +25,12 @@ BATCH = {"input_ids": torch.arange(1, 33).view(4, 8), "labels": torch.tensor([0,
 
 def bert(layers=2):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
     return hf.BertForSequenceClassification(hf.BertConfig(vocab_size=50, **sizes))
 
 
