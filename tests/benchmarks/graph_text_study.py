@@ -16,7 +16,7 @@ from typing import Annotated
 import study
 import typer
 
-from probattn.tasks.graph_text.measures import MEASURES
+from probattn.tasks.graph_text.results import MEASURES
 
 SOFT = "soft"
 VARIANTS: Mapping[str, Sequence[str]] = {

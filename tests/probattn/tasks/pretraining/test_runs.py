@@ -21,11 +21,10 @@ from probattn.tasks.pretraining.evaluation import (
     area,
     detection_columns,
     figures,
-    piece,
     score_bins,
     validation_figures,
 )
-from probattn.tasks.pretraining.vocabulary import SPECIAL, UNKNOWN, learned_tokenizer
+from probattn.tasks.pretraining.vocabulary import SPECIAL, UNKNOWN, learned_tokenizer, piece
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
@@ -63,8 +62,8 @@ def test_measures_are_those_of_every_token(run):
     results, task, trained = load_results(run), run_task(run), load_network(run)
     task.tokenizer = trained.codec
     scores, truth, loss, right, masked = [], [], 0.0, 0, 0
-    rows = sorted(task.test, key=lambda row: len(row["original_ids"]))
-    for batch in task.evaluation.replaced(trained, rows):
+    rows = sorted(task.datasets["test"], key=lambda row: len(row["original_ids"]))
+    for batch in task.replaced(trained, rows):
         with torch.no_grad():
             logits = trained.net(**batch.inputs).logits
         scores.append(logits[batch.counted])
@@ -153,7 +152,7 @@ def test_the_replacements_can_be_those_of_another_generator(run):
     with torch.no_grad():
         own.program.generator.generator_lm_head.bias[7] += 50.0
     first, other, same = (
-        next(task.evaluation.replaced(network, task.test, generator=source)).corrupted.input_ids
+        next(task.replaced(network, task.datasets["test"], generator=source)).corrupted.input_ids
         for network, source in ((plain, own), (plain, None), (own, None))
     )
     assert torch.equal(first, same) and not torch.equal(first, other)
@@ -187,6 +186,11 @@ def test_the_page_shows_tokens_and_heads(run):
             true, false = found.count(True), found.count(False)
             assert f"{true} of {replaced} replaced tokens detected, {false} false positives" in page
         assert all(set(token.probabilities) == {"deterministic", "repulsive"} for token in sample)
+        share, words = sample[0].probabilities["repulsive"], sample[0].token.strip()
+        assert (
+            f'style="--p: {round(100 * share)}%" title="replaced: {share:.1%}"><bdi>{words}</bdi></span>'
+            in page
+        )
     assert results.heads.models == ("start", "deterministic", "repulsive")
     assert [site.site for site in results.heads.sites if site.model == "repulsive"] == [
         "electra.encoder.layer.0.attention.self"

@@ -25,9 +25,9 @@ from probattn.recipes import RecipeError, load_any_recipe, read_recipe
 from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
 from probattn.tasks.networks import Network
-from probattn.tasks.visual_questions.answering import VisualAnswering
 from probattn.tasks.visual_questions.page import boxes_of, overlay, shown
 from probattn.tasks.visual_questions.questions import (
+    VisualAnswering,
     answers_of,
     attention_maps,
     questions_of,
@@ -61,7 +61,7 @@ def test_intervals_draw_images_with_all_their_questions(run, monkeypatch):
     )
     task = run_task(run)
     task.evaluate(run)
-    images = [row.image for row in task.questions["test"].rows]
+    images = [row.image for row in task.datasets["test"].rows]
     assert given == {"test": images, "noisy": images} and len(set(images)) < len(images)
 
 
@@ -102,7 +102,7 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
         ("test", "in_domain", 12),
         ("noisy", "shifted", 12),
     ]
-    images = len({row.image for row in load_task(run / "recipe.yaml").questions["test"].rows})
+    images = len({row.image for row in load_task(run / "recipe.yaml").datasets["test"].rows})
     assert images < 12
     assert all((each.cluster, each.clusters) == ("images", images) for each in results.data)
     assert "bootstrap over images" in (run / "report.html").read_text(encoding="utf-8")
@@ -137,8 +137,8 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
 
 def test_shares_are_those_of_the_given_answer(run):
     network, task = load_network(run), run_task(run)
-    (first, *_) = task.questions["test"].rows
-    single = replace(task.questions["test"], rows=(first,))
+    (first, *_) = task.datasets["test"].rows
+    single = replace(task.datasets["test"], rows=(first,))
     inputs = network.moved(next(task.batches(network, task.rows(network, single))))
     names = answers_of(network)
     found = {name: variance_shares(network, inputs, name) for name in names[:2]}
@@ -163,7 +163,7 @@ def test_test_questions_about_training_images_are_counted(tmp_path):
 
 def test_the_models_are_the_mean_of_draws_and_the_posterior_expectation(run):
     network, task, results = load_network(run), run_task(run), load_results(run)
-    (batch,) = task.batches(network, task.rows(network, task.questions["test"]))
+    (batch,) = task.batches(network, task.rows(network, task.datasets["test"]))
     inputs, scores = network.moved(batch), batch["labels"].double()
     drawn = posterior_predict(network.program, inputs, 3, seed=(0, 0)).mean_probabilities
     expected = posterior_expectation(network.program, inputs).sigmoid()
@@ -180,7 +180,7 @@ def test_noise_has_the_recipes_variance(run):
     parts = []
     for noise in (1.0, 9.0):
         task = load_task(run / "recipe.yaml", [f"visual_questions.noise={noise}"])
-        rows = task.rows(network, task.questions["test"])
+        rows = task.rows(network, task.datasets["test"])
         parts.append(next(task.batches(network, rows, noisy=True))["feature_noise"])
         assert "feature_noise" not in next(task.batches(network, rows))
     torch.testing.assert_close(parts[1], 3 * parts[0])
@@ -193,8 +193,8 @@ def test_maps_are_those_of_the_last_layer(recipe):
     with torch.no_grad():
         for parameter in program.parameters():
             parameter.mul_(3.0)  # from nearly uniform attention
-    network = Network(program, recipe.parent, "deterministic", task.data.tokenizer)
-    inputs = network.moved(next(task.batches(network, task.rows(network, task.questions["test"].at([0])))))
+    network = Network(program, recipe.parent, "deterministic", task.data.codec)
+    inputs = network.moved(next(task.batches(network, task.rows(network, task.datasets["test"].at([0])))))
     output = program.net(**inputs, output_attentions=True)
     found = attention_maps(network, inputs, task.recipe.prediction)
     for name, maps in (("word_map", output.encoder_attentions), ("region_map", output.cross_attentions)):
@@ -223,7 +223,7 @@ def test_drawings_darken_what_has_no_weight_and_keep_the_order_of_rows(run):
     ]
     mean = np.array(sample.word_map.mean)
     assert np.array_equal(pixels[0], np.round(255 * mean / mean.max()).astype(int))
-    file = run_task(run).questions["test"].images.path(sample.image)
+    file = run_task(run).datasets["test"].images.path(sample.image)
     assert np.array_equal(pixels[1], np.asarray(Image.open(file)))
 
 
@@ -299,7 +299,7 @@ def test_word_vectors_are_what_training_starts_from(recipe, tmp_path):
     (tmp_path / "vectors.txt").write_text("red 1 2 3 4 5\nshape 5 4 3 2 1\n")
     task = load_task(str(recipe), [f"network.embeddings={tmp_path}/vectors.txt"])
     weight = task.program().net.embed_tokens.weight
-    place = task.data.tokenizer.convert_tokens_to_ids("red")
+    place = task.data.codec.convert_tokens_to_ids("red")
     assert torch.equal(weight, task.data.vectors) and weight.shape[1] == 5
     torch.testing.assert_close(weight[place], torch.arange(1.0, 6.0))
 
