@@ -2,8 +2,6 @@
 
 import ast
 import inspect
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,12 +89,6 @@ def test_a_second_declaration_beside_the_class_is_refused() -> None:
 
     with pytest.raises(ValueError, match="duplicate parameter name: 'size'"):
         takes_options(work)
-
-
-def test_help_imports_neither_torch_nor_tasks() -> None:
-    code = "import sys, probattn.cli; print({'torch', 'pydantic', 'probattn.tasks'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def functions(*folders: str) -> list[tuple[str, ast.FunctionDef]]:

@@ -113,7 +113,7 @@ def test_draws_are_the_mean_probabilities_of_a_posterior(scene, tmp_path):
 def test_moments_have_the_form_of_draws_and_agree_with_them(scene, tmp_path, head, options):
     net = scene.network(lambda: scene.bert(head, **options), BAYESIAN)
     program = program_for(net)
-    data = scene.classes(5)
+    data = scene.classes(2)
     if head == "TokenClassification":
         data = [row | {"labels": torch.zeros_like(row["input_ids"])} for row in data]
     elif options:
