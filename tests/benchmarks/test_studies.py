@@ -366,6 +366,7 @@ def test_heads_that_cannot_be_compared_are_refused(tmp_path, options, message):
 
 def test_answers_about_images_are_shown_beside_the_papers(ran, tables):
     content = json.loads(json.dumps(ran("mcan").content))
+    assert all(run["nll_noisy"] != run["nll"] for run in content["runs"])
     # Without dropout nothing is drawn of deterministic attention, and it has no PAvPU.
     assert "pavpu" in content["summary"]["babn"] and "pavpu" not in content["summary"]["soft"]
     assert "pavpu" not in content["summary"]["babn"]["difference"]
