@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -144,7 +144,7 @@ def _mmd(sample: TokenSample, bandwidth: Tensor) -> Tensor:
     total = torch.zeros_like(bandwidth, dtype=torch.float64)
     for start in range(0, len(sample.query), TEXTS_PER_PASS):
         rows = slice(start, start + TEXTS_PER_PASS)
-        marks = {"query_mask": sample.query_valid[rows], "key_mask": sample.key_valid[rows]}
+        marks: Any = {"query_mask": sample.query_valid[rows], "key_mask": sample.key_valid[rows]}
         distances = mmd(sample.query[rows], sample.key[rows], bandwidth=bandwidth, unbiased=True, **marks)
         total += distances.double().sum(dim=0)
     return total / len(sample.query)

@@ -88,9 +88,11 @@ def test_costs_are_measured_in_turn_with_the_reference(monkeypatch):
 
         return act
 
-    found = costs._ratios(action(2), {"point": action(3), "draws": action(43), "moments": action(5)})
+    found = comparison_variants._ratios(
+        action(2), {"point": action(3), "draws": action(43), "moments": action(5)}
+    )
     assert found == pytest.approx({"point": 1.5, "draws": 20, "moments": 2.5}, rel=1e-9)
-    found = costs._ratios(action(2), {"dropout": action(42)})  # of the reference itself
+    found = comparison_variants._ratios(action(2), {"dropout": action(42)})  # of the reference itself
     assert found == pytest.approx({"point": 1, "dropout": 20}, rel=1e-9)
 
 
