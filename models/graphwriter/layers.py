@@ -101,8 +101,9 @@ def check(
     if entity_ids is None or entity_types is None or relations is None:
         graph = {"entity_ids": entity_ids, "entity_types": entity_types, "relations": relations}
         missing = next(name for name, tensor in graph.items() if tensor is None)
-        expected = f"{missing} beside input_ids"
-        raise ValueError(f"{owner}: expected {expected}, got none; give the graph of each title")
+        raise ValueError(
+            f"{owner}: expected {missing} beside input_ids, got none; give the graph of each title"
+        )
     expected = {
         "attention_mask": (title_mask, list(input_ids.shape)),
         "entity_types": (entity_types, list(entity_ids.shape[:2])),

@@ -144,8 +144,8 @@ def _mmd(sample: TokenSample, bandwidth: Tensor) -> Tensor:
     total = torch.zeros_like(bandwidth, dtype=torch.float64)
     for start in range(0, len(sample.query), TEXTS_PER_PASS):
         rows = slice(start, start + TEXTS_PER_PASS)
-        marks: Any = {"query_mask": sample.query_valid[rows], "key_mask": sample.key_valid[rows]}
-        distances = mmd(sample.query[rows], sample.key[rows], bandwidth=bandwidth, unbiased=True, **marks)
+        masks: Any = {"query_mask": sample.query_valid[rows], "key_mask": sample.key_valid[rows]}
+        distances = mmd(sample.query[rows], sample.key[rows], bandwidth=bandwidth, unbiased=True, **masks)
         total += distances.double().sum(dim=0)
     return total / len(sample.query)
 

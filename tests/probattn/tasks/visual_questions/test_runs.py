@@ -23,9 +23,9 @@ from probattn.recipes import RecipeError, load_any_recipe, read_recipe
 from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
 from probattn.tasks.networks import Network
-from probattn.tasks.visual_questions.answering import VisualAnswering
 from probattn.tasks.visual_questions.page import boxes_of, overlay, shown
 from probattn.tasks.visual_questions.questions import (
+    VisualAnswering,
     answers_of,
     attention_maps,
     questions_of,
