@@ -62,6 +62,7 @@ def test_what_a_command_imports_is_left_out_of_collections_once(monkeypatch):
         gc.disable()
         without = seen()
         gc.enable()
+    gc.freeze()  # as before
     assert first == (False, True, True)
     assert without == (False, False, False)  # as it was
     gc.freeze()  # as the tests of this folder have it

@@ -9,7 +9,8 @@ import pytest
 from runs import succeeds
 
 from probattn.cli import rows
-from probattn.cli.predicting import FileRequest, predict_file
+from probattn.cli.options import FileOptions
+from probattn.cli.predicting import predict_file
 from probattn.cli.rows import opened
 from probattn.data import DataError
 from probattn.data.tables import delimited_records
@@ -158,7 +159,7 @@ def test_a_row_without_a_text_is_found_before_anything_is_predicted(run, tmp_pat
     task = run_task(run)
     monkeypatch.setattr(Answering, "predict", lambda *_, **__: pytest.fail("predicted"))
     with pytest.raises(DataError, match="line 302: expected some words in column 'text'"):
-        predict_file(task.answering, run, FileRequest(str(file)), lambda answers: map(dict, answers))
+        predict_file(task.answering, run, FileOptions(str(file)), lambda answers: map(dict, answers))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypa
     place.write_text('text\tnumber\n"Alien" is fine\t1\n2" of rain\t2\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 2: malformed record"):
         predict_file(
-            task.answering, run, FileRequest(str(place)), lambda answers: map(task.answering.columns, answers)
+            task.answering, run, FileOptions(str(place)), lambda answers: map(task.answering.columns, answers)
         )
     source = task.recipe.data.train.model_copy(update={"quotes": False})
     data = task.recipe.data.model_copy(update={"train": source})
@@ -191,7 +192,7 @@ def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypa
     asked = []
     monkeypatch.setattr(Answering, "predict", lambda *words: map(asked.append, words[2]))
     assert predict_file(
-        plain.answering, run, FileRequest(str(place)), lambda answers: ({} for _ in answers)
+        plain.answering, run, FileOptions(str(place)), lambda answers: ({} for _ in answers)
     ) == (2, 0)
     assert asked == ['"Alien" is fine', '2" of rain']
 
@@ -347,7 +348,7 @@ def test_columns_are_compared_in_linear_time(tmp_path, monkeypatch):
         for line, fields in delimited_records(*arguments, **options):
             yield line, [Name(field) for field in fields]
 
-    monkeypatch.setattr(rows, "delimited_records", records)
+    monkeypatch.setattr(rows.tables, "delimited_records", records)
     with opened(str(file), "csv", "text") as table:
         assert table.columns == tuple(names)
     assert compared < 10 * number

@@ -13,15 +13,16 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import probattn.cli
-from probattn.attacks import AttackOptions
+from probattn.attacks import AttackOptions, CounterFitting
 from probattn.cli import app
-from probattn.cli.options import takes_options
+from probattn.cli.options import FileOptions, takes_options
 from probattn.comparison import CompareOptions
 from probattn.options import Count, DrawingOptions, Natural, Options, Share, SomeOf, hints
 from probattn.triage import TriageOptions
 
 COMMANDS = {
     "attack": AttackOptions,
+    "attack-vectors": CounterFitting,
     "compare": CompareOptions,
     "predict": DrawingOptions,
     "triage": TriageOptions,
@@ -72,9 +73,9 @@ def test_fields_are_arguments_and_options() -> None:
     assert options["size"].help == "How many, unless --half says it." and options["half"].default == 0.5
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_the_options_of_its_class(name: str) -> None:
-    command, kind = get_command(app).commands[name], COMMANDS[name]
+@pytest.mark.parametrize(("name", "kind"), [*COMMANDS.items(), ("predict", FileOptions)])
+def test_a_command_has_the_options_of_its_class(name: str, kind: type[Options]) -> None:
+    command = get_command(app).commands[name]
     taken = {item.name: item for item in command.params}
     for field, parameter in inspect.signature(kind).parameters.items():
         option, empty = taken[field], parameter.default is inspect.Parameter.empty
@@ -124,7 +125,8 @@ def test_no_command_declares_what_a_class_does() -> None:
         }
         assert not described, f"{name} declares {described}, which DrawingOptions does"
         taken = {kind for kind in parameters(function).values() if kind in classes}
-        assert not taken or function.name.startswith("_") or function.name in {*COMMANDS, "predict_file"}
+        command = function.name.replace("_", "-")
+        assert not taken or function.name.startswith("_") or command in {*COMMANDS, "predict-file"}
 
 
 def test_draws_are_passed_as_one_object() -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import ttest_rel
 from sklearn.metrics import log_loss, roc_auc_score
 
-from probattn.comparison import ComparisonResults, Variants, costs, figures, running
+from probattn.comparison import ComparisonResults, Variants, figures, running
 from probattn.comparison import page as comparison_page
 from probattn.comparison import variants as comparison_variants
 from probattn.comparison import workers as comparison_workers
@@ -79,7 +79,7 @@ def test_dropout_is_a_way_only_where_something_drops_out(monkeypatch):
 def test_costs_are_measured_in_turn_with_the_reference(monkeypatch):
     """On a machine that slows down steadily: a pass of the reference takes 2 units of work, 20 draws take 40."""
     now, work = [0.0], [0.0]
-    monkeypatch.setattr(costs.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(comparison_variants.time, "perf_counter", lambda: now[0])
 
     def action(amount):
         def act():
@@ -88,9 +88,11 @@ def test_costs_are_measured_in_turn_with_the_reference(monkeypatch):
 
         return act
 
-    found = costs._ratios(action(2), {"point": action(3), "draws": action(43), "moments": action(5)})
+    found = comparison_variants._ratios(
+        action(2), {"point": action(3), "draws": action(43), "moments": action(5)}
+    )
     assert found == pytest.approx({"point": 1.5, "draws": 20, "moments": 2.5}, rel=1e-9)
-    found = costs._ratios(action(2), {"dropout": action(42)})  # of the reference itself
+    found = comparison_variants._ratios(action(2), {"dropout": action(42)})  # of the reference itself
     assert found == pytest.approx({"point": 1, "dropout": 20}, rel=1e-9)
 
 
@@ -102,7 +104,7 @@ def test_costs_are_kept(compared, command):
     ways = {"plain": {"point", "dropout"}, "latent": {"point", "draws", "moments"}}
     assert {name: {*each} for name, each in json.loads(kept)[1].items()} == ways
     passes = {"energy": "point", "draws_information": "draws", "moments_temperature": "moments"}
-    assert {variant: costs.passes_of(variant) for variant in passes} == passes
+    assert {variant: comparison_variants.passes_of(variant) for variant in passes} == passes
 
 
 def test_every_way_is_measured(compared):
@@ -505,8 +507,8 @@ def test_runs_are_trained_as_quietly_as_asked_and_counted_from_one(monkeypatch, 
 def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monkeypatch, tmp_path, capsys):
     """Passes of the first recipe take a second, of the other two; the first round is a hundred times as uneven."""
     now, done = [0.0], []
-    monkeypatch.setattr(costs.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(costs, "load_network", lambda folder: folder.name)
+    monkeypatch.setattr(comparison_variants.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(comparison_variants, "load_network", lambda folder: folder.name)
 
     def act(_, network, texts, variant="point"):
         note("a bar of the predictions")
@@ -514,8 +516,8 @@ def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monk
         now[0] += took if (network, variant) in {item[:2] for item in done} else took * len(variant) ** 2
         done.append((network, variant, len(texts)))
 
-    monkeypatch.setattr(costs, "predicted", act)
-    monkeypatch.setattr(costs, "pass_once", act)
+    monkeypatch.setattr(comparison_variants, "predicted", act)
+    monkeypatch.setattr(comparison_variants, "pass_once", act)
     task = SimpleNamespace(texts=SimpleNamespace(test=TextDataset(("a",) * 70, None, (), "given")))
     networks = {name: (task, Path(name)) for name in ("plain", "latent")}
     ways = {
@@ -523,7 +525,7 @@ def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monk
         "latent": ["point", "draws", "moments"],
     }
     with shown():
-        result = costs.measured_costs(tmp_path, networks, ways, ["one", "other"])
+        result = comparison_variants.measured_costs(tmp_path, networks, ways, ["one", "other"])
     assert {name: {kind: item.mean for kind, item in kinds.items()} for name, kinds in result.items()} == {
         "plain": {"point": 1, "dropout": 10},
         "latent": {"point": 2, "draws": 40, "moments": 5},
@@ -534,15 +536,18 @@ def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monk
     told = capsys.readouterr().err
     assert "plain: cost of a prediction" in told and "a bar of the predictions" not in told
     number = len(done)
-    assert costs.measured_costs(tmp_path, networks, ways, ["one", "other"]) == result and len(done) == number
-    costs.measured_costs(tmp_path, networks, ways, ["other", "one"])
+    assert (
+        comparison_variants.measured_costs(tmp_path, networks, ways, ["one", "other"]) == result
+        and len(done) == number
+    )
+    comparison_variants.measured_costs(tmp_path, networks, ways, ["other", "one"])
     assert len(done) == 2 * number
     file = tmp_path / "costs.json"
     digests, table = json.loads(file.read_bytes())
     fewer = {name: {"point": each["point"]} for name, each in table.items()}  # of a version with fewer ways
     for times, content in enumerate(("{", json.dumps([digests, fewer])), 3):
         file.write_text(content)
-        again = costs.measured_costs(tmp_path, networks, ways, ["other", "one"])
+        again = comparison_variants.measured_costs(tmp_path, networks, ways, ["other", "one"])
         assert again.keys() == result.keys() and len(done) == times * number
 
 

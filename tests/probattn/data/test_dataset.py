@@ -31,6 +31,11 @@ def test_a_limit_does_not_depend_on_the_order() -> None:
     assert set(backwards.take(30).texts) == set(NUMBERED.take(30).texts)
 
 
+def test_texts_from_the_shortest_both_of_a_pair_counted() -> None:
+    assert TextDataset(("longer", "text"), None, (), "two").shortest_first() == [1, 0]
+    assert TextDataset(("longer", "text"), None, (), "two", pairs=("", "longer")).shortest_first() == [0, 1]
+
+
 def test_shared_texts_are_counted_whatever_their_spelling() -> None:
     other = TextDataset(("TEXT 3!", "another", "text  4 ."), None, (), "other")
     assert other.shared_with(NUMBERED) == 2

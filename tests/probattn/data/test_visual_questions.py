@@ -248,7 +248,7 @@ def test_images_are_read_once_as_long_as_there_is_room(folder, monkeypatch):
         (2**20, ["0.png", "1.png", "2.png"]),
         (0, ["0.png", "1.png", "2.png", "2.png"] * 2),
     ):
-        monkeypatch.setattr("probattn.data.tokenized_visual_questions.KEPT_BYTES", room)
+        monkeypatch.setattr("probattn.data.visual_questions.KEPT_BYTES", room)
         rows = data.TokenizedVisualQuestions(easy, data.word_tokenizer(["what"]), ("yes", "no"))
         opened.clear()
         [rows[place] for place in (*range(4), *range(4))]

@@ -26,7 +26,7 @@ from probattn.tasks.classification.networks import load_head
 from probattn.tasks.classification.recipe import PretrainedRecipe
 from probattn.tasks.networks import put_methods
 from probattn.tasks.registry import task_class
-from probattn.tasks.visual_questions.building import new_network
+from probattn.tasks.visual_questions.task import new_network
 
 PAPERS = [name for name in recipe_names() if name.endswith("_paper")]
 PRETRAINED = [name for name in PAPERS if isinstance(load_any_recipe(name).network, PretrainedRecipe)]

@@ -14,7 +14,7 @@ from probattn import AlignmentAttention
 from probattn.divergences import adversarial, conditional_transport, median_bandwidth, mmd, sinkhorn
 from probattn.inference import AttentionELBO, AttentionGuide
 from probattn.sites import AlignmentFactor
-from probattn.sites.alignment_factor import random_subset
+from probattn.sites.alignment import random_subset
 
 METHODS = ["ct", "ot", "gan", "mmd"]
 

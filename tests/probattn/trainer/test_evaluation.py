@@ -15,7 +15,7 @@ import probattn
 from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_moments, posterior_predict
 from probattn.inference.predictive import Posterior
 from probattn.models import TokenClassifier, program_for, revert
-from probattn.models.hosts.card import evaluations_in, notes
+from probattn.models.hosts.description import evaluations_in, notes
 from probattn.trainer import compute_uncertainty
 from probattn.trainer import evaluation as module
 from probattn.trainer.evaluation import add_to_card, prediction_words, real_rows

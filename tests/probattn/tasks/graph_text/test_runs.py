@@ -17,10 +17,17 @@ from probattn.inference.records import read_records
 from probattn.metrics.functional import bleu, meteor, name_coverage, repeated_clauses, rouge
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results, run_task
-from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import graph_drawing, marked
 from probattn.tasks.graph_text.recipe import GraphTextDataRecipe
-from probattn.tasks.graph_text.results import GraphTextSample, pieces, row_to_write
+from probattn.tasks.graph_text.results import (
+    MEASURES,
+    GraphTextSample,
+    figures,
+    pieces,
+    row_to_write,
+    text_columns,
+    token_columns,
+)
 from probattn.tasks.graph_text.task import GraphTextTask
 
 pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
@@ -121,6 +128,8 @@ def test_the_page_shows_texts_with_their_graphs(run):
     assert len(results.samples) == 2 and page.count('class="chart knowledge"') == 2
     for sample in results.samples:
         assert sample.title in page and marked(sample.reference) in page
+        copied = next(piece for piece in sample.reference if piece.entity is not None)
+        assert f'title="entity {copied.entity}"><bdi>{copied.words}</bdi></mark>' in page
         assert {piece.entity for piece in sample.reference} - {None} == {0, 1}
     assert results.signature in page and "Do the heads differ?" in page
     assert results.heads.models == ("start", "deterministic", "repulsive")
@@ -147,6 +156,8 @@ def test_a_drawing_has_an_entity_a_line_and_an_arrow_a_relation():
     assert len([each for each in root.iter("circle") if each.get("class") == "dot det"]) == 2
     assert len([each for each in root.iter("circle") if each.get("class") == "dot absent"]) == 4
     assert "a < b USED-FOR d" in root.get("aria-label")
+    kinds = [each.text for each in root.iter("text") if each.get("class") == "kind"]
+    assert kinds == ["part of", "used for"]
 
 
 def test_latent_attention_and_coverage_train_and_report(recipe, run, tmp_path):

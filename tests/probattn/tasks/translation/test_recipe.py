@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probattn import BayesianAttention, RepulsiveAttention, recipes
-from probattn.tasks.translation.networks import recurrent_config
+from probattn.tasks.translation.task import recurrent_config
 
 
 def loaded(path: Path | str, *overrides: str) -> recipes.TranslationRecipe:

@@ -140,7 +140,7 @@ def test_heads_are_compared(translation_run, translation_recipe, tmp_path):
     page = (copy / "report.html").read_text(encoding="utf-8")
     assert "Do the heads differ?" in page and "Token accuracy without a head is measured over" in page
     trained = load_network(copy)
-    test = load_any_recipe(str(translation_recipe)).translation.load().test
+    test = load_any_recipe(str(translation_recipe)).translation.load()["test"]
     score = next(item for item in results.scores if item.model == "repulsive")
     assert heads.whole["repulsive"] == pytest.approx(score.values["token_accuracy"])
     layer = trained.net.model.decoder.layers[0].encoder_attn

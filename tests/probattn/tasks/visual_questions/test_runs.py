@@ -23,9 +23,9 @@ from probattn.recipes import RecipeError, load_any_recipe, read_recipe
 from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
 from probattn.tasks.networks import Network
-from probattn.tasks.visual_questions.answering import VisualAnswering
 from probattn.tasks.visual_questions.page import boxes_of, overlay, shown
 from probattn.tasks.visual_questions.questions import (
+    VisualAnswering,
     answers_of,
     attention_maps,
     questions_of,
@@ -53,7 +53,7 @@ def test_intervals_draw_images_with_all_their_questions(run, tmp_path, monkeypat
     )
     task = run_task(copy := shutil.copytree(run, tmp_path / "run"))
     task.evaluate(copy)
-    images = [row.image for row in task.questions["test"].rows]
+    images = [row.image for row in task.datasets["test"].rows]
     assert given == {"test": images, "noisy": images} and len(set(images)) < len(images)
 
 
@@ -92,7 +92,7 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
     results = load_results(run)
     expected = [("test", "in_domain", 12), ("noisy", "shifted", 12)]
     assert [(each.key, each.role, each.size) for each in results.data] == expected
-    images = len({row.image for row in load_task(run / "recipe.yaml").questions["test"].rows})
+    images = len({row.image for row in load_task(run / "recipe.yaml").datasets["test"].rows})
     assert images < 12
     assert all((each.cluster, each.clusters) == ("images", images) for each in results.data)
     assert "bootstrap over images" in (run / "report.html").read_text(encoding="utf-8")
@@ -124,8 +124,8 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
 
 def test_shares_are_those_of_the_given_answer(run):
     network, task = load_network(run), run_task(run)
-    (first, *_) = task.questions["test"].rows
-    single = replace(task.questions["test"], rows=(first,))
+    (first, *_) = task.datasets["test"].rows
+    single = replace(task.datasets["test"], rows=(first,))
     inputs = network.moved(next(task.batches(network, task.rows(network, single))))
     names = answers_of(network)
     found = {name: variance_shares(network, inputs, name) for name in names[:2]}
@@ -150,7 +150,7 @@ def test_test_questions_about_training_images_are_counted(tmp_path):
 
 def test_the_models_are_the_mean_of_draws_and_the_posterior_expectation(run):
     network, task, results = load_network(run), run_task(run), load_results(run)
-    (batch,) = task.batches(network, task.rows(network, task.questions["test"]))
+    (batch,) = task.batches(network, task.rows(network, task.datasets["test"]))
     inputs, scores = network.moved(batch), batch["labels"].double()
     drawn = posterior_predict(network.program, inputs, 3, seed=(0, 0)).mean_probabilities
     expected = posterior_expectation(network.program, inputs).sigmoid()
@@ -167,7 +167,7 @@ def test_noise_has_the_recipes_variance(run):
     parts = []
     for noise in (1.0, 9.0):
         task = load_task(run / "recipe.yaml", [f"visual_questions.noise={noise}"])
-        rows = task.rows(network, task.questions["test"])
+        rows = task.rows(network, task.datasets["test"])
         parts.append(next(task.batches(network, rows, noisy=True))["feature_noise"])
         assert "feature_noise" not in next(task.batches(network, rows))
     torch.testing.assert_close(parts[1], 3 * parts[0])
@@ -181,7 +181,7 @@ def test_maps_are_those_of_the_last_layer(recipe):
         for parameter in program.parameters():
             parameter.mul_(3.0)  # from nearly uniform attention
     network = Network(program, recipe.parent, "deterministic", task.data.tokenizer)
-    inputs = network.moved(next(task.batches(network, task.rows(network, task.questions["test"].at([0])))))
+    inputs = network.moved(next(task.batches(network, task.rows(network, task.datasets["test"].at([0])))))
     output = program.net(**inputs, output_attentions=True)
     found = attention_maps(network, inputs, task.recipe.prediction)
     for name, maps in (("word_map", output.encoder_attentions), ("region_map", output.cross_attentions)):
