@@ -87,10 +87,20 @@ def posterior_moments(
     passes for two classes, whatever the accuracy that draws would need; "auto" takes two forward passes more. The
     summands, over their sum, are each weight's share of the variance.
 
-    "auto" decides row by row, by the number that is attributed: weights of a relative variance above 10 are left to
-    draws; the predictions at :math:`u = \pm 2 c^2 \nabla z / \sigma`, the likeliest at two standard deviations, and a
-    relative variance of at most 2 show that the expansion holds, to :math:`0.3 \sigma`; else ``num_samples`` draws are
-    compared with what it predicts of each, :math:`\sum_j f_j\, \partial z / \partial u_j`. See the page on moments.
+    "auto" decides row by row, by the number that is attributed, whose mean and standard deviation are :math:`z_0` and
+    :math:`\sigma`:
+
+    1. A row whose weights have a relative variance above 10 (a concentration below 0.4, a log-normal scale above 1.5)
+       is left to draws.
+    2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, the likeliest ones at two
+       standard deviations. If both are within :math:`0.3 \sigma` of :math:`z_0 \pm 2 \sigma`, and the relative variance
+       is at most 2 (a concentration of 0.72, a scale of 1.05), the row is kept.
+    3. Else ``num_samples`` draws decide. The expansion predicts each of them, :math:`l = \sum_j f_j\, \partial z /
+       \partial u_j`, from the weights that were drawn. Compared are the variance of the residuals :math:`z - z_0 - l`
+       over :math:`\sigma^2`, the size of their mean over :math:`\sigma`, and two ratios, either way: of the standard
+       deviation of z to that of l, and, of 20 draws or more, to :math:`\sigma`. A row within 0.2, 1.5, 1.25 and 1.4 is
+       kept, one beyond 0.6, 3, 1.8 or 2 is left to draws. Of others three times as many new draws are taken; those
+       beyond 0.4, 1.5, 1.3 or 1.4 are left to draws.
 
     Rows that depend on one another (the nodes of a graph, pictures scored against all texts of a batch) are
     differentiated one by one; whether they do, the first row tells, which also runs alone.
