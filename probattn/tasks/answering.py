@@ -233,13 +233,9 @@ def required(capability: Capability | str, run: Path) -> Capability:
 
 
 def write_predictions(run: Path, rows: Iterable[Mapping[str, Any]], inputs: Sequence[str]) -> None:
-    """Writes the predictions of a run's network for all examples that were measured, one a row.
+    """Writes a run's predictions of measured examples, one a row; lists and objects as JSON.
 
-    Args:
-        run: its folder.
-        rows: values by column; lists and objects are written as JSON.
-        inputs: columns of the inputs, which are written as they are; of other columns values that a spreadsheet would
-            take for a formula are escaped.
+    Values that a spreadsheet would take for a formula are escaped, except those of the columns ``inputs``.
     """
     written = [
         {

@@ -470,11 +470,9 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
 
 def is_plain_at(task: ProgramTask[Any, Any, Any, Any], folder: Path) -> bool:
-    """Whether the network in a folder is deterministic: the baseline within a run, or that of a run without methods.
+    """Whether the network in a folder is deterministic: a baseline, or that of a run without methods.
 
-    Args:
-        task: of the run that is evaluated.
-        folder: of that run, of the baseline within it, or of another run of the same task.
+    ``task`` is that of the evaluated run, ``folder`` the run, the baseline within it, or another run of the task.
     """
     if not (folder / RECIPE).exists():
         return folder.name == BASELINE or task.is_plain

@@ -238,9 +238,7 @@ class PretrainedRecipe(Section):
     def locate(self) -> str:
         """The argument of ``from_pretrained``: a folder, or a name on the hub.
 
-        Raises:
-            DataError: the package that brings ``minilm`` is not installed.
-            RecipeError: a folder that is missing or holds no network.
+        Raises ``RecipeError`` for a folder that is missing or holds no network, ``DataError`` for a missing package.
         """
         if self.name == MINILM:
             package_folder = package_file(

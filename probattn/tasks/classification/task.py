@@ -482,15 +482,7 @@ def _accuracy(network: TrainedClassifier, batches: list[dict[str, Tensor]]) -> f
 
 
 def classification_of(task: Any, run: Path | str) -> Classification:
-    """A task, if it classifies texts.
-
-    Args:
-        task: of a run or a recipe.
-        run: that run or recipe, for messages.
-
-    Raises:
-        RunError: it is of another kind.
-    """
+    """A task, if it classifies texts; ``RunError`` names the run or recipe where not."""
     if not isinstance(task, Classification):
         raise RunError(
             f"{run}: expected a run that classifies texts, got one of {task.section or 'another kind'}"

@@ -27,12 +27,7 @@ TrainedHead = Network[HeadProgram]
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions of a network, batch by batch.
-
-    Attributes:
-        task: says how examples are read, and what answers are.
-        network: a trained one.
-    """
+    """Predictions of a trained network, batch by batch; the task reads examples and makes answers."""
 
     task: HeadTask
     network: TrainedHead
@@ -56,13 +51,7 @@ class Predictor:
         return expected_of(self.network, *self._inputs(batch))
 
     def drawn(self, batch: Batch, number: int, *, closed_form: bool = False) -> Posterior:
-        """Draws of latent attention, or the one prediction without; ``number`` of the batch seeds them.
-
-        Args:
-            batch: the examples.
-            number: of the batch.
-            closed_form: take mean and covariance in closed form instead of draws.
-        """
+        """Draws of latent attention, or their closed form, or the one prediction without; ``number`` seeds them."""
         if closed_form and self.network.key == "bayesian_mean":
             return self._closed_form(batch, number)
         return posterior_of(self.network, *self._inputs(batch), self.task.recipe.prediction, number)
@@ -101,13 +90,7 @@ class Predictor:
     def columns(
         self, examples: Examples, title: str, *, labelled: bool = True
     ) -> tuple[dict[ModelKey, Columns], list[Answer]]:
-        """Columns by model, and the answers of the network itself, in the order of the examples.
-
-        Args:
-            examples: what to predict.
-            title: of the examples, for the progress.
-            labelled: whether they have labels.
-        """
+        """Columns by model, and the answers of the network itself, in order; ``title`` names the progress."""
         task, network = self.task, self.network
         encoded = task.encode(network.codec, examples)
         order = sorted(range(len(examples)), key=lambda row: _length(encoded[row]))  # little padding

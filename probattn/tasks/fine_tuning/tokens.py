@@ -52,10 +52,7 @@ def restaurant8k(split: Split) -> Rows:
 
 
 def restaurant_utterances(split: Split) -> Iterator[tuple[str, str, list[tuple[str, int, int]]]]:
-    """Place, text and slots (name, first character, the one behind the last) of each utterance.
-
-    The last tenth of the training file is the validation part.
-    """
+    """Location, text and slots (name, first and end character) of utterances; a tenth of training validates."""
     name = "test" if split == "test" else "train"
     origin = "https://github.com/PolyAI-LDN/task-specific-datasets"
     path = data_file("restaurant8k", f"restaurant8k/{name}.json", origin=origin)
@@ -306,10 +303,7 @@ class Tokens(HeadTask):
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """Spans of tags in the BIO scheme; a tag without prefix is a span of one word, "O" none.
-
-    A span begins with B, or with I after another type or none, as conlleval reads it (Tjong Kim Sang and De Meulder
-    2003).
+    """Spans of BIO tags, read as conlleval does (Tjong Kim Sang and De Meulder 2003); other tags are spans of a word.
 
     Example:
         >>> spans(["O", "B-date", "I-date", "I-time", "B-time"])
