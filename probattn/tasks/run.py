@@ -174,11 +174,7 @@ def read_as(task: AnyTask, file: Path) -> Any:
 
 
 def write_page(task: AnyTask, results: Any, file: Path) -> Path:
-    """Writes the report; readers see the old page or the new one, never a part.
-
-    Raises:
-        OSError: the file cannot be written; what was there stays.
-    """
+    """Writes the report; readers see the old page or the new one, never a part. ``OSError`` leaves what was there."""
     write_atomically(file, task.view.page(results).encode())
     return file
 

@@ -22,7 +22,6 @@ from probattn.checks import shortened
 from probattn.data import TextDataset, WordVectors, word_tokenizer, word_vectors
 from probattn.data.errors import suggestion
 from probattn.models import (
-    Classifier,
     DecomposableConfig,
     DecomposableForSequenceClassification,
     EsimConfig,
@@ -67,7 +66,7 @@ DROPOUT: Mapping[str, tuple[str, ...]] = {
 }
 """What families of transformers call a dropout, by the key of ``network.dropout``."""
 
-TrainedClassifier = Network[Classifier]
+TrainedClassifier = Network[Any]
 
 Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
 """A weight's name, its shape as saved and its shape as wanted."""

@@ -161,10 +161,6 @@ class ChoicesSection(ExamplesSection):
         """The endings, a list or a text."""
         return value if isinstance(value, list) and value else text_of(value, name, where)
 
-    def identity(self, example: Mapping[str, Any]) -> str:
-        """The text."""
-        return str(example["text"])
-
 
 class ChoicesRecipe(HeadRecipe):
     """All that a run of multiple choice depends on."""

@@ -248,19 +248,8 @@ class Tokens(HeadTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each type of span, of the run's own network."""
-        model = next(key for key in reversed(list(columns)) if key not in BESIDE)
-        rows = []
-        for kind, counts in zip(
-            span_types(self.label_names()), columns[model]["spans"].sum(dim=0), strict=True
-        ):
-            scores = span_scores(counts)
-            cells = ["" if value is None else f"{value:.3f}" for value in scores]
-            rows.append((kind, *cells, f"{int(counts[2]):,}"))
-        yield Listing(
-            title="By type",
-            headings=("Type", "Precision", "Recall", "F1", "True spans"),
-            rows=tuple(rows),
-        )
+        names, headings = span_types(self.label_names()), ("Type", "True spans")
+        yield scores_listing("By type", headings, names, columns, "spans")
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
         """Tags and spans of each text, and the largest entropy of a word."""
@@ -336,6 +325,23 @@ def span_scores(counts: Tensor) -> tuple[float | None, float | None, float | Non
         right / true if true else None,
         2 * right / (predicted + true) if predicted + true else None,
     )
+
+
+def scores_listing(
+    title: str,
+    headings: tuple[str, str],
+    names: Sequence[str],
+    columns: Mapping[ModelKey, Columns],
+    column: str,
+) -> Listing:
+    """Precision, recall, F1 and number of each class, by a column of counts ``[N, C, 3]`` of the run's own network."""
+    model = next(key for key in reversed(list(columns)) if key not in BESIDE)
+    rows = []
+    for name, counts in zip(names, columns[model][column].sum(dim=0), strict=True):
+        cells = ["" if value is None else f"{value:.3f}" for value in span_scores(counts)]
+        rows.append((name, *cells, f"{int(counts[2]):,}"))
+    first, last = headings
+    return Listing(title=title, headings=(first, "Precision", "Recall", "F1", last), rows=tuple(rows))
 
 
 def spans_in_words(words: Sequence[str], labelled: Iterable[Span]) -> str:
