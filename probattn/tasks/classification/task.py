@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
 from probattn.data import BUILT_IN, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
@@ -234,8 +234,11 @@ class Classification(HeadTask):
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
         """Tokens and classes of texts for the network of the recipe, which may refuse long ones."""
-        config = load_config(self.recipe.network, self.vocabulary)
-        return self._rows(codec, examples, config, self.recipe.data.on_long)
+        return self._rows(codec, examples, self._config, self.recipe.data.on_long)
+
+    @cached_property
+    def _config(self) -> PreTrainedConfig:
+        return load_config(self.recipe.network, self.vocabulary)
 
     def encoded(self, network: TrainedClassifier, examples: Examples) -> list[Encoded]:
         """Tokens and classes of texts for a trained network, which truncates long ones."""
@@ -445,10 +448,7 @@ class Classification(HeadTask):
 
     def features(self, network: TrainedClassifier, data: TextDataset) -> Features:
         """What the last layer of a network reads and says, of texts in their order."""
-        try:
-            return Predictor(self, network).features(examples_of(data), self.title_of(data.source))
-        except ValueError as error:
-            raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
+        return Predictor(self, network).features(examples_of(data), self.title_of(data.source))
 
 
 def classification_of(task: Any, run: Path | str) -> Classification:

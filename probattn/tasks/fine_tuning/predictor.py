@@ -15,6 +15,7 @@ from probattn.inference.posterior import Posterior
 from probattn.models.program import HeadProgram
 from probattn.report import ModelKey
 from probattn.report.bootstrap import Columns
+from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.measured import expected_of, joined, posterior_of, posteriors_of
@@ -57,15 +58,18 @@ class Predictor:
     def features(self, examples: Examples, title: str) -> Features:
         """What the last layer reads and says, of the examples in their order; ``title`` names them.
 
-        Raises ``ValueError`` where no last layer reads a vector for each of them.
+        Raises ``RunError`` where no last layer reads a vector for each of them.
         """
         network = self.network
         batches, order = self.ordered(examples, f"features of {title}")
         moved = (
             {name: value.to(network.device) for name, value in batch.tensors.items()} for batch in batches
         )
-        layer = last_layer(network.net, len(output_names(network.net.config)))
-        read, back = last_features(network.program, moved, layer), torch.tensor(order).argsort()
+        try:
+            layer = last_layer(network.net, len(output_names(network.net.config)))
+            read, back = last_features(network.program, moved, layer), torch.tensor(order).argsort()
+        except ValueError as error:
+            raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
         labels = None if read.labels is None else read.labels[back]
         return Features(read.inputs[back], read.logits[back], labels)
 
