@@ -27,15 +27,14 @@ def examples_of(data: TextDataset) -> list[Mapping[str, Any]]:
 
 
 def dataset_of(examples: Examples, names: Sequence[str]) -> TextDataset:
-    """The data set of examples of one source, whose classes have these names."""
+    """The data set of examples of one source, whose classes, if any, have these names."""
     first = examples[0]
     texts, pairs, labels = (
         tuple(example[name] for example in examples) if name in first else None
         for name in ("text", "pair", "target")
     )
     assert texts is not None
-    source, names = first.get("source", GIVEN), () if labels is None else tuple(names)
-    return TextDataset(texts, labels, names, source, pairs=pairs)
+    return TextDataset(texts, labels, tuple(names), first.get("source", GIVEN), pairs=pairs)
 
 
 def answers_from(

@@ -245,12 +245,16 @@ class Classification(HeadTask):
         return self._rows(network.codec, examples, network.net.config)
 
     def _rows(self, codec: Any, examples: Examples, *options: Any) -> list[Encoded]:
-        tokens = self.tokenized(codec, dataset_of(examples, self.texts.label_names), *options)
+        tokens = self.tokenized(codec, self._dataset(examples), *options)
         return [Encoded([tokens[row]]) for row in range(len(tokens))]
 
     def shortest_first(self, examples: Examples, encoded: Sequence[Encoded]) -> list[int]:
         """Rows of the texts by their length in characters."""
-        return dataset_of(examples, self.texts.label_names).shortest_first()
+        return self._dataset(examples).shortest_first()
+
+    def _dataset(self, examples: Examples) -> TextDataset:
+        """The data set of examples; texts without classes do not need the data that were trained on."""
+        return dataset_of(examples, self.label_names() if "target" in examples[0] else ())
 
     def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
         """Rows to a batch, padded."""

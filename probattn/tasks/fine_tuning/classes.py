@@ -118,10 +118,6 @@ class ClassesDeciding(Deciding):
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of examples; see the base class."""
         task = self.task
-        if task.label_names() is None:  # a choice is among several inputs
-            raise RunError(
-                f"{run}: expected a run that gives a class to each text or image, got one of {task.section}"
-            )
         network = task.network(run)
 
         def features(inputs: HeldOut | None) -> Features:
@@ -143,7 +139,12 @@ class ClassesDeciding(Deciding):
     def training(self, network: TrainedHead) -> Examples:
         """A fixed choice of the training examples, whose classes a network must know."""
         task, names = self.task, output_names(network.net.config)
-        if list(names) != list(task.label_names() or ()):
+        learned = task.label_names()
+        if learned is None:  # a choice is among several inputs
+            raise RunError(
+                f"{network.folder}: expected a run that gives a class to each text or image, got one of {task.section}"
+            )
+        if list(names) != list(learned):
             raise RunError(
                 f"{network.folder}: expected training {task.unit} of the {len(names)} classes that its network "
                 "learned, got others; they have changed since: train again"
