@@ -32,17 +32,17 @@ def warn_long(
     unit: str,
     *,
     refuse: bool = False,
-    place: bool = False,
+    numbered: bool = False,
 ) -> None:
     """Warns of rows that are longer than a limit, once a source unless there are more later; or refuses them.
 
-    With ``place`` a warning says which row is the longest; without, it is the same in whatever order rows are read.
+    With ``numbered`` a warning says which row is the longest; without, it is the same in whatever order rows are read.
     """
     count = sum(length > limit for length in lengths)
     if not count:
         return
     longest = max(lengths)
-    where = f", {rows.removesuffix('s')} {lengths.index(longest) + 1:,}," if place or refuse else ""
+    where = f", {rows.removesuffix('s')} {lengths.index(longest) + 1:,}," if numbered or refuse else ""
     message = f"{source}: {count:,} of {len(lengths):,} {rows} are longer than {limit} {unit} (the longest{where} has "
     message = f"{message}{longest:,})"
     if refuse:

@@ -219,7 +219,7 @@ class TokenizedPairs(TokenizedRows):
             side = [[*subwords.encode(text), Subwords.END] for text in texts]
             what, lengths = f"{pairs.source}, {language}", list(map(len, side))
             unit = "tokens with their end"
-            warn_long(what, lengths, max_length, "sentences", unit, refuse=refuse, place=True)
+            warn_long(what, lengths, max_length, "sentences", unit, refuse=refuse, numbered=True)
             cut.append([cut_to(tokens, max_length) for tokens in side])
         self._rows = [{"input_ids": source, "labels": target} for source, target in zip(*cut, strict=True)]
 

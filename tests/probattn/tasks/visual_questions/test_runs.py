@@ -180,7 +180,7 @@ def test_maps_are_those_of_the_last_layer(recipe):
     with torch.no_grad():
         for parameter in program.parameters():
             parameter.mul_(3.0)  # from nearly uniform attention
-    network = Network(program, recipe.parent, "deterministic", task.data.tokenizer)
+    network = Network(program, recipe.parent, "deterministic", task.data.codec)
     inputs = network.moved(next(task.batches(network, task.rows(network, task.datasets["test"].at([0])))))
     output = program.net(**inputs, output_attentions=True)
     found = attention_maps(network, inputs, task.recipe.prediction)
@@ -210,7 +210,7 @@ def test_drawings_darken_what_has_no_weight_and_keep_the_order_of_rows(run):
     ]
     mean = np.array(sample.word_map.mean)
     assert np.array_equal(pixels[0], np.round(255 * mean / mean.max()).astype(int))
-    file = run_task(run).questions["test"].images.path(sample.image)
+    file = run_task(run).datasets["test"].images.path(sample.image)
     assert np.array_equal(pixels[1], np.asarray(Image.open(file)))
 
 
@@ -285,7 +285,7 @@ def test_word_vectors_are_what_training_starts_from(recipe, tmp_path):
     (tmp_path / "vectors.txt").write_text("red 1 2 3 4 5\nshape 5 4 3 2 1\n")
     task = load_task(str(recipe), [f"network.embeddings={tmp_path}/vectors.txt"])
     weight = task.program().net.embed_tokens.weight
-    place = task.data.tokenizer.convert_tokens_to_ids("red")
+    place = task.data.codec.convert_tokens_to_ids("red")
     assert torch.equal(weight, task.data.vectors) and weight.shape[1] == 5
     torch.testing.assert_close(weight[place], torch.arange(1.0, 6.0))
 
