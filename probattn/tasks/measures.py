@@ -18,14 +18,9 @@ AURC = CLASS_MEASURES["aurc"]
 
 
 def bin_columns(confidence: Tensor, correct: Tensor, owner: Tensor, size: int, bins: int) -> Tensor:
-    """Sums over bins of confidence by example, float64 ``[N, M, 3]``: number, right ones, confidence.
+    """Sums over M bins of confidence by example, float64 ``[N, M, 3]``: number, right ones, confidence.
 
-    Args:
-        confidence: of K predictions, ``[K]``.
-        correct: whether each is right, ``[K]``.
-        owner: the example that each belongs to, int64 ``[K]``.
-        size: N.
-        bins: M.
+    ``confidence``, ``correct`` and ``owner``, the example that each belongs to, are ``[K]``.
     """
     edges = torch.linspace(0, 1, bins + 1)[1:-1]
     index = torch.bucketize(confidence.float(), edges, right=True)

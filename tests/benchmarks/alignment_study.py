@@ -236,7 +236,7 @@ class AlignmentStudy(study.Study):
             if kind == "alone":
                 align_alone(model, task, self.alone)
                 seconds = time.monotonic() - started
-            trained = Network(model.eval(), place, "aligned", task.data.tokenizer)
+            trained = Network(model.eval(), place, "aligned", task.data.codec)
         soft = self.folder / self.job("tuned", SOFT, 0.0, job.head["seed"]).folder
         found = {"seconds": round(seconds, 1), **measure(trained, task, soft)}
         return found | (scores(trained, task) if kind in ("start", "tuned") else {})

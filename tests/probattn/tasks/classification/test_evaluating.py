@@ -13,7 +13,6 @@ from probattn.models import describe, load
 from probattn.recipes import load_recipe
 from probattn.report import read_results, write_results
 from probattn.tasks import Classification, RunError, load_network, run_task
-from probattn.tasks.classification.deciding import title_of
 
 
 def test_predictions_stand_in_the_order_of_the_data(run, recipe):
@@ -117,4 +116,4 @@ def test_an_evaluation_writes_its_predictions(run):
     ],
 )
 def test_files_keep_their_names_in_titles(source, title):
-    assert title_of(source) == title
+    assert Classification.title_of(source) == title

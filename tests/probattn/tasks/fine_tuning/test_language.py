@@ -102,7 +102,7 @@ def test_measures_are_those_of_transformers_own_loss(folder, objective, dtype):
     examples = task.examples["test"]
     encoded = task.encode(codec(), examples)
     tensors = task.collate(codec())([each.rows[0] for each in encoded])
-    network = Network(task._program_of(net).eval(), folder, "deterministic", codec())
+    network = Network(task.program_of(net).eval(), folder, "deterministic", codec())
     batch = Batch(examples, encoded, tensors, net.config)
     posterior = Predictor(task, network).drawn(batch, 0)
     columns = task.record(posterior, batch)

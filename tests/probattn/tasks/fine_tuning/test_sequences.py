@@ -93,7 +93,7 @@ def batch_of(task, network, examples):
 
 
 def network_of(task, net, key="deterministic"):
-    return Network(task._program_of(net).eval(), None, key, tokenizer())
+    return Network(task.program_of(net).eval(), None, key, tokenizer())
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
