@@ -79,10 +79,10 @@ def refuse_none(network: str, name: str) -> None:
 
 
 def refuse_replaced(network: str, name: str, outer: str) -> None:
-    """Refuses a pass in which a module whose forward was replaced did not run the attention module ``name``."""
+    """Refuses a pass in which a module that was replaced, or its forward, left the attention module ``name`` out."""
     raise RuntimeError(
         f"{network}: the attention site of {name} was not reached, so that its attention was deterministic: after "
-        f"conversion something replaced the forward of {outer}, which calls it; undo that, or call "
+        f"conversion something replaced the forward of {outer}, or the whole module, which runs it; undo that, or call "
         "probattn.models.revert(net) and convert the network again"
     )
 
