@@ -159,8 +159,8 @@ class NetworkPasses:
             passes._watch(net.get_submodule(name), name)
         return handles
 
-    def _watch(self, module: nn.Module, name: str, **options: bool) -> None:
-        hook = partial(self.meet_outer, name=name, **options)
+    def _watch(self, module: nn.Module, name: str, *, other: bool = False) -> None:
+        hook = partial(self.meet_outer, name=name, other=other)
         module.register_forward_pre_hook(hook, with_kwargs=True)  # which revert looks for
 
     def enter(
