@@ -147,6 +147,9 @@ def pages() -> list[object]:
 @pytest.mark.parametrize("path", pages())
 def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "probattn.sites.compiled._Switch.on", False
+    )  # off again after a page that compiles sites
     pyro.clear_param_store()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

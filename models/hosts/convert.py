@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from torch import nn
@@ -15,6 +14,7 @@ from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.hosting import (
     RECORD,
     Conversion,
+    Methods,
     attach,
     conversion,
     host_of,
@@ -82,14 +82,11 @@ def convert(
     and value projections particles; it changes what training does with their gradients and nothing else.
     :class:`probattn.DisagreementAttention` adds a factor by which heads are penalised for similarity.
 
-    Every chosen attention module gets a submodule ``probattn`` that holds the parameters of its site and its factor, so
-    that state dicts, ``.to()``, copies and pickles carry them along. Until it is trained, a network converted with
-    sigma 0 answers as before, up to rounding; the host's attention dropout is not applied to latent weights. New
-    parameters are float32 (float64 in a float64 network), also next to half-precision weights: they are few, and sites
-    compute in float32.
-
-    The network gets copies of its configurations, which other networks may share. An attention implementation that is
-    set later, ``net.set_attn_implementation("eager")``, is that of passes outside a driver; the sites stay.
+    Every chosen attention module gets a submodule ``probattn`` with the parameters of its site and its factor, which
+    state dicts, ``.to()``, copies and pickles carry along, in float32 (float64 in a float64 network). Until it is
+    trained, a network converted with sigma 0 answers as before, up to rounding; the host's attention dropout is not
+    applied to latent weights. The network gets copies of its configurations, which other networks may share; an
+    attention implementation that is set later is that of passes outside a driver, and the sites stay.
 
     Args:
         net: a Hugging Face network.
@@ -134,13 +131,10 @@ def convert(
     return net
 
 
-def _attach(
-    inner: PreTrainedModel, options: Mapping[type[Method], Method], layers: Layers | Part, attention: Kind
-) -> None:
+def _attach(inner: PreTrainedModel, options: Methods, layers: Layers | Part, attention: Kind) -> None:
     """Adds the methods to a network that has configurations of its own."""
-    if (
-        inner.config._attn_implementation == IMPLEMENTATION
-    ):  # made from the configuration of a converted network
+    # Made from the configuration of a converted network?
+    if inner.config._attn_implementation == IMPLEMENTATION:
         inner.set_attn_implementation("sdpa" if inner._supports_sdpa else "eager")
     calls = find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
@@ -166,14 +160,12 @@ def _attach(
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
     hooks += NetworkPasses.hooks(inner, before, hosted, calls)
-    attributes = {
-        name: value for placement in placements.values() for name, value in placement.attributes.items()
-    }
-    for name, value in attributes.items():
-        setattr(inner, name, value)
-    hooks += [
-        inner.register_forward_pre_hook(hook) for placement in placements.values() for hook in placement.hooks
-    ]
+    attributes: list[str] = []
+    for placement in placements.values():
+        for name, value in placement.attributes.items():
+            setattr(inner, name, value)
+            attributes.append(name)
+        hooks += map(inner.register_forward_pre_hook, placement.hooks)
     record = Conversion(plan, layers, attention, before, hooks, tuple(attributes))
     setattr(inner, RECORD, record)
     give_exits(inner, record)

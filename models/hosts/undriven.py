@@ -27,9 +27,15 @@ from probattn.models.hosts.replaced import (
     outer_modules,
 )
 from probattn.sites import AttentionSite
-from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
-from probattn.sites.hooks import hooked_call, is_running, may_look
-from probattn.sites.threads import in_child
+from probattn.sites.handlers import (
+    hooked_call,
+    in_child,
+    is_running,
+    may_look,
+    refuse_none,
+    refuse_unreached,
+    takes_expectations,
+)
 from probattn.sites.traced import GraphPass, compiled_pass, graph_pass
 
 if TYPE_CHECKING:
@@ -47,11 +53,7 @@ OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
 
 @dataclass
 class _Pass:
-    """One forward pass of the network in one thread: how many of its parts are inside, and whether none is driven.
-
-    ``call`` is the outermost part's; ``ran`` are the attention modules that ran, with their
-    names, ``reached`` those whose sites did, ``outer`` the calls of modules around them, by name.
-    """
+    """A thread's pass: its outermost call, and by name the modules that ran and those that reached their sites."""
 
     owner: NetworkPasses
     undriven: bool
@@ -86,23 +88,10 @@ def _current() -> _Pass | None:
 
 
 class NetworkPasses:
-    """Keeps sites connected in every forward pass of a network, and tells whether anything wants its weights.
+    """Forward passes of a converted network: as before conversion outside a driver, else through its sites.
 
-    With sigma 0 the posterior expectation is the network's own softmax. A pass without a Pyro handler, a sampler, a
-    request for attention weights or a hook that may look at them therefore runs the function and the masks that the
-    network had, which makes it equal to the unconverted network bit for bit.
-
-    In all other passes attention modules that hold sites must run, and those that run must reach them. transformers
-    chooses the attention function by a name in the configuration, which anybody may set: a name set after conversion is
-    that of the function for passes outside a driver from the next pass on. What goes round the sites otherwise is
-    refused where the pass ends; where the guide's pass ends, if torch.compile has put the network into a graph.
-
-    Args:
-        before: configurations with the names of the implementations that they had; names set later replace these.
-        hosts: the attention modules that hold a site, a factor or a penalty, with what holds them.
-        members: all attention modules.
-        outer: those that hold something and the modules around them, by name.
-        attends_as_before: whether passes outside a driver may run the function that the network had.
+    Outside a driver, where nothing wants weights, passes are those of the former implementation bit for bit. In others
+    attention modules with sites must run and reach them; what goes round them is refused where the pass ends.
     """
 
     is_active: ClassVar[bool] = False

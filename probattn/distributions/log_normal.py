@@ -101,8 +101,7 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
 
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
         """The density log p(S) at S = exp(log_value): the normal density of log_value, less log_value."""
-        density: Tensor = self.base_dist.log_prob(log_value) - log_value
-        return density
+        return self.base_dist.log_prob(log_value) - log_value
 
 
 @register_kl(TorchLogNormal, TorchLogNormal)

@@ -24,10 +24,7 @@ def exp_carrying_log(log_value: Tensor) -> Tensor:
 
 
 def carried_log(value: Tensor) -> Tensor:
-    """The logarithm of a positive tensor: the one it carries, else ``value.log()``.
-
-    Handing a sample on, as ``poutine.replay`` does, keeps the logarithm; arithmetic, ``detach`` and copies lose it.
-    """
+    """The logarithm that a positive tensor carries, else ``value.log()``; arithmetic, ``detach`` and copies lose it."""
     log_value = getattr(value, _ATTRIBUTE, None)
     return value.log() if log_value is None else log_value
 
@@ -136,10 +133,7 @@ class LogSpaceDistribution(Distribution):
 
 
 def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:
-    """Tensors of one floating dtype from tensors and numbers, unexpanded.
-
-    Numbers take dtype and device of the tensors; tensors of several dtypes follow torch's promotion.
-    """
+    """Unexpanded tensors of one promoted floating dtype; numbers take dtype and device of the tensors."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     dtype, device = torch.get_default_dtype(), None
     if tensors:

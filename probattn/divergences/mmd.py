@@ -71,7 +71,10 @@ def mmd(
             for points, weight in zip((query, key), weights, strict=True)
         )
         value = within_query + within_key - 2 * _mean(_kernel(query, key, factor), *weights)
-        return value.masked_fill(~_has_pairs(tokens), 0.0) if unbiased else value
+        if not unbiased:
+            return value
+        counts = [(weight > 0).sum(dim=-1) for weight in weights]
+        return value.masked_fill(~((counts[0] > 1) & (counts[1] > 1)), 0.0)
 
     return compare(measure, query, key, mask, query_mask, key_mask)
 
@@ -86,14 +89,8 @@ def mean_difference(
 ) -> Tensor:
     """Mean key minus mean query of each head, over all tokens of the batch that count.
 
-    Subtracted from the keys, it leaves attention as it was: the scores of a query all move alike.
-
-    Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: as for :func:`mmd`.
-        query_mask: as for :func:`mmd`.
-        key_mask: as for :func:`mmd`.
+    Subtracted from the keys, it leaves attention as it was: the scores of a query all move alike. Arguments are those
+    of :func:`mmd`.
 
     Returns:
         ``[H, D]``; a head without any token that counts has zeros for that mean.
@@ -118,14 +115,7 @@ def median_bandwidth(
     """The median heuristic: per head, the median distance between two tokens of one sample, queries and keys pooled.
 
     Freeze it on the network before it is aligned: measured again, it would shrink with queries and keys and hide the
-    change.
-
-    Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: as for :func:`mmd`.
-        query_mask: as for :func:`mmd`.
-        key_mask: as for :func:`mmd`.
+    change. Arguments are those of :func:`mmd`.
 
     Returns:
         ``[H]``, without gradient.
@@ -195,9 +185,7 @@ def _mean_difference(tokens: TokenSets) -> Tensor:
     means = []
     for points, mask in ((tokens.key, tokens.key_mask), (tokens.query, tokens.query_mask)):
         batch, _, length, _ = points.shape
-        count = (
-            points.new_full((1,), batch * length) if mask is None else mask.sum(dim=(0, 2)).to(points.dtype)
-        )
+        count = points.new_full((1,), batch * length) if mask is None else mask.sum(dim=(0, 2)).to(points)
         means.append(points.sum(dim=(0, 2)) / count.clamp_min(1).unsqueeze(-1))
     return means[0] - means[1]
 
@@ -222,8 +210,3 @@ def _within(points: Tensor, weight: Tensor, factor: Tensor, unbiased: bool) -> T
     count = squared.sum(dim=-1)  # 1 / n
     alone = (kernel.diagonal(dim1=-2, dim2=-1) * squared).sum(dim=-1)
     return (mean - alone) / (1 - count).clamp_min(torch.finfo(mean.dtype).eps)
-
-
-def _has_pairs(tokens: TokenSets) -> Tensor:
-    counts = [(weight > 0).sum(dim=-1) for weight in (tokens.query_weight, tokens.key_weight)]
-    return (counts[0] > 1) & (counts[1] > 1)

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from probattn.checks import check_integer
 
 DiscriminatorKind = Literal["highway", "mlp"]
-LEAK = 0.01
-"""Slope of the leaky ReLU below 0; the paper gives none."""
+LEAK = 0.01  # slope of the leaky ReLU below 0; the paper gives none
 
 
 def _sizes(owner: str, head_dim: int, **widths: int | None) -> list[int]:
@@ -89,12 +88,8 @@ class _TwoLayers(nn.Module):
         """``[..., D]`` to ``[..., output]``."""
         before = getattr(self, "highway", None)
         checked = _checked(type(self).__name__, x, self.hidden.in_features)
-        hidden, leaky = (
-            self.hidden(checked if before is None else before(checked)),
-            isinstance(before, Highway),
-        )
-        mapped: Tensor = self.output(F.leaky_relu(hidden, LEAK) if leaky else torch.relu(hidden))
-        return mapped
+        hidden = self.hidden(checked if before is None else before(checked))
+        return self.output(F.leaky_relu(hidden, LEAK) if isinstance(before, Highway) else torch.relu(hidden))
 
 
 class Discriminator(_TwoLayers):
@@ -142,14 +137,7 @@ class Critic(_TwoLayers):
 
     .. math:: \tau_\eta(x) = \Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x)))
 
-    Args:
-        head_dim: D.
-        hidden: width of the hidden layer; D by default.
-        output: size of the vectors; D by default.
-        generator: source of the initial weights; torch's global one by default.
-
-    Raises:
-        ValueError: a size below 1.
+    Options and errors are those of :class:`Discriminator`; ``output`` is the size of the vectors, D by default.
 
     Example:
         >>> Critic(8)(torch.randn(2, 4, 5, 8)).shape
@@ -172,14 +160,7 @@ class Navigator(_TwoLayers):
 
     .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
 
-    Args:
-        head_dim: D.
-        hidden: width of the hidden layer; D by default.
-        output: size of the vectors; D by default.
-        generator: source of the initial weights; torch's global one by default.
-
-    Raises:
-        ValueError: a size below 1.
+    Options and errors are those of :class:`Discriminator`; ``output`` is the size of the vectors, D by default.
 
     Example:
         >>> Navigator(8)(torch.randn(2, 4, 5, 8)).shape

@@ -72,8 +72,7 @@ def _words(sentence: Iterable[str]) -> Iterable[str]:
     return sentence
 
 
-JOINERS = "\u200c\u200d"
-"""Characters without width that stand inside words of some scripts."""
+JOINERS = "\u200c\u200d"  # characters without width that stand inside words of some scripts
 
 
 def split_words(text: str) -> list[str]:
@@ -98,10 +97,8 @@ def split_words(text: str) -> list[str]:
 @cache
 def _word() -> re.Pattern[str]:
     """Of words with the marks in them, which to ``re`` are no letters, and of single signs."""
-    marks = (
-        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("M")
-    )
-    inside = "".join(marks) + JOINERS
+    letters = map(chr, range(sys.maxunicode + 1))
+    inside = "".join(sign for sign in letters if unicodedata.category(sign).startswith("M")) + JOINERS
     return re.compile(rf"\w[\w{inside}]*|[^\w\s]")
 
 
@@ -210,11 +207,7 @@ class ParallelCorpus:
 
     @classmethod
     def from_ids(
-        cls,
-        source: Sequence[Tensor],
-        target: Sequence[Tensor],
-        source_size: int,
-        target_size: int,
+        cls, source: Sequence[Tensor], target: Sequence[Tensor], source_size: int, target_size: int
     ) -> ParallelCorpus:
         """Counts the numbers of tokens that a tokenizer gave; the vocabularies are the numbers, written out.
 

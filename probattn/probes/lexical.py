@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from probattn.probes.rows import check_targets, valid_positions
 
-_LOGITS = 2**24
-"""Logits that exist at once: 64 MiB in float32."""
+_LOGITS = 2**24  # logits that exist at once: 64 MiB in float32
 
 SaliencyKind = Literal["norm", "erase", "replace"]
 """``"norm"``: length of the gradient. ``"erase"``: what zeroing the word would cost, to first order.

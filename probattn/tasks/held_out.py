@@ -16,7 +16,7 @@ from probattn.data import TextDataset
 from probattn.files.durable import digest, write_atomically
 from probattn.files.json_files import JSONError, parse_json
 from probattn.files.manifest import manifest_content
-from probattn.models.hosts.card import CARD
+from probattn.models.hosts.description import CARD
 from probattn.report.record import Record
 from probattn.tasks.answering import Drawing
 from probattn.tasks.progress import note

@@ -28,8 +28,8 @@ from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.capture import CapturedCall
 from probattn.models.hosts.convert import conversion
 from probattn.models.program import seeded
-from probattn.models.sentence.network import SelfAttentiveAttention
-from probattn.models.translation.recurrent.attention import DotAttention
+from probattn.models.sentence import SelfAttentiveAttention
+from probattn.models.translation.recurrent.lstms import DotAttention
 from probattn.report import (
     MODEL_LABELS,
     DataSet,

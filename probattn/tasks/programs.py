@@ -18,8 +18,8 @@ from probattn.checks import shortened
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.run import FitResult
 from probattn.models import save
-from probattn.models.hosts.card import describe as describe_network
-from probattn.models.hosts.card import without_folders
+from probattn.models.hosts.description import describe as describe_network
+from probattn.models.hosts.description import without_folders
 from probattn.probes import frozen_probe
 from probattn.report import (
     CLASS_MEASURES,

@@ -21,7 +21,7 @@ from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
 from probattn.report import RunDescription, read_results, write_results
 from probattn.tasks.errors import RecipeError, RunError, one_line
-from probattn.tasks.sections.loading import load
+from probattn.tasks.sections.keys import load
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
 AnyTask = Task[Any, Any]

@@ -25,7 +25,7 @@ from probattn.inference.session import (
 )
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
-from probattn.models.hosts.card import CARD, note_evaluations
+from probattn.models.hosts.description import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
@@ -51,8 +51,7 @@ from probattn.trainer.refusals import (
 )
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
-TRAINING = 0
-"""Kind of the noise of training, beside that of evaluation."""
+TRAINING = 0  # kind of the noise of training, beside that of evaluation
 
 
 class ProbabilisticTrainer(Checkpoints):
@@ -153,9 +152,8 @@ class ProbabilisticTrainer(Checkpoints):
         refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
         refuse_other_loss(super().compute_loss)
         if kl_schedule is not None:
-            check_instance(
-                owner, "kl_schedule", kl_schedule, KLSchedule, "a KLSchedule, such as KLSchedule(final=1e-3)"
-            )
+            words = "a KLSchedule, such as KLSchedule(final=1e-3)"
+            check_instance(owner, "kl_schedule", kl_schedule, KLSchedule, words)
         self.kl_schedule = KLSchedule(final=FINE_TUNING_WEIGHT) if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
         self._make_program = self._default_program if program is None else program
@@ -234,9 +232,7 @@ class ProbabilisticTrainer(Checkpoints):
         added = added_parameters(self._bound())
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
         if not provided:
-            rates = {
-                kind: self.args.learning_rate if rate is None else rate for kind, rate in self._rates.items()
-            }
+            rates = {kind: rate or self.args.learning_rate for kind, rate in self._rates.items()}
             parameters_of(optimizer.param_groups, added, rates)
         return optimizer
 
@@ -258,8 +254,7 @@ class ProbabilisticTrainer(Checkpoints):
         self._updates = Updates(
             objective, self.accelerator, lambda: self.num_data or size_for_particles(self.train_dataset)
         )
-        prepared: nn.Module = self.accelerator.prepare(objective)
-        return prepared
+        return self.accelerator.prepare(objective)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
@@ -396,8 +391,7 @@ class ProbabilisticTrainer(Checkpoints):
         with evaluating(self.program), self.accelerator.autocast():
             terms = self._bound()(batch)
         self._evaluation.add(terms, rows, labels)
-        loss: Tensor = terms.loss * (rows / labels)
-        return loss
+        return terms.loss * (rows / labels)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """The card of ``Trainer``, and what that of a converted network says."""

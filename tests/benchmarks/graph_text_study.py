@@ -17,7 +17,7 @@ import study
 import typer
 from rich.table import Table
 
-from probattn.tasks.graph_text.measures import MEASURES
+from probattn.tasks.graph_text.results import MEASURES
 
 SOFT = "soft"
 VARIANTS: Mapping[str, Sequence[str]] = {

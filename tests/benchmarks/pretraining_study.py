@@ -144,7 +144,7 @@ class PretrainingStudy(study.VariantStudy):
 def start(job: study.Job, folder: Path) -> Path:
     """A folder with the recipe's discriminator before any training, and its tokenizer."""
     task = load_task(job.recipe, job.keys)
-    net, _ = task.build(task.tokenizer)
+    net, _ = task.untrained(task.tokenizer)
     with quiet_loading():
         net.save_pretrained(folder)
     task.tokenizer.save_pretrained(folder)
@@ -155,10 +155,10 @@ def heads(task: Any, place: Path) -> dict[str, float]:
     """How different the heads of the discriminator's first layer are, over some test passages."""
     trained = load_network(place)
     first = AttentionCalls(call for call in inspect(trained.net) if call.layer == 0)
-    rows = task.test[: task.recipe.report.head_examples]
+    rows = task.datasets["test"][: task.recipe.report.head_examples]
     if not rows:
         return {}
-    inputs = (batch.inputs for batch in task.evaluation.replaced(trained, rows))
+    inputs = (batch.inputs for batch in task.replaced(trained, rows))
     (site,) = site_heads(trained.captured(inputs, first), trained.key, {})
     return {name: getattr(site, name) for name in HEADS}
 

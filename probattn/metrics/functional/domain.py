@@ -56,20 +56,11 @@ def ood_fpr(
 
     With ``positive="out_of_domain"`` it is the share of in-domain inputs flagged when 95% of the out-of-domain
     inputs are (Hendrycks et al. 2019); with ``"in_domain"`` the share of out-of-domain inputs accepted
-    when 95% of the in-domain inputs are (Liang et al. 2018). Inputs at the threshold count as detected.
-
-    Args:
-        in_domain: scores ``[N]``, higher meaning more out of domain.
-        out_of_domain: scores ``[M]``.
-        tpr: rate of positives to be detected, in (0, 1].
-        positive: the domain that is the positive class; published figures use either.
+    when 95% of the in-domain inputs are (Liang et al. 2018); published figures use either. Inputs at the threshold
+    count as detected. ``tpr`` is in (0, 1]; the scores and the errors are those of :func:`ood_auroc`.
 
     Returns:
         0-d float32 in [0, 1]; NaN if either set is empty.
-
-    Raises:
-        TypeError: the scores are not floating-point.
-        ValueError: they are not one-dimensional, one is NaN, or an option is out of range.
 
     Example:
         >>> ood_fpr(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.3, 0.6]))

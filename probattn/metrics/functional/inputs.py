@@ -49,19 +49,12 @@ def draw_probabilities(
 def mean_probabilities(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Class probabilities of the posterior predictive: the mean over draws.
+    """Class probabilities of the posterior predictive: the mean over draws of probabilities, never of logits.
 
-    Args:
-        preds: ``[P, N, C]`` or ``[N, C]``, see :func:`draw_probabilities`.
-        inputs: ``"probabilities"`` or ``"logits"``; probabilities are averaged, never logits.
-        validate_args: whether to check the values.
+    Arguments and errors are those of :func:`draw_probabilities`.
 
     Returns:
         Probabilities ``[N, C]``, float32 or float64.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: as for :func:`draw_probabilities`.
 
     Example:
         >>> mean_probabilities(torch.tensor([[[0.25, 0.75]], [[0.75, 0.25]]]))
@@ -71,10 +64,8 @@ def mean_probabilities(
 
 
 def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind) -> Tensor:
-    """Log [N] of the posterior predictive probability of labels [N], from checked arguments.
-
-    Logits stay in log space: log mean_p softmax(z_p)_y = logsumexp_p log_softmax(z_p)_y - log P.
-    """
+    """Log [N] of the posterior predictive probability of labels [N], from checked arguments."""
+    # Logits stay in log space: log mean_p softmax(z_p)_y = logsumexp_p log_softmax(z_p)_y - log P.
     draws = _as_draws(preds)
     index = target.expand(draws.shape[0], -1).unsqueeze(-1)  # [P, N, 1]
     if inputs == "logits":
@@ -148,6 +139,12 @@ def check_scores(scores: Tensor, name: str) -> Tensor:
     if bool(scores.isnan().any()):
         raise ValueError(f"{name}: expected numbers, got NaN: it has no rank among the others")
     return at_least_float32(scores).contiguous()  # searchsorted warns otherwise
+
+
+def check_open_share(name: str, value: float) -> None:
+    """Raises unless ``value`` is between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")
 
 
 def check_option(name: str, value: object, choices: Any) -> None:

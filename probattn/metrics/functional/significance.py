@@ -70,19 +70,11 @@ def top_two_p_value(
     """p-value of each example that its two likeliest classes are equally likely (Fan et al. 2020).
 
     Welch's test between the draws of the probabilities of the two classes with the highest mean. Draws that do
-    not vary, one draw among them, give 0.
-
-    Args:
-        preds: draws ``[P, N, C]``.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+    not vary, one draw among them, give 0. Arguments and errors are those of
+    :func:`~probattn.metrics.functional.mutual_information`.
 
     Returns:
         p-values ``[N]``, float64 (float32 on devices without it).
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: there is no dimension of draws, or the values do not fit ``inputs``.
 
     Example:
         >>> draws = torch.tensor([[[0.9, 0.1], [0.7, 0.3]], [[0.8, 0.2], [0.4, 0.6]]])

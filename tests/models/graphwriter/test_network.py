@@ -17,11 +17,11 @@ from probattn.models import (
     load,
     save,
 )
-from probattn.models.dot_product import additive_mask
 from probattn.models.graphwriter import adjacency, repeated_copies
 from probattn.models.graphwriter.graph import ContextAttention, VertexAttention
 from probattn.models.hosts.cache import CACHE
 from probattn.models.hosts.convert import conversion
+from probattn.models.layers import additive_mask
 
 V, PAD = 14, 0
 SIZES = {

@@ -23,7 +23,7 @@ from probattn.models import (
     load,
     save,
 )
-from probattn.models.dot_product import eager_attention_forward
+from probattn.models.layers import eager_attention_forward
 from probattn.models.mcan.layers import AttentionalReduction, CoAttention, MultiHeadAttention, PaddingMask
 
 SIZES = {
@@ -184,7 +184,7 @@ def test_attention_is_told_of_padded_queries_and_of_dropout(monkeypatch):
         given.append(options)
         return eager_attention_forward(*arguments, **options)
 
-    monkeypatch.setattr("probattn.models.dot_product.attention_function", lambda _: attend)
+    monkeypatch.setattr("probattn.models.layers.attention_function", lambda _: attend)
     for training in (True, False):
         net.train(training)(**inputs)
     words, regions = inputs["attention_mask"].bool(), inputs["region_mask"].bool()

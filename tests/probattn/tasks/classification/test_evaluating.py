@@ -71,9 +71,8 @@ def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
         in card
     )
     assert "Training data: reviews.csv.\n" in card and load(tmp_path / "net") is not None
-    assert (
-        str(tmp_path.parent) not in (run / "model" / "probattn.json").read_text() + card
-    )  # no path of this disk
+    expected = (run / "model" / "probattn.json").read_text() + card
+    assert str(tmp_path.parent) not in expected
 
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -99,9 +98,8 @@ def test_an_evaluation_writes_its_predictions(run):
     assert {row["data"] for row in rows} == {data.key for data in results.data}
     own = [row for row in rows if row["data"] == "test"]
     score = results.score(results.compared, "test")
-    assert sum(row["label"] == row["true"] for row in own) / len(own) == pytest.approx(
-        score.values["accuracy"]
-    )
+    expected = pytest.approx(score.values["accuracy"])
+    assert sum(row["label"] == row["true"] for row in own) / len(own) == expected
     for row in rows:
         shares = {name[2:]: float(share) for name, share in row.items() if name.startswith("p_")}
         assert sum(shares.values()) == pytest.approx(1, abs=1e-5)

@@ -150,10 +150,8 @@ report: {{resamples: 100, uncertain: 1, texts: [a good film], pairs: [the bad pl
     succeeds("train", recipe, "--output", run, "--quiet")
     succeeds("report", run)
     results = read_results(run / "metrics.json")
-    assert [(data.key, data.role, data.size) for data in results.data][1:] == [
-        ("shifted", "shifted", 20),
-        ("shifted_2", "shifted", 20),
-    ]
+    expected = [("shifted", "shifted", 20), ("shifted_2", "shifted", 20)]
+    assert [(data.key, data.role, data.size) for data in results.data][1:] == expected
     assert results.attention and results.attribution
     network = load_network(run)
     batch = network.moved(next(iter(network_batches(network))))
