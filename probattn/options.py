@@ -194,14 +194,7 @@ def expected(
     *,
     kinds: Sequence[str] = (),
 ) -> str:
-    """Text of the values that an annotation allows; ``kinds`` are names of errors that pydantic found.
-
-    Example:
-        >>> expected(Literal["median"] | Positive | None)
-        "'median', a number > 0 or None"
-        >>> expected(SomeOf[int], vocabulary=RECIPE)
-        'a list of one or more whole numbers'
-    """
+    """Text of the values that an annotation allows; ``kinds`` are names of errors that pydantic found."""
     words = _words(annotation, tuple(metadata), vocabulary)
     if get_origin(annotation) is Literal and vocabulary.choice:
         words = vocabulary.choice.format(", ".join(map(repr, get_args(annotation))))

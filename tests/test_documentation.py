@@ -12,6 +12,7 @@ import pyro
 import pytest
 import torch
 
+from probattn import compile_sites
 from probattn.recipes import load_any_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -147,14 +148,14 @@ def pages() -> list[object]:
 @pytest.mark.parametrize("path", pages())
 def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "probattn.sites.compiled._Switch.on", False
-    )  # off again after a page that compiles sites
     pyro.clear_param_store()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    with torch.random.fork_rng():
-        run(path.name, path.read_text(encoding="utf-8"))
+    try:
+        with torch.random.fork_rng():
+            run(path.name, path.read_text(encoding="utf-8"))
+    finally:
+        compile_sites(False)  # which a page turns on for its process
 
 
 @pytest.mark.parametrize(

@@ -176,26 +176,22 @@ def predict(
     task = tasks.run_task(run)
     answers_by = tasks.required(task.answering, run)
     answers_by.drawing(options)  # refuses what the task does not take
-    answering: Any
-    with devices.on(device):
-        answering, options = (
-            (answers_by, options) if policy is None else _decided_by(policy, task, run, options)
-        )
+    applied: Any = None
+    if policy is not None:
+        with devices.on(device):
+            applied, options = _decided_by(policy, task, run, options)
     if file.input is not None:
         if pair:
             raise tasks.RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        columns, undecided = (
-            (lambda answers: map(answers_by.columns, answers), None)
-            if policy is None
-            else (answering.columns, answering.undecided)
-        )
+        columns = applied.columns if applied else lambda answers: map(answers_by.columns, answers)
+        undecided = applied.undecided if applied else None
         with devices.on(device):
             counts = predict_file(
                 answers_by, run, file, columns, options, undecided=undecided, quiet=quiet, as_json=as_json
             )
-        _tell_file(file.output, *counts, None if policy is None else answering)
+        _tell_file(file.output, *counts, applied)
         return
     for_files = ("output", "format", "text_column", "pair_column")
     unused = next((name for name in for_files if getattr(file, name) is not None), None)
@@ -205,7 +201,9 @@ def predict(
     first = texts or []
     check_texts(answers_by, run, first, pair or [])
     with devices.on(device):
-        answers, objects = answering.answers(list(answers_by.predict(run, first, pair or None, options)))
+        answers, objects = (applied or answers_by).answers(
+            list(answers_by.predict(run, first, pair or None, options))
+        )
     if as_json:
         for item in objects:
             typer.echo(json.dumps(item))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TextIO, cast
 
 from probattn.checks import shown
@@ -32,6 +33,7 @@ ENDINGS: Mapping[str, Format] = {
     ".txt": "txt",
 }
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+END = "\r\n"
 STANDARD = "-"
 """Standard input in place of a file."""
 TEXT = "text"
@@ -247,7 +249,9 @@ def _writer(
         return lambda _, answer: line(f"{' '.join(str(next(iter(answer.values()))).split())}\n")
     if kind == "jsonl":
         return lambda row, answer: line(f"{json.dumps(with_answer(row, answer), ensure_ascii=False)}\n")
-    table = csv.writer(_Lines(line), delimiter=DELIMITERS[kind], lineterminator=_Lines.END)
+    # the csv module quotes the line breaks that its lines end with; ours end with one alone
+    file: Any = SimpleNamespace(write=lambda text: line(f"{text.removesuffix(END)}\n"))
+    table = csv.writer(file, delimiter=DELIMITERS[kind], lineterminator=END)
     columns: list[str] = []
 
     def put(row: Row, answer: Mapping[str, Any]) -> None:
@@ -280,15 +284,3 @@ def _cell(value: Any, escape: bool) -> str:
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return escaped(value) if escape else value
-
-
-class _Lines:
-    """File object for the csv module, which quotes the line breaks that its lines end with; ours end with one alone."""
-
-    END = "\r\n"
-
-    def __init__(self, line: Callable[[str], Any]) -> None:
-        self._line = line
-
-    def write(self, text: str) -> None:
-        self._line(f"{text.removesuffix(self.END)}\n")

@@ -108,12 +108,7 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
 def kl_lognormal_lognormal(p: TorchLogNormal, q: TorchLogNormal) -> Tensor:
     """KL(LogNormal(m, s) || LogNormal(m0, s0)) = log(s0 / s) + (s^2 + (m - m0)^2) / (2 s0^2) - 1/2 in nats.
 
-    Args:
-        p: A log-normal distribution of this package, torch or Pyro.
-        q: Another.
-
-    Returns:
-        The divergence, of the broadcast batch shape.
+    The distributions are of this package, torch or Pyro; the divergence has their broadcast batch shape.
 
     Example:
         >>> from torch.distributions import LogNormal, kl_divergence

@@ -24,10 +24,7 @@ def computing_dtype(*tensors: Tensor) -> torch.dtype:
 def finite_exp(log_value: Tensor) -> Tensor:
     """Exponential that saturates just inside the range of the dtype: the result is positive and finite.
 
-    Where it saturates the gradient is zero.
-
-    Args:
-        log_value: Any shape, any floating dtype.
+    Where it saturates the gradient is zero. Any shape, any floating dtype.
 
     Returns:
         exp(log_value) between the smallest normal and the largest number of the dtype, same shape and dtype.

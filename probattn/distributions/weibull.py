@@ -84,11 +84,6 @@ class Gamma(LogSpaceDistribution, PyroGamma):
         # Past torch's own constructor, which wants the concentration itself.
         torch.distributions.Distribution.__init__(self, batch_shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Sequence[int], _instance: "Gamma | None" = None) -> "Gamma":
-        """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
-        new: Gamma = self._get_checked_instance(Gamma, _instance)
-        return self._expand_into(new, batch_shape)
-
     @lazy_property
     def concentration(self) -> Tensor:
         """alpha, no smaller than the smallest normal number of the dtype."""
@@ -224,11 +219,6 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         setattr(self, name, location.expand(batch_shape))
         super().__init__(batch_shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Sequence[int], _instance: "Weibull | None" = None) -> "Weibull":
-        """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
-        new: Weibull = self._get_checked_instance(Weibull, _instance)
-        return self._expand_into(new, batch_shape)
-
     @lazy_property
     def scale(self) -> Tensor:
         """lambda, saturated to the positive finite numbers of the dtype."""
@@ -315,12 +305,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
 def kl_weibull_gamma(p: Weibull | TorchWeibull, q: TorchGamma) -> Tensor:
     """KL(Weibull(k, lambda) || Gamma(alpha, beta)) in nats, by :func:`probattn.distributions.weibull_gamma_kl`.
 
-    Args:
-        p: A Weibull distribution of this package, torch or Pyro.
-        q: A gamma distribution of this package, torch or Pyro.
-
-    Returns:
-        The divergence, of the broadcast batch shape.
+    The distributions are of this package, torch or Pyro; the divergence has their broadcast batch shape.
 
     Example:
         >>> from torch.distributions import Gamma, Weibull, kl_divergence

@@ -28,11 +28,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: Tensor, factor: float) -> Tensor:
-    """The tensor itself; its gradient is multiplied by ``factor`` on the way back.
-
-    Args:
-        tensor: any shape.
-        factor: any number.
+    """The tensor itself, of any shape; its gradient is multiplied by ``factor`` on the way back.
 
     Example:
         >>> x = torch.ones(2, requires_grad=True)
@@ -48,14 +44,7 @@ def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
 
     Modules before the layer ascend the objective that those behind it descend. An adversary inside a
     differentiable function has one on its output, so that its own parameters ascend, and another on its input, so that
-    whatever feeds it descends again.
-
-    Args:
-        tensor: any shape.
-        strength: any number.
-
-    Returns:
-        A view of ``tensor``.
+    whatever feeds it descends again. The tensor may have any shape.
 
     Example:
         >>> x = torch.ones(2, requires_grad=True)
@@ -67,10 +56,7 @@ def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
 
 
 class GradientReversal(nn.Module):
-    """:func:`gradient_reversal` as a layer.
-
-    Args:
-        strength: gradients are multiplied by ``-strength``.
+    """:func:`gradient_reversal` as a layer: gradients are multiplied by ``-strength``.
 
     Example:
         >>> layer = nn.Sequential(nn.Linear(2, 1, bias=False), GradientReversal())

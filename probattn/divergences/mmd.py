@@ -66,11 +66,8 @@ def mmd(
         query, key = query - centre, key - centre  # distances are the same there and rounding errors smaller
         factor = -0.5 / width.to(query).square().expand(query.shape[:2])[..., None, None]
         weights = tokens.query_weight, tokens.key_weight
-        within_query, within_key = (
-            _within(points, weight, factor, unbiased)
-            for points, weight in zip((query, key), weights, strict=True)
-        )
-        value = within_query + within_key - 2 * _mean(_kernel(query, key, factor), *weights)
+        within = [_within(*side, factor, unbiased) for side in zip((query, key), weights, strict=True)]
+        value = within[0] + within[1] - 2 * _mean(_kernel(query, key, factor), *weights)
         if not unbiased:
             return value
         counts = [(weight > 0).sum(dim=-1) for weight in weights]
@@ -138,15 +135,10 @@ def median_bandwidth(
 
 
 def median_distances(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None = None,
-    *,
-    query_mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
+    query: Tensor, key: Tensor, mask: Tensor | None = None, **masks: Tensor | None
 ) -> Tensor:
     """The values of :func:`median_bandwidth`, 0 for a head that has no two tokens at a distance."""
-    tokens = token_sets(query, key, mask, query_mask, key_mask)
+    tokens = token_sets(query, key, mask, **masks)
     batch, heads = tokens.query.shape[:2]
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         pooled = tokens.both()

@@ -69,18 +69,20 @@ class Highway(nn.Module):
 class _TwoLayers(nn.Module):
     """Two linear layers, leaky behind a highway and plain without."""
 
+    _highway: bool | None  # None: a module without one has none in its description either
+
     def __init__(
         self,
         head_dim: int,
-        hidden: int | None,
-        output: int | None,
-        highway: bool | None,
-        generator: Generator | None,
+        hidden: int | None = None,
+        output: int | None = None,
+        *,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         width, size = _sizes(type(self).__name__, head_dim, hidden=hidden, output=output)
-        if highway is not None:  # a module without one has none in its description either
-            self.highway = Highway(head_dim, generator=generator) if highway else nn.Identity()
+        if self._highway is not None:
+            self.highway = Highway(head_dim, generator=generator) if self._highway else nn.Identity()
         self.hidden = _linear(head_dim, width, generator)
         self.output = _linear(width, size, generator)
 
@@ -124,7 +126,8 @@ class Discriminator(_TwoLayers):
     ) -> None:
         if kind not in get_args(DiscriminatorKind):
             raise ValueError(f"Discriminator.kind: expected 'highway' or 'mlp', got {kind!r}")
-        super().__init__(head_dim, hidden, 1, kind == "highway", generator)
+        self._highway = kind == "highway"
+        super().__init__(head_dim, hidden, 1, generator=generator)
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,15 +147,7 @@ class Critic(_TwoLayers):
         torch.Size([2, 4, 5, 8])
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        hidden: int | None = None,
-        output: int | None = None,
-        *,
-        generator: Generator | None = None,
-    ) -> None:
-        super().__init__(head_dim, hidden, output, True, generator)
+    _highway = True
 
 
 class Navigator(_TwoLayers):
@@ -167,12 +162,4 @@ class Navigator(_TwoLayers):
         torch.Size([2, 4, 5, 8])
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        hidden: int | None = None,
-        output: int | None = None,
-        *,
-        generator: Generator | None = None,
-    ) -> None:
-        super().__init__(head_dim, hidden, output, None, generator)
+    _highway = None

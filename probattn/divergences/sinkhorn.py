@@ -102,17 +102,15 @@ def sinkhorn(
     check_integer("sinkhorn", "sweeps", sweeps, minimum=0)
 
     def measure(tokens: TokenSets) -> Tensor:
-        query_cloud, key_cloud = _clouds(tokens)
-        anneal = _Annealing(epsilon, scaling, sweeps, _diameter(query_cloud, key_cloud))
-        potentials = _in_pieces(partial(_potentials, anneal), query_cloud, key_cloud)
-        value, relative_entropy = _transport(query_cloud, key_cloud, potentials, epsilon)
+        clouds = _clouds(tokens)
+        anneal = _Annealing(epsilon, scaling, sweeps, _diameter(*clouds))
+        potentials = _in_pieces(partial(_potentials, anneal), *clouds)
+        value, relative_entropy = _transport(*clouds, potentials, epsilon)
         if not debias:
             cost = value - epsilon * relative_entropy
         else:
-            alone = [
-                _transport(cloud, cloud, _in_pieces(partial(_self_potential, epsilon), cloud), epsilon)[0]
-                for cloud in (query_cloud, key_cloud)
-            ]
+            solve = partial(_self_potential, epsilon)
+            alone = [_transport(cloud, cloud, _in_pieces(solve, cloud), epsilon)[0] for cloud in clouds]
             cost = value - (alone[0] + alone[1]) / 2
         return cost.view(tokens.query.shape[:2])
 
@@ -149,14 +147,10 @@ class _Annealing(NamedTuple):
 
 def _clouds(tokens: TokenSets) -> tuple[_Cloud, _Cloud]:
     """Both sets around the queries' mean, since distances are the same there and rounding errors smaller."""
-    sides = (
-        (tokens.query, tokens.query_mask, tokens.query_weight),
-        (tokens.key, tokens.key_mask, tokens.key_weight),
-    )
     with torch.no_grad():
         centre = (tokens.query * tokens.query_weight.unsqueeze(-1)).sum(dim=2, keepdim=True)
-    query, key = (_cloud(points - centre, mask, weight) for points, mask, weight in sides)
-    return query, key
+    query = _cloud(tokens.query - centre, tokens.query_mask, tokens.query_weight)
+    return query, _cloud(tokens.key - centre, tokens.key_mask, tokens.key_weight)
 
 
 def _cloud(points: Tensor, mask: Tensor | None, weight: Tensor) -> _Cloud:
@@ -193,11 +187,8 @@ def _transport(
     with torch.no_grad():
         f, g = potentials
         log_ratio = (f.unsqueeze(-1) + g.unsqueeze(-2) - _costs(source, target)).div_(epsilon)
-        plan = (
-            _exponential_(log_ratio.clone())
-            .mul_(source.weight.unsqueeze(-1))
-            .mul_(target.weight.unsqueeze(-2))
-        )
+        plan = _exponential_(log_ratio.clone()).mul_(source.weight.unsqueeze(-1))
+        plan.mul_(target.weight.unsqueeze(-2))
         relative_entropy = (plan * log_ratio).sum(dim=(-1, -2))
         dual = (source.weight * f).sum(dim=-1) + (target.weight * g).sum(dim=-1)
         # Of <plan, cost> at a constant plan.

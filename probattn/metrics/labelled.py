@@ -157,12 +157,9 @@ class SelectiveMetric(LabelledMetric, ScoredExamples):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        options: dict[str, Any] = {
-            "inputs": inputs,
-            "ignore_index": ignore_index,
-            "validate_args": validate_args,
-        }
-        super().__init__(score=score, **options, **kwargs)
+        super().__init__(
+            score=score, inputs=inputs, ignore_index=ignore_index, validate_args=validate_args, **kwargs
+        )
 
     def _add(self, preds: Tensor, target: Tensor) -> None:
         mean = functional.mean_probabilities(preds, **self._checks)  # [N, C]
@@ -280,13 +277,9 @@ class PAvPU(LabelledMetric):
         self._add_sum_state("counts", len(thresholds), 2, 2, dtype=torch.int64)
 
     def _add(self, preds: Tensor, target: Tensor) -> None:
+        options: dict[str, Any] = {"ignore_index": self.ignore_index, **self._checks}
         self.counts = self.counts + functional.certainty_counts(
-            preds,
-            target,
-            thresholds=self.thresholds,
-            criterion=self.criterion,
-            ignore_index=self.ignore_index,
-            **self._checks,
+            preds, target, thresholds=self.thresholds, criterion=self.criterion, **options
         )
 
     def compute(self) -> Tensor:

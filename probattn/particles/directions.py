@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from probattn.checks import check_instance, check_number
 from probattn.particles.distances import centre, checked_pair, squared_distances
@@ -72,7 +72,7 @@ def spos_direction(
     langevin: float,
     inverse_temperature: float = 1.0,
     step_size: float,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     r"""Stochastic particle-optimisation sampling (An et al. 2020, Eq. 5; Zhang et al. 2020).
 
@@ -108,7 +108,7 @@ def sgld_direction(
     *,
     inverse_temperature: float,
     step_size: float,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     r"""Stochastic gradient Langevin dynamics, each particle for itself (An et al. 2020, C.1; Welling and Teh 2011).
 
@@ -131,11 +131,7 @@ def sgld_direction(
 
 
 def _noise(
-    owner: str,
-    particles: Tensor,
-    inverse_temperature: float,
-    step_size: float,
-    generator: torch.Generator | None,
+    owner: str, particles: Tensor, inverse_temperature: float, step_size: float, generator: Generator | None
 ) -> Tensor:
     """Noise of variance 2 / (b epsilon), like the particles in shape."""
     check_number(owner, "inverse_temperature", inverse_temperature, positive=True)
@@ -170,7 +166,7 @@ class ParticleDiagnostics:
     spread: float | None
 
     def collapse(self, least_distance: float = 1e-5, least_spread: float = 0.3) -> str | None:
-        """Why these particles count as collapsed.
+        """Why these particles count as collapsed, a line for a warning; None where they do not.
 
         It looks for too little variance. None does not mean that there is not too much: few particles under
         :class:`probattn.particles.SlicedRBF` have up to twice the variance of a strongly correlated posterior.
@@ -179,9 +175,6 @@ class ParticleDiagnostics:
             least_distance: two particles coincide where their distance, over a particle's length, is at most this.
             least_spread: share of the posterior's variance below which the ensemble is no picture of it. 0 leaves this
                 out, as for heads during training, which are far from any equilibrium.
-
-        Returns:
-            A line for a warning, or None where they have not.
 
         Example:
             >>> particles = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])

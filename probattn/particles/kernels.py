@@ -304,9 +304,6 @@ class UnsmoothedKernel(ParticleKernel):
     section C.6 and Table 9), and without a posterior that it would sample. The attraction is M times the gradient, so
     that :func:`~probattn.particles.svgd_direction`, which divides by M, leaves the gradient whole.
 
-    Args:
-        kernel: whose repulsion.
-
     Example:
         >>> from probattn.particles import CosineKernel, svgd_direction
         >>> particles, grads = torch.eye(2), torch.ones(2, 2)
@@ -368,11 +365,8 @@ class PyroKernel(ParticleKernel, SteinKernel):
         log_kernel, gradient = self.log_kernel_and_grad(particles)
         if self.mode == "univariate":
             kernel = log_kernel.exp()
-            return Interaction(
-                torch.einsum("ijn,jn->in", kernel, grads),
-                -torch.einsum("ijn,ijn->in", kernel, gradient),
-                None,
-            )
+            attraction = torch.einsum("ijn,jn->in", kernel, grads)
+            return Interaction(attraction, -torch.einsum("ijn,ijn->in", kernel, gradient), None)
         kernel = log_kernel.sum(dim=-1).exp()
         return Interaction(kernel @ grads, -torch.einsum("ij,ijn->in", kernel, gradient), None)
 

@@ -226,10 +226,8 @@ def contextualized_agreement(
     run = [EvaluatedStep(*item) for item in second_run]
     if not run:
         raise ValueError("contextualized_agreement: expected evaluated steps of a second run, got none")
-    for what, values in (
-        ("an agreement", [agreement, *(item.agreement for item in run)]),
-        ("a performance", [item.performance for item in run]),
-    ):
+    _, performances, agreements = zip(*run, strict=True)
+    for what, values in (("an agreement", (agreement, *agreements)), ("a performance", performances)):
         if any(map(math.isnan, values)):
             raise ValueError(
                 f"contextualized_agreement: expected numbers, got {what} of NaN (no output word counted?)"

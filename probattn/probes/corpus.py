@@ -81,12 +81,6 @@ def split_words(text: str) -> list[str]:
     A combining mark (an accent, a vowel sign) belongs to the letter before it, and letters are composed with theirs
     where Unicode has them so (NFC): the same word has one form.
 
-    Args:
-        text: any text.
-
-    Returns:
-        The words in order.
-
     Example:
         >>> split_words("Ein Haus, zwei Häuser.")
         ['ein', 'haus', ',', 'zwei', 'häuser', '.']
@@ -199,9 +193,8 @@ class ParallelCorpus:
         vocabularies = Vocabulary.of(source), Vocabulary.of(target)
         counts = []
         for sentences, vocabulary in zip((source, target), vocabularies, strict=True):
-            numbers = np.fromiter(
-                map(vocabulary.numbers.__getitem__, chain.from_iterable(sentences)), dtype=np.int64
-            )
+            words = map(vocabulary.numbers.__getitem__, chain.from_iterable(sentences))
+            numbers = np.fromiter(words, dtype=np.int64)
             counts.append(_counts(numbers, [len(sentence) for sentence in sentences], len(vocabulary)))
         return cls(counts[0], counts[1], *vocabularies)
 
@@ -216,9 +209,6 @@ class ParallelCorpus:
             target: their translations, as many.
             source_size: I.
             target_size: O.
-
-        Returns:
-            The corpus.
 
         Raises:
             DataError: no pair, unequal numbers of sentences, a sentence that is no tensor of integers ``[L]`` or has no
@@ -264,10 +254,8 @@ def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequ
 def _check_tokens(side: str, sentences: Sequence[Tensor]) -> None:
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, Tensor):
-            integers = not (
-                sentence.is_floating_point() or sentence.is_complex() or sentence.dtype == torch.bool
-            )
-            if integers and sentence.ndim == 1:
+            floating = sentence.is_floating_point() or sentence.is_complex()
+            if not floating and sentence.dtype != torch.bool and sentence.ndim == 1:
                 continue
             got = f"{sentence.dtype} {list(sentence.shape)}"
         else:

@@ -270,9 +270,8 @@ def _cholesky(matrix: Tensor) -> Tensor:
     scale = matrix.diagonal(dim1=-2, dim2=-1)
     extra = 1e-14
     while extra < 1 and bool(failed.any()):
-        factor, failed = torch.linalg.cholesky_ex(
-            matrix + torch.diag_embed(torch.where(failed.unsqueeze(-1) > 0, extra * scale, 0))
-        )
+        larger = torch.diag_embed(torch.where(failed.unsqueeze(-1) > 0, extra * scale, 0))
+        factor, failed = torch.linalg.cholesky_ex(matrix + larger)
         extra *= 100
     return factor
 

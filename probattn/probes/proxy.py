@@ -21,13 +21,7 @@ AttentionMode = Literal["learned", "uniform"]
 def luong_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     r"""Scores of dot attention, :math:`a_{t,l} = s_t^T W h_l` (Luong et al. 2015; Snell et al. 2021, Eq. 1).
 
-    Args:
-        query: s, ``[..., T, E]``.
-        key: h, ``[..., S, D]``.
-        weight: W, ``[E, D]``.
-
-    Returns:
-        ``[..., T, S]``.
+    The query s is ``[..., T, E]``, the key h ``[..., S, D]``, the weight W ``[E, D]``; the scores are ``[..., T, S]``.
 
     Example:
         >>> luong_scores(torch.ones(1, 2), torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [0.5]]))
@@ -39,13 +33,7 @@ def luong_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
 def additive_scores(key: Tensor, hidden: Tensor, vector: Tensor) -> Tensor:
     r"""Scores of additive attention without a query, :math:`a_l = v^T \mathrm{ReLU}(Q h_l)` (Snell et al. 2021, Eq. 7).
 
-    Args:
-        key: h, ``[..., S, D]``.
-        hidden: Q, ``[E, D]``.
-        vector: v, ``[E]``.
-
-    Returns:
-        ``[..., S]``.
+    The key h is ``[..., S, D]``, ``hidden`` Q ``[E, D]``, ``vector`` v ``[E]``; the scores are ``[..., S]``.
 
     Example:
         >>> additive_scores(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0], [-1.0]]), torch.tensor([1.0, 10.0]))
@@ -285,13 +273,8 @@ def gradient_flow_limit(counts: Tensor) -> GradientFlow:
         \Bigl(C_{i,o} - \frac1{|O|} \sum_{o'} C_{i,o'}\Bigr)
 
     (Snell et al. 2021, Eq. 54 for the logits). Eq. 15 and 55 of the paper print the first limit for the
-    probabilities; the softmax at its centre divides it by the number of output words.
-
-    Args:
-        counts: C, ``[I, O]``: those of :class:`IBMModel1` after one step without NULL, made dense.
-
-    Returns:
-        Both limits.
+    probabilities; the softmax at its centre divides it by the number of output words. The counts C ``[I, O]`` are those
+    of :class:`IBMModel1` after one step without NULL, made dense.
 
     Example:
         >>> gradient_flow_limit(torch.tensor([[1.5, 0.5], [0.5, 0.5]])).probabilities

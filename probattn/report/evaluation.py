@@ -154,6 +154,7 @@ def evaluate(
         ValueError: no data set, or none in domain; resamples below 1; level outside (0, 1).
 
     Example:
+        >>> from probattn.report import DataSet
         >>> data = DataSet(key="test", title="Test", role="in_domain", size=4, labelled=True)
         >>> sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
         >>> measured = PredictedData(data, torch.tensor([0, 0, 1, 1]), {"deterministic": Predictions(sure)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +19,7 @@ from probattn.report.dynamics import dynamics_section
 from probattn.report.findings import findings, interval_ends
 from probattn.report.heads import heads_section
 from probattn.report.markup import Figure, Section, exact
-from probattn.report.record import BESIDE, MODELS, Comparison, Curve, DataSet, ReliabilityBin, Scores
+from probattn.report.record import BESIDE, MODELS, Comparison, Curve, DataSet, Scores
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
 from probattn.report.svg import draws_glyph, interval_glyph, isolated, printable
@@ -99,27 +98,8 @@ QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Headings and units of training curves by their name in the records."""
 
 
-@dataclass(frozen=True)
-class _Bin:
-    """A bin of the run's own reliability diagram, with the mistakes of it that are shown."""
-
-    bin: ReliabilityBin
-    cards: list[dict[str, Any]]
-
-    @property
-    def anchor(self) -> str:
-        return f"bin-{100 * self.bin.low:g}"
-
-    @property
-    def words(self) -> str:
-        record, right = self.bin, round(self.bin.accuracy * self.bin.count)
-        stretch = f"Confidence {100 * record.low:g} to {100 * record.high:g}%"
-        shown = f", {len(self.cards)} of them shown" if len(self.cards) < record.count - right else ""
-        return f"{stretch}: {right:,} of {record.count:,} right, {record.count - right:,} wrong{shown}"
-
-
-def _bins(results: Results) -> list[_Bin]:
-    """Bins of which mistakes are listed, from the least confident on."""
+def _bins(results: Results) -> list[dict[str, Any]]:
+    """Bins of the run's own reliability diagram of which mistakes are shown, from the least confident on."""
     score = results.score(results.compared, results.in_domain.key)
     cards: dict[int, list[dict[str, Any]]] = {}
     if score is None or not score.reliability or not results.binned:
@@ -128,8 +108,17 @@ def _bins(results: Results) -> list[_Bin]:
     indices = bin_index(torch.tensor([item.probability for item in results.binned]), number).tolist()
     for index, example in zip(indices, results.binned, strict=True):
         cards.setdefault(index, []).append(_card(example, {}))
-    by_index = {round(number * item.low): item for item in score.reliability}
-    return [_Bin(value, cards[index]) for index, value in by_index.items() if index in cards]
+    bins = []
+    for item in score.reliability:
+        if shown := cards.get(round(number * item.low)):
+            right = round(item.accuracy * item.count)
+            stretch = (
+                f"Confidence {100 * item.low:g} to {100 * item.high:g}%: {right:,} of {item.count:,} right"
+            )
+            some = f", {len(shown)} of them shown" if len(shown) < item.count - right else ""
+            words, anchor = f"{stretch}, {item.count - right:,} wrong{some}", f"bin-{100 * item.low:g}"
+            bins.append({"low": item.low, "anchor": anchor, "words": words, "cards": shown})
+    return bins
 
 
 def _curve_figures(
@@ -227,7 +216,7 @@ def _calibration(results: Results) -> Section | None:
     """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
     bins, heading = _bins(results), "Is the confidence calibrated?"
     compared = (results.compared, results.in_domain.key)
-    anchors = {item.bin.low: item.anchor for item in bins}
+    anchors = {item["low"]: item["anchor"] for item in bins}
     groups = []
     for data in results.data:
         scores = [score for score in _scores(results, data) if score.reliability]

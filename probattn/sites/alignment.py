@@ -276,7 +276,7 @@ class AlignmentFactor(nn.Module):
         key = repeat_heads(key, query.shape[1])
         query, query_mask, key, key_mask = self._subsets(query, query_mask, key, key_mask)
         if self.method.method == "mmd":
-            bandwidth = self._bandwidth(query, key, query_mask, key_mask)
+            bandwidth = self._bandwidth(query, key, query_mask=query_mask, key_mask=key_mask)
             return mmd(query, key, bandwidth=bandwidth, query_mask=query_mask, key_mask=key_mask)
         return self._measure()(query, key, query_mask=query_mask, key_mask=key_mask)
 
@@ -316,14 +316,12 @@ class AlignmentFactor(nn.Module):
         queries = random_subset(query, query_mask, limit, source)
         return (*queries, *random_subset(key, key_mask, limit, source))
 
-    def _bandwidth(
-        self, query: Tensor, key: Tensor, query_mask: Tensor | None, key_mask: Tensor | None
-    ) -> float | Tensor:
+    def _bandwidth(self, query: Tensor, key: Tensor, **masks: Tensor | None) -> float | Tensor:
         if not isinstance(self.method.bandwidth, str):
             return self.method.bandwidth
         if bool((self.bandwidth > 0).all()):
             return self.bandwidth
-        median = median_distances(query, key, query_mask=query_mask, key_mask=key_mask).to(self.bandwidth)
+        median = median_distances(query, key, **masks).to(self.bandwidth)
         bandwidth = torch.where(self.bandwidth > 0, self.bandwidth, median)
         if torch.is_grad_enabled():
             self.bandwidth.copy_(bandwidth)

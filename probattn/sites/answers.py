@@ -173,12 +173,8 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
 class TiledPosterior(AnsweringPosterior):
     """q(S) of a call whose draw is its output; the site's value holds nothing.
 
-    What needs a map, such as :attr:`distribution`, makes it when it is asked for.
-
-    Args:
-        method: the options; of a constant spread.
-        attending: the call's tensors.
-        contextual: the prior's network, or None.
+    What needs a map, such as :attr:`distribution`, makes it when it is asked for. The options have a constant spread;
+    ``contextual`` is the prior's network, or None.
 
     Example:
         >>> from probattn import BayesianAttention

@@ -76,13 +76,10 @@ def cosine_agreement(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
         \frac{x_{b,i,t} \cdot x_{b,j,t}}{\|x_{b,i,t}\| \|x_{b,j,t}\|}
 
     with x the values of the keys' tokens (subspaces) or the heads' outputs. The terms i = j, 1 each, are the paper's.
-
-    Args:
-        vectors: ``[B, H, T, E]``. A vector of length 0 has cosine 0 with all.
-        mask: bool ``[B, T]``, True for tokens that count; None for all.
+    Vectors ``[B, H, T, E]`` of length 0 have cosine 0 with all; mask and errors are those of :func:`frobenius_penalty`.
 
     Returns:
-        ``[B]``, at least float32, between 0 and 1. Errors are those of :func:`frobenius_penalty`.
+        ``[B]``, at least float32, between 0 and 1.
 
     Example:
         >>> cosine_agreement(torch.eye(2)[None, :, None, :])
@@ -238,9 +235,6 @@ class DisagreementFactor(nn.Module):
 
     Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
     The penalty is computed when a density is requested.
-
-    Args:
-        method: the options.
 
     Example:
         >>> import pyro

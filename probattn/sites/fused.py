@@ -46,9 +46,7 @@ def compile_sites(enabled: bool = True) -> None:
     is the same, and results are to rounding. It needs a compiler (C++ for a CPU, Triton for a GPU) and some seconds
     when a process first meets a kind of site; torch keeps the kernels on disk. It holds for the whole process and for
     Weibull posteriors whose concentration is learned, without a learned scale; other sites are as before.
-
-    Args:
-        enabled: False goes back.
+    ``enabled=False`` goes back.
 
     Raises:
         RuntimeError: torch finds no compiler for a CPU that works.

@@ -51,11 +51,8 @@ def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
     """Var[x] and Var[f] for weights of E[S], ``[N]``, and scales or concentrations of S, ``[N]`` or a number."""
     inside = spread.clamp(*CONCENTRATIONS) if spread.dim() else spread
     table = torch.from_numpy(_table(noise, None if spread.dim() else float(spread))).to(weights)
-    coordinates = (
-        _coordinates(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS),
-        _coordinates(inside.log(), SPREAD_ENDS),
-    )
-    grid = torch.stack(torch.broadcast_tensors(*coordinates), dim=-1)
+    columns = _coordinates(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS)
+    grid = torch.stack(torch.broadcast_tensors(columns, _coordinates(inside.log(), SPREAD_ENDS)), dim=-1)
     sampled = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)
     log_ratio, log_first = sampled[0, :, 0]
     if noise == "truncated":  # which does not have the variance of the Weibull distribution

@@ -133,9 +133,6 @@ Kind = TypeVar("Kind", bound=type[Method])
 class MethodRegistry:
     """Classes of options of attention methods; those before come first where a network has several.
 
-    Args:
-        methods: the classes.
-
     Example:
         >>> from probattn.sites import METHODS
         >>> [method.kind for method in METHODS]

@@ -225,11 +225,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             return mask[None, None]
         if name == "attn_mask" and mask.shape == (batch * self.num_heads, queries, keys):
             return mask.unflatten(0, (batch, self.num_heads))
-        shapes = (
-            f"[{batch}, {keys}]"
-            if name == "key_padding_mask"
-            else f"[{queries}, {keys}] or [{batch * self.num_heads}, {queries}, {keys}]"
-        )
+        shapes = f"[{batch}, {keys}]"
+        if name == "attn_mask":
+            shapes = f"[{queries}, {keys}] or [{batch * self.num_heads}, {queries}, {keys}]"
         raise ValueError(f"MultiheadAttention: expected {name} of shape {shapes}, got {list(mask.shape)}")
 
 
@@ -254,7 +252,7 @@ def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_:
 
 
 def link(network: nn.Module, *, together: bool = True) -> nn.Module:
-    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place.
+    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place; returns it.
 
     The layers share one upward path in the order of ``network.modules()``, which must be the order in which the
     network calls them, each once per forward pass, with as many heads, queries and keys as the first. A
@@ -268,9 +266,6 @@ def link(network: nn.Module, *, together: bool = True) -> nn.Module:
     Args:
         network: the container.
         together: False leaves each layer a path of its own, which is no belief network, and names the sites.
-
-    Returns:
-        The network.
 
     Raises:
         ValueError: it holds no such layer, or layers of one path differ in their number of heads.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, Protocol
@@ -62,8 +61,10 @@ class Scratch:
         return memory[:size].view(tensor.shape)
 
 
-class _Source(ABC):
+class _Source:
     """Uniform and normal numbers from one function of the kind."""
+
+    _make: Callable[[Kind, Tensor], Tensor]
 
     def uniform(self, like: Tensor) -> Tensor:
         """Uniform(0, 1) numbers of ``like``'s shape, dtype and device; 0 is possible, 1 is not."""
@@ -72,9 +73,6 @@ class _Source(ABC):
     def normal(self, like: Tensor) -> Tensor:
         """N(0, 1) numbers of ``like``'s shape, dtype and device."""
         return self._make("normal", like)
-
-    @abstractmethod
-    def _make(self, kind: Kind, like: Tensor) -> Tensor: ...
 
 
 class GlobalNoise(_Source):

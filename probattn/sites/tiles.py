@@ -46,9 +46,8 @@ class TileKL:
             terms = log_normal_kl(distance, method.scale, method.prior_scale)
             slope = distance.mul_(-1 / method.prior_scale**2)
         else:
-            terms, slope = constant_terms(
-                self._log_mean(scores), log_alpha, float(method.concentration), method.prior_rate
-            )
+            k = float(method.concentration)
+            terms, slope = constant_terms(self._log_mean(scores), log_alpha, k, method.prior_rate)
         if weight is not None:
             terms, slope = terms.mul_(weight), slope.mul_(weight)
         kl = terms.sum(dim=(1, 2, 3))
@@ -217,11 +216,8 @@ class _Sweep:
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, call: TiledCall
     ) -> None:
-        self.query, self.key, self.value = (
-            (query * call.scale).contiguous(),
-            key.contiguous(),
-            value.contiguous(),
-        )
+        self.query = (query * call.scale).contiguous()
+        self.key, self.value = key.contiguous(), value.contiguous()
         self.bias, self.call = bias, call
         self._shape = (*query.shape[:3], key.shape[2])
 

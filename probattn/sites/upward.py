@@ -163,12 +163,10 @@ class UpwardChain:
         (state,) = mixed_positive([self._maps[-1].hidden], state, weight, swept=swept)
         outputs: list[UpwardOutputs | None] = []
         for position in reversed(range(len(self._maps))):
-            maps, below = self._maps[position], self._maps[position - 1] if position else None
-            candidates = {
-                "concentration": maps.concentration,
-                "scale": maps.scale,
-                "hidden": None if below is None else below.hidden,
-            }
+            maps = self._maps[position]
+            candidates = {"concentration": maps.concentration, "scale": maps.scale}
+            if position:
+                candidates["hidden"] = self._maps[position - 1].hidden
             mixes = {name: mix for name, mix in candidates.items() if mix is not None}
             mapped = mixed_positive(list(mixes.values()), state, weight, swept=swept)
             mixed = dict(zip(mixes, mapped, strict=True))

@@ -183,10 +183,8 @@ class Checkpoints(Trainer):
         if (folder / WEIGHTS).exists():
             fill_sites(host, folder)
         if result is not None:
-            missing, unexpected = (
-                [name for name in result.missing_keys if not is_site(name)],
-                result.unexpected_keys,
-            )
+            missing = [name for name in result.missing_keys if not is_site(name)]
+            unexpected = result.unexpected_keys
             if missing and unexpected:
                 missing = _fill_renamed(host, missing, folder)
                 unexpected = unexpected if missing else []

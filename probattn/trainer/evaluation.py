@@ -48,9 +48,8 @@ class EvaluationMeans:
 
     def add(self, terms: ELBOTerms, rows: int, labels: int) -> None:
         """Takes in a batch's terms, means over its rows."""
-        sums = torch.stack(
-            [*(rows * widened(term) for term in terms), widened(terms.loss.new_tensor(labels))]
-        )
+        count = widened(terms.loss.new_tensor(labels))
+        sums = torch.stack([*(rows * widened(term) for term in terms), count])
         self._sums = sums if self._sums is None else self._sums + sums
 
     def take(self, accelerator: Accelerator) -> dict[str, float]:
@@ -236,11 +235,8 @@ def _aligned(prediction: EvalPrediction, program: HeadProgram | None) -> Iterato
     for logits, target in pairs:
         scores = torch.as_tensor(logits)
         _check(scores, target, program)
-        yield (
-            (scores, torch.as_tensor(target))
-            if program is None
-            else program.aligned(scores, torch.as_tensor(target))
-        )
+        compared = torch.as_tensor(target)
+        yield (scores, compared) if program is None else program.aligned(scores, compared)
 
 
 def _check(scores: Tensor, labels: Any, program: HeadProgram | None) -> None:
@@ -248,9 +244,8 @@ def _check(scores: Tensor, labels: Any, program: HeadProgram | None) -> None:
     if not several and labels is not None and scores.shape == labels.shape:
         kind = f"predictions {list(scores.shape)} with as many labels"
     elif several or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape or scores.shape[-1] < 2:
-        kind = f"logits {list(scores.shape)} and " + (
-            "several kinds of labels" if several else f"labels {list(labels.shape)}"
-        )
+        described = "several kinds of labels" if several else f"labels {list(labels.shape)}"
+        kind = f"logits {list(scores.shape)} and {described}"
     elif scores.dim() == 3 and program is None:
         raise ValueError(
             f"{OWNER}: expected the program of a network whose logits are {list(scores.shape)}, since labels of tokens "

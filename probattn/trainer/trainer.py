@@ -331,9 +331,8 @@ class ProbabilisticTrainer(Checkpoints):
         try:
             with preserved_random_state(device):
                 seed_generators(self.args.seed, self.args.process_index, EVALUATION)
-                output = super().evaluation_loop(
-                    dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-                )
+                options = prediction_loss_only, ignore_keys, metric_key_prefix
+                output = super().evaluation_loop(dataloader, description, *options)
         finally:
             self.compute_metrics = compute
         figures, metrics = means.take(self.accelerator), output.metrics or {}
@@ -369,13 +368,9 @@ class ProbabilisticTrainer(Checkpoints):
             predict = mean_of_moments if self.prediction == "moments" else mean_of_draws
             seed = self.args.seed, self.args.process_index, number
             scores = predict(self.program, self.program.inputs(inputs), self.num_samples, *seed)
-        positions = len(self.program.label_names)
+        predicted = scores if len(self.program.label_names) == 1 else scores.unbind(1)
         targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
-        return (
-            loss,
-            scores if positions == 1 else scores.unbind(1),
-            (targets[0] if len(targets) == 1 else targets) if labelled else None,
-        )
+        return loss, predicted, (targets[0] if len(targets) == 1 else targets) if labelled else None
 
     @torch.no_grad()
     def _evaluation_loss(self, inputs: Mapping[str, Any], number: int) -> Tensor:

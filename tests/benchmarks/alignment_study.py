@@ -56,12 +56,7 @@ CLIP = 1.0
 
 @dataclass(frozen=True)
 class AloneOptions:
-    """How alignment is trained without a likelihood.
-
-    Attributes:
-        steps: updates.
-        learning_rate: of the network, far above that of fine-tuning.
-    """
+    """How alignment is trained without a likelihood; the learning rate is far above that of fine-tuning."""
 
     steps: int = 300
     learning_rate: float = 1e-3

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import study
 import typer
-from rich.table import Table
 
 from probattn.models import AttentionCalls, inspect
 from probattn.report import site_heads
@@ -43,15 +42,6 @@ training: {{batch_size: 32, steps: {steps}, learning_rate: {rate!r}, seed: {seed
 """
 
 
-def table(summary: Mapping[str, Any]) -> Table:
-    """A row a measure, a column a variant: means over seeds."""
-    shown = Table("measure", *summary)
-    for name in dict.fromkeys(name for values in summary.values() for name in values if name != "difference"):
-        means = [values.get(name, {}).get("mean") for values in summary.values()]
-        shown.add_row(name, *("" if mean is None else f"{mean:.4f}" for mean in means))
-    return shown
-
-
 @dataclass(kw_only=True)
 class PretrainingStudy(study.VariantStudy):
     """Variants of one recipe of pre-training, each fine-tuned afterwards."""
@@ -74,7 +64,6 @@ class PretrainingStudy(study.VariantStudy):
     known = VARIANTS
     common = ("report.baseline=false", "report.samples=0", "report.masked_examples=0", "report.resamples=100")
     measures = MEASURES
-    table = staticmethod(table)
 
     @property
     def shown(self) -> Sequence[str]:

@@ -404,11 +404,7 @@ def _image_recipe(folder: Path, rest: str) -> dict[str, str]:
 
 @cache
 def make_runs(folder: Path) -> dict[str, Path]:
-    """Finished runs with their reports, and one of each that was interrupted, by name.
-
-    Raises:
-        RuntimeError: one cannot be made.
-    """
+    """Finished runs with their reports, and one of each that was interrupted, by name."""
     found = {}
     for name, text in recipes(folder).items():
         file, place = folder / f"{name}.yaml", folder / "runs" / name

@@ -32,10 +32,8 @@ def ood_auroc(in_domain: Tensor, out_of_domain: Tensor) -> Tensor:
         >>> ood_auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.6]))
         tensor(0.9167)
     """
-    in_domain, out_of_domain = (
-        check_scores(in_domain, "in_domain"),
-        check_scores(out_of_domain, "out_of_domain"),
-    )
+    in_domain = check_scores(in_domain, "in_domain")
+    out_of_domain = check_scores(out_of_domain, "out_of_domain")
     ranked = in_domain.sort().values
     below = torch.searchsorted(ranked, out_of_domain, right=False)
     not_above = torch.searchsorted(ranked, out_of_domain, right=True)
@@ -67,10 +65,8 @@ def ood_fpr(
         tensor(0.5000)
     """
     check_fpr_options(tpr, positive)
-    in_domain, out_of_domain = (
-        check_scores(in_domain, "in_domain"),
-        check_scores(out_of_domain, "out_of_domain"),
-    )
+    in_domain = check_scores(in_domain, "in_domain")
+    out_of_domain = check_scores(out_of_domain, "out_of_domain")
     positives, negatives = (
         (out_of_domain, in_domain) if positive == "out_of_domain" else (-in_domain, -out_of_domain)
     )
@@ -145,11 +141,7 @@ def entropy_counts(entropies: Tensor, grid: Tensor) -> Tensor:
 
 
 def entropy_grid(num_classes: int, n_points: int = 101) -> Tensor:
-    """Equally spaced entropies from 0 to log C, the entropy of a uniform prediction.
-
-    Args:
-        num_classes: C, at least 2.
-        n_points: G, at least 2.
+    """G equally spaced entropies from 0 to log C, the entropy of a uniform prediction of C classes.
 
     Returns:
         float32 ``[G]``, in nats.

@@ -21,12 +21,9 @@ from probattn.metrics.functional.inputs import (
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    r"""Entropy of categorical distributions, in nats.
+    r"""Entropy of categorical distributions ``[..., C]``, which sum to 1 over C, in nats.
 
     :math:`H(p) = -\sum_c p_c \log p_c` with :math:`0 \log 0 = 0`, kept within its bounds 0 and log C against rounding.
-
-    Args:
-        probabilities: ``[..., C]``, summing to 1 over C.
 
     Returns:
         ``[...]``, in [0, log C].

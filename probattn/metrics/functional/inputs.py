@@ -75,43 +75,32 @@ def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind)
 
 
 def label_mask(
-    target: Tensor,
-    num_examples: int,
-    num_classes: int,
-    *,
-    ignore_index: int | None = None,
-    validate_args: bool = True,
+    target: Tensor, size: int, classes: int, *, ignore_index: int | None = None, validate_args: bool = True
 ) -> Tensor:
     """Checks labels [N]; bool [N], False where the label is ``ignore_index``."""
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise TypeError(f"target: expected integer class labels, got {target.dtype}: convert with .long()")
-    if target.shape != (num_examples,):
-        raise ValueError(
-            f"target: expected shape [{num_examples}] (one label an example), got {list(target.shape)}"
-        )
+    if target.shape != (size,):
+        raise ValueError(f"target: expected shape [{size}] (one label an example), got {list(target.shape)}")
     mask = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
     if validate_args:
-        wrong = mask & ((target < 0) | (target >= num_classes))
+        wrong = mask & ((target < 0) | (target >= classes))
         if bool(wrong.any()):
             raise ValueError(
-                f"target: expected labels in 0 .. {num_classes - 1}, got {target[wrong][0].item()}: "
+                f"target: expected labels in 0 .. {classes - 1}, got {target[wrong][0].item()}: "
                 "give labels that do not count as ignore_index"
             )
     return mask
 
 
-def example_mask(
-    mask: Tensor | None, num_examples: int, device: torch.device, *, name: str = "mask"
-) -> Tensor:
+def example_mask(mask: Tensor | None, size: int, device: torch.device, *, name: str = "mask") -> Tensor:
     """Checks a bool mask [N], named ``name`` in messages; ``None`` keeps all."""
     if mask is None:
-        return torch.ones(num_examples, dtype=torch.bool, device=device)
+        return torch.ones(size, dtype=torch.bool, device=device)
     if mask.dtype != torch.bool:
         raise TypeError(f"{name}: expected bool, got {mask.dtype}: convert with .bool()")
-    if mask.shape != (num_examples,):
-        raise ValueError(
-            f"{name}: expected shape [{num_examples}] (one value an example), got {list(mask.shape)}"
-        )
+    if mask.shape != (size,):
+        raise ValueError(f"{name}: expected shape [{size}] (one value an example), got {list(mask.shape)}")
     return mask
 
 

@@ -40,12 +40,7 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
 
     .. math:: \max \{ r : P(\mathrm{Bin}(n, r) \le k) \ge 1 - \mathrm{confidence} \}
 
-    for k errors among n answered predictions.
-
-    Args:
-        errors: k.
-        answered: n.
-        confidence: in (0, 1).
+    for k errors among n answered predictions and a confidence in (0, 1).
 
     Returns:
         The bound in [0, 1]; 1 for n = 0.
@@ -109,11 +104,9 @@ def controlled_threshold(
     check_open_share("confidence", confidence)
     values, answered, errors = _counts(uncertainty, wrong)
     minimum = math.log1p(-confidence) / math.log1p(-error)  # so many without an error suffice
-    first = (
-        int(np.searchsorted(answered, minimum - 1e-9))
-        if start is None
-        else int(np.searchsorted(values, start, side="right")) - 1
-    )
+    first = int(np.searchsorted(answered, minimum - 1e-9))
+    if start is not None:
+        first = int(np.searchsorted(values, start, side="right")) - 1
     if first < 0 or first >= len(values):
         return _nothing_answered()
     rejected = scipy.stats.binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12

@@ -122,9 +122,6 @@ def mean_interval(values: Iterable[float], *, level: float = 0.95) -> MeanInterv
         values: x, one for each of n >= 1 seeds.
         level: coverage, in (0, 1).
 
-    Returns:
-        The mean, its bounds and n.
-
     Raises:
         ValueError: no value, or a level outside (0, 1).
 
@@ -150,15 +147,12 @@ def mean_interval(values: Iterable[float], *, level: float = 0.95) -> MeanInterv
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     r"""Adjusted p values of Holm's step-down method.
 
-    With the m values in ascending order,
+    With the m >= 0 values, each in [0, 1], in ascending order,
 
     .. math:: \tilde p_{(i)} = \min\left(1, \max_{j \le i} (m - j + 1)\, p_{(j)}\right)
 
     (Holm 1979). If the comparisons whose adjusted value is at most :math:`\alpha` are claimed, the chance of any wrong
     claim among the m is at most :math:`\alpha`, however the comparisons depend on each other.
-
-    Args:
-        p_values: m >= 0 values in [0, 1].
 
     Returns:
         The adjusted values, in the order given.

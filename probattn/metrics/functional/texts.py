@@ -45,14 +45,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> BleuScore:
 
     with h and r the numbers of tokens of translations and references, and :math:`p_n` the share of the translations'
     n-grams that their references have. Case counts; the tokenisation is 13a, that of mteval-v13a; a precision of 0 is
-    smoothed exponentially.
-
-    Args:
-        hypotheses: the translations, detokenised.
-        references: what they should be, as many.
-
-    Returns:
-        The score with its parts.
+    smoothed exponentially. Translations and references are detokenised.
 
     Raises:
         ImportError: sacrebleu is not installed.
@@ -75,11 +68,7 @@ def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
         int64 ``[N, 10]``: matched n-grams and n-grams in all, of length 1 to 4 each, tokens of the translation, tokens
         of the reference.
     """
-    if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(
-            f"bleu: expected as many translations as references, at least one, got {len(hypotheses)} and "
-            f"{len(references)}"
-        )
+    check_texts("bleu", hypotheses, references, "translations")
     # The order has no effect on the counts.
     metric = optional("BLEU", "sacrebleu.metrics", "translation").BLEU(effective_order=True)
     rows = []
@@ -95,9 +84,6 @@ def bleu_from_counts(counts: Tensor, order: int = ORDER) -> BleuScore:
     Args:
         counts: int64 ``[N, 10]``; rows may be chosen, or repeated.
         order: longest n-gram that counts, 1 to 4; BLEU-1 to BLEU-4.
-
-    Returns:
-        The score with its parts.
 
     Raises:
         ImportError: sacrebleu is not installed.
@@ -142,10 +128,6 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
 
     Google's package ``rouge-score`` computes them; words are runs of letters a to z and digits, in lower case.
 
-    Args:
-        hypotheses: texts.
-        references: what they should be, as many.
-
     Returns:
         float64 ``[N, 3, 3]``: for each text, of ROUGE-1, ROUGE-2 and ROUGE-L precision, recall and F, in [0, 1]; 0
         where nothing is in common.
@@ -164,11 +146,14 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
     return torch.tensor([[scores[name] for name in ROUGE] for scores in rows], dtype=torch.float64)
 
 
-def check_texts(name: str, hypotheses: Sequence[str], references: Sequence[object]) -> None:
+def check_texts(
+    name: str, hypotheses: Sequence[str], references: Sequence[object], what: str = "texts"
+) -> None:
     """Raises ``ValueError`` unless there are as many references as texts, one or more."""
-    if len(hypotheses) != len(references) or not hypotheses:
+    sizes = len(hypotheses), len(references)
+    if sizes[0] != sizes[1] or not hypotheses:
         raise ValueError(
-            f"{name}: expected as many texts as references, at least one, got {len(hypotheses)} and {len(references)}"
+            f"{name}: expected as many {what} as references, at least one, got {sizes[0]} and {sizes[1]}"
         )
 
 
@@ -241,11 +226,7 @@ _CLAUSE = re.compile(r"\s(?:[.,;:!?]|and|but|or)(?=\s)")
 
 
 def repeated_ngrams(texts: Sequence[str], length: int = 4) -> Tensor:
-    """Share of the n-grams of each text that stand in it before.
-
-    Args:
-        texts: words with spaces between them.
-        length: words of an n-gram, >= 1.
+    """Share of the n-grams of each text, of ``length`` >= 1 words with spaces between them, that stand in it before.
 
     Returns:
         float64 ``[N]`` in [0, 1); 0 for texts that are shorter.
@@ -265,9 +246,7 @@ def repeated_clauses(texts: Sequence[str]) -> Tensor:
     """Share of the clauses of each text that stand in it before, word for word.
 
     Clauses are what stands between marks and the words "and", "but" and "or"; those of one or two words do not count.
-
-    Args:
-        texts: words and marks with spaces between them.
+    Words and marks have spaces between them.
 
     Returns:
         float64 ``[N]`` in [0, 1); 0 for texts without clauses.
@@ -287,9 +266,7 @@ def repeated_clauses(texts: Sequence[str]) -> Tensor:
 def name_coverage(texts: Sequence[str], names: Sequence[Sequence[str]]) -> Tensor:
     """Share of the names given for each text that stand in it, word for word; a name that is given twice counts once.
 
-    Args:
-        texts: words with spaces between them.
-        names: of each text, the same.
+    Words of texts and names have spaces between them.
 
     Returns:
         float64 ``[N]`` in [0, 1]; 0 for a text without names.
@@ -327,11 +304,8 @@ def annotator_accuracy(matches: int, annotators: int) -> float:
 
     .. math:: \frac 1A \sum_{a=1}^A \min\Bigl(\frac{\#\{b \ne a : \text{b gave the answer}\}}{3}, 1\Bigr)
 
-    With fewer than four annotators fewer must agree: A - 1 of them, or the one that there is.
-
-    Args:
-        matches: annotators who gave the answer.
-        annotators: A; 0 gives 0.
+    ``matches`` of A annotators gave the answer. With fewer than four annotators fewer must agree: A - 1 of them, or the
+    one that there is; A = 0 gives 0.
 
     Example:
         >>> [round(annotator_accuracy(matches, 10), 2) for matches in range(6)]

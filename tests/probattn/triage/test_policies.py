@@ -491,7 +491,7 @@ def test_the_chart_has_all_shares(monkeypatch):
 
 
 def test_inputs_of_one_kind_are_rarely_called_another(monkeypatch):
-    """At the level of one in a hundred, over 200 samples: more than 7 have a probability of 0.1%."""
+    """At the level of one in a hundred, over 400 samples: more than 10 have a probability of 0.3%."""
     monkeypatch.setattr(shift, "TABLES", 1000)  # for speed
     generator = torch.Generator().manual_seed(0)
     many = torch.tensor([0.3, 0.2, 0.1, *[0.4 / 40] * 40])
@@ -501,10 +501,10 @@ def test_inputs_of_one_kind_are_rarely_called_another(monkeypatch):
         return Seen.of(torch.randn(size, generator=generator), map(str, classes.tolist()))
 
     called = [0, 0]
-    for _ in range(200):
+    for _ in range(400):
         found = dataset_shift(inputs(60), inputs(900))
         called = [a + (p < 0.01) for a, p in zip(called, (found.uncertainty_p, found.classes_p), strict=True)]
-    assert max(called) <= 7 and sum(called) > 0
+    assert max(called) <= 10 and sum(called) > 0
 
 
 def test_shifts_are_found_and_small_ones_are_not_worth_a_word():

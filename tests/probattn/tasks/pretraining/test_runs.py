@@ -49,8 +49,8 @@ def test_measures_are_those_of_every_token(run):
     results, task, trained = load_results(run), run_task(run), load_network(run)
     task.tokenizer = trained.codec
     scores, truth, loss, right, masked = [], [], 0.0, 0, 0
-    rows = sorted(task.test, key=lambda row: len(row["original_ids"]))
-    for batch in task.evaluation.replaced(trained, rows):
+    rows = sorted(task.datasets["test"], key=lambda row: len(row["original_ids"]))
+    for batch in task.replaced(trained, rows):
         with torch.no_grad():
             logits = trained.net(**batch.inputs).logits
         scores.append(logits[batch.counted])
@@ -137,7 +137,7 @@ def test_the_replacements_can_be_those_of_another_generator(run):
     with torch.no_grad():
         own.program.generator.generator_lm_head.bias[7] += 50.0
     first, other, same = (
-        next(task.evaluation.replaced(network, task.test, generator=source)).corrupted.input_ids
+        next(task.replaced(network, task.datasets["test"], generator=source)).corrupted.input_ids
         for network, source in ((plain, own), (plain, None), (own, None))
     )
     assert torch.equal(first, same) and not torch.equal(first, other)

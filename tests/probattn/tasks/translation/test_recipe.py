@@ -88,8 +88,8 @@ def test_files_of_ones_own(file: Path, tmp_path: Path) -> None:
     recipe = loaded(file, own)
     assert recipe.translation.train == str(tmp_path / "train") and recipe.translation.corpus is None
     splits = recipe.translation.load()
-    assert splits.train.sources == ("un chien", "un chat") and splits.validation.targets == ("a dog", "a cat")
-    assert len(splits.test) == 1
+    assert splits["train"].sources == ("un chien", "un chat")
+    assert splits["validation"].targets == ("a dog", "a cat") and len(splits["test"]) == 1
 
 
 def test_one_of_steps_and_epochs(file: Path) -> None:
