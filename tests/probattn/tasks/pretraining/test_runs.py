@@ -171,6 +171,9 @@ def test_the_page_shows_tokens_and_heads(run):
             true, false = found.count(True), found.count(False)
             assert f"{true} of {replaced} replaced tokens detected, {false} false positives" in page
         assert all(set(token.probabilities) == {"deterministic", "repulsive"} for token in sample)
+        share, words = sample[0].probabilities["repulsive"], sample[0].token.strip()
+        shown = f'style="--p: {round(100 * share)}%" title="replaced: {share:.1%}"><bdi>{words}</bdi></span>'
+        assert shown in page
     assert results.heads.models == ("start", "deterministic", "repulsive")
     expected = ["electra.encoder.layer.0.attention.self"]
     assert [site.site for site in results.heads.sites if site.model == "repulsive"] == expected
