@@ -64,7 +64,7 @@ class HostedSite(nn.Module):
 
     def attend(self, host: HostCall) -> Attended:
         """Attends with the methods of this call; an error if the module is called more often than at conversion."""
-        note_reached(host.module, self.calls[0].module)
+        note_reached(host.module, self.state, self.calls[0].module)
         call = self._call()
         if self.site is not None and (torch.compiler.is_exporting() or is_tracing()):
             raise RuntimeError(
@@ -97,7 +97,7 @@ class HostedSite(nn.Module):
 
     def attend_in_graph(self, host: HostCall, within: GraphPass) -> Attended:
         """:meth:`attend` as a part of a compiled graph."""
-        within.reached.add(self.calls[0].module)
+        within.reached.add((self.state, self.calls[0].module))
         valid, bias, options = *read_traced(host.module, host.mask), host.options
         cross = self.calls[0].kind == "cross"
         real: Tensor | None = options.get("query_mask")

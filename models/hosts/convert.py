@@ -28,7 +28,7 @@ from probattn.models.hosts.methods import Host, place
 from probattn.models.hosts.passes import StackPass, forget_recomputing
 from probattn.models.hosts.peft_networks import refuse_copies, set_up_peft
 from probattn.models.hosts.saving import give_exits, take_exits
-from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, take_names
+from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, forget_outer, take_names
 from probattn.sites import Method
 
 __all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
@@ -199,6 +199,7 @@ def revert(net: Network) -> Network:
         hook.remove()
     for module in list(inner.modules()):
         forget_recomputing(module)
+        forget_outer(module)
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     take_names(record.before)

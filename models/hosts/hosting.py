@@ -160,6 +160,10 @@ class Conversion:
     hooks: list[RemovableHandle]
     attributes: tuple[str, ...] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hooks of modules that are gone, whose handles cannot be copied."""
+        return {**vars(self), "hooks": [hook for hook in self.hooks if hook.hooks_dict_ref() is not None]}
+
     @property
     def methods(self) -> tuple[Method, ...]:
         """All methods, in order of precedence."""

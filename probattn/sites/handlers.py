@@ -83,8 +83,13 @@ def refuse_none(network: str, name: str) -> None:
 
 
 def refuse_replaced(network: str, name: str, outer: str) -> None:
-    """Refuses a pass in which a module whose forward was replaced did not run the attention module ``name``."""
-    _refuse(network, name, ", so that its attention", f"the forward of {outer}, which calls it")
+    """Refuses a pass in which a module that was replaced, or its forward, left the attention module ``name`` out."""
+    _refuse(
+        network,
+        name,
+        ", so that its attention",
+        f"the forward of {outer}, or the whole module, which runs it",
+    )
 
 
 def _refuse(network: str, name: str, extent: str, replaced: str) -> None:

@@ -3,6 +3,8 @@
 import shutil
 from functools import partial
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 import transformers as hf
@@ -174,6 +176,25 @@ def bypass_outer(net):
     net.bert.encoder.layer[1].attention.forward = around
 
 
+class Idle(nn.Module):
+    """Without attention; may keep the module that it replaces."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden, *_, **__):
+        return hidden, None
+
+
+def swap_outer(net):
+    net.bert.encoder.layer[1].attention = Idle()
+
+
+def wrap_outer(net):
+    net.bert.encoder.layer[1].attention = Idle(net.bert.encoder.layer[1].attention)
+
+
 def remove_one(net):
     del net.bert.encoder.layer[1].attention.self.probattn
 
@@ -199,6 +220,9 @@ def train(net):
         (remove_one, partial(predict, attention="all"), False),
         (bypass_all, partial(predict, attention="all"), False),
         (bypass_outer, sample, False),
+        (swap_outer, partial(predict, attention=None), True),
+        (wrap_outer, sample, False),
+        (wrap_outer, train, True),
         (bypass_all, train, True),
     ],
 )
@@ -208,6 +232,46 @@ def test_a_pass_that_goes_round_the_sites_is_refused(change, use, fullgraph):
     compiled = torch.compile(net, backend="eager", fullgraph=fullgraph)
     with pytest.raises(RuntimeError, match=r"site of bert.encoder.layer.[01].attention.self was not reached"):
         use(compiled)
+
+
+class Two(nn.Module):
+    """Two networks whose modules have the same names."""
+
+    def __init__(self):
+        super().__init__()
+        networks = [hf.BertModel(hf.BertConfig(vocab_size=40, **BERT)).eval() for _ in range(2)]
+        self.first, self.second = (convert(net, METHODS["babn"]) for net in networks)
+
+    def forward(self, batch):
+        outputs = [net(batch["input_ids"]).pooler_output for net in (self.first, self.second)]
+        with pyro.plate("data", len(batch["labels"])):
+            logits = torch.stack(outputs).sum(dim=0)[:, :2]
+            pyro.sample("class", dist.Categorical(logits=logits), obs=batch["labels"])
+
+
+def skip_attention(net):
+    for layer in net.encoder.layer:
+        layer.attention.forward = around
+
+
+def skip_encoder(net):
+    net.encoder.forward = lambda hidden, **_: hf.modeling_outputs.BaseModelOutputWithPastAndCrossAttentions(
+        hidden
+    )
+
+
+@pytest.mark.parametrize("change", [skip_attention, skip_encoder])
+@pytest.mark.parametrize("which", ["first", "second"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_network_that_goes_round_its_sites_beside_one_of_the_same_names_is_refused(change, which, compiled):
+    program = Two()
+    change(getattr(program, which))
+    if compiled:
+        program.first.compile(backend="eager", fullgraph=True)
+        program.second.compile(backend="eager", fullgraph=True)
+    words = r"site of encoder\.layer\.0\.attention\.self was not reached"
+    with pytest.raises(RuntimeError, match=words):
+        AttentionELBO()(program, AttentionGuide(program))(rows())
 
 
 def test_equal_draws_name_the_network_that_was_compiled():
