@@ -45,12 +45,16 @@ class CodecData(Data):
 class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
     """A task whose network has random weights at first, learns from "train" and is measured on "test".
 
-    ``network_title`` names the network in messages, ``accuracy_title`` says what :meth:`accuracy` measures.
+    ``network_title`` names the network in messages, ``accuracy_title`` says what :meth:`accuracy` measures. A network
+    that writes texts has a ``collate_class``, and ``texts_file`` keeps those for the test rows, a JSON object a line. A
+    task that writes none overrides what outputs, batches and accuracy are.
     """
 
     network_title: ClassVar[str]
     answering_class: ClassVar[type[Answering]]
-    accuracy_title: ClassVar[str] = "accuracy"
+    accuracy_title: ClassVar[str] = "token accuracy"
+    texts_file: ClassVar[str]
+    collate_class: ClassVar[type[PairCollate]]
 
     @cached_property
     def datasets(self) -> Mapping[str, Any]:
@@ -97,14 +101,6 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
         """The trained network in a folder."""
         return load(folder)
 
-    @abstractmethod
-    def batches(self, network: Network[Program], rows: Any) -> Iterator[Mapping[str, Tensor]]:
-        """The inputs of a network for rows of data, on its device."""
-
-    @abstractmethod
-    def accuracy(self, network: Network[Program], rows: Any) -> Callable[[], float]:
-        """What measures a network on rows of data, a share in [0, 1]."""
-
     @property
     def drawing(self) -> Any:
         """How topics predict."""
@@ -135,21 +131,13 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
         """How inputs of users are answered."""
         return self.answering_class(self)
 
-
-class WritingTask(ScratchTask[AnyRecipe, AnyResults, AnyData, Program]):
-    """A task whose network writes texts; ``texts_file`` keeps those for the test rows, a JSON object a line."""
-
-    accuracy_title = "token accuracy"
-    texts_file: ClassVar[str]
-    collate_class: ClassVar[type[PairCollate]]
-
     def num_outputs(self, net: PreTrainedModel) -> int:
         """Tokens of the vocabulary."""
         return int(net.config.vocab_size)
 
-    @abstractmethod
     def tokenized(self, rows: Any, codec: Any) -> Any:
-        """Rows of data as the recipe cuts them."""
+        """Rows of texts as the recipe cuts them."""
+        raise NotImplementedError  # of a network that writes no texts
 
     def tokenized_data(self, codec: Any, fingerprint: Mapping[str, str], watched: Any = None) -> CodecData:
         """Tokenizes everything, so that no text is refused after training; validation texts the shortest first."""
@@ -158,9 +146,9 @@ class WritingTask(ScratchTask[AnyRecipe, AnyResults, AnyData, Program]):
         rows = {role: self.tokenized(dataset, codec) for role, dataset in ordered.items()}
         return CodecData(rows["train"], rows["validation"], self.collate_class(), fingerprint, watched, codec)
 
-    @abstractmethod
     def network_words(self) -> str:
         """The network in words, for its report."""
+        return self.network_title
 
     def words(self) -> Mapping[str, Any]:
         """Network, data and search, in words."""
@@ -176,12 +164,13 @@ class WritingTask(ScratchTask[AnyRecipe, AnyResults, AnyData, Program]):
         """Contributions of each text to perplexity and token accuracy."""
         return token_measures(program(batch), batch["labels"])
 
-    def batches(
-        self, network: Network[Program], rows: Any, size: int | None = None
-    ) -> Iterator[dict[str, Tensor]]:
-        """Rows of data on the network's device, in their order, ``size`` at once."""
+    def batches(self, network: Network[Program], rows: Any) -> Iterator[Mapping[str, Tensor]]:
+        """Rows of data on the network's device, in their order."""
+        return self.sized_batches(network, rows, self.drawing.batch_size)
+
+    def sized_batches(self, network: Network[Program], rows: Any, size: int) -> Iterator[dict[str, Tensor]]:
+        """Rows of texts on the network's device, in their order, ``size`` at once."""
         tokenized = self.tokenized(rows, network.codec)
-        size = size or self.drawing.batch_size
         for batch in DataLoader(tokenized, batch_size=size, collate_fn=self.collate_class()):
             yield {name: tensor.to(network.device) for name, tensor in batch.items()}
 

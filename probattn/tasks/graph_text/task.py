@@ -41,7 +41,7 @@ from probattn.tasks.graph_text.results import (
 )
 from probattn.tasks.measured import joined, posteriors_of
 from probattn.tasks.networks import Network, check_finished, in_batches, text_set
-from probattn.tasks.scratch import CodecData, WritingTask
+from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.view import ResultsView
 
 VOCABULARY = "vocabulary.json"
@@ -88,7 +88,7 @@ class GraphTextAnswering(Answering):
         return {"written": answer["written"]}
 
 
-class GraphTextTask(WritingTask[GraphTextRecipe, GraphTextResults, CodecData, GraphTextProgram]):
+class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, GraphTextProgram]):
     """Texts by GraphWriter (Koncel-Kedziorski et al. 2019), which are written at the posterior expectation."""
 
     section = "graph_text"
@@ -169,7 +169,7 @@ class GraphTextTask(WritingTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
         """What a network writes about graphs, in their order."""
         options: WritingOptions = self.recipe.search.build()
         order = texts.shortest_first()
-        batches = self.batches(network, texts.at(order), options.batch_size)
+        batches = self.sized_batches(network, texts.at(order), options.batch_size)
         total = -(-len(texts) // options.batch_size)
         shut = network.codec.type_tokens
         batches_of_labels = write_texts(
@@ -182,7 +182,7 @@ class GraphTextTask(WritingTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
         """What the perplexity of the true texts is computed from, by model: of draws and at the expectation."""
         order = texts.shortest_first()
         prediction = self.recipe.prediction
-        batches = self.batches(network, texts.at(order), prediction.batch_size)
+        batches = self.sized_batches(network, texts.at(order), prediction.batch_size)
         total = -(-len(texts) // prediction.batch_size)
         chunks: dict[ModelKey, list[dict[str, Tensor]]] = {}
         for number, batch in enumerate(network.tracked(batches, "probabilities of the true texts", total)):

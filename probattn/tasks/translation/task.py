@@ -37,7 +37,7 @@ from probattn.tasks.answering import Answering, Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.measured import joined
 from probattn.tasks.networks import Network, check_frozen_probe, in_batches, put_methods, text_set
-from probattn.tasks.scratch import CodecData, WritingTask
+from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.translation.recipe import TranslationNetworkRecipe, TranslationRecipe
 from probattn.tasks.translation.results import (
     MEASURES,
@@ -89,7 +89,7 @@ class TranslationAnswering(Answering):
         return {"translation": answer["translation"]}
 
 
-class Translation(WritingTask[TranslationRecipe, TranslationResults, CodecData, Translator]):
+class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, Translator]):
     """Translation by an encoder-decoder, a Transformer or an LSTM, trained from random weights."""
 
     section = "translation"
@@ -224,11 +224,9 @@ class Translation(WritingTask[TranslationRecipe, TranslationResults, CodecData, 
         """How topics predict."""
         return Drawing(seed=self.recipe.report.seed, batch_size=self.recipe.search.batch_size)
 
-    def batches(
-        self, network: TrainedTranslator, rows: SentencePairs, size: int | None = None
-    ) -> Iterator[dict[str, Tensor]]:
+    def batches(self, network: TrainedTranslator, rows: SentencePairs) -> Iterator[Mapping[str, Tensor]]:
         """Sentence pairs on the network's device, the shortest first."""
-        return super().batches(network, rows.rows(rows.shortest_first()), size)
+        return super().batches(network, rows.rows(rows.shortest_first()))
 
     def token_columns(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, Tensor]:
         """What perplexity and token accuracy are computed from, a row a pair."""

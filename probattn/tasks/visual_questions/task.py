@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
 from probattn.data import (
     DataError,
@@ -70,6 +70,7 @@ class VisualQuestionTask(
     unit = "questions"
     network_title = "MCAN"
     answering_class = VisualAnswering
+    accuracy_title = "accuracy"
 
     def notes(self) -> Iterable[str]:
         """How many questions have out-of-vocabulary answers alone."""
@@ -130,6 +131,10 @@ class VisualQuestionTask(
                     f"{subset.source}: expected answers of the vocabulary ({', '.join(answers[:3])}, ...), got others "
                     f"alone, such as {subset.rows[0].answer!r}"
                 )
+
+    def num_outputs(self, net: PreTrainedModel) -> int:
+        """Answers of the vocabulary."""
+        return int(net.config.num_labels or 0)
 
     def untrained(self, codec: Any) -> McanForQuestionAnswering:
         """The recipe's network with random weights and word vectors, in training mode."""
