@@ -78,7 +78,7 @@ def test_answers_are_those_of_the_texts_read_at_once(run):
     assert next(asked) == texts[32], "one batch is read, and no more"
     assert first == next(task.answering.predict(run, texts[:1], options=DrawingOptions(num_samples=3)))
     whole = list(task.answering.predict(run, texts, options=DrawingOptions(num_samples=3)))
-    assert len(whole) == 70 and whole[0].probabilities == pytest.approx(first.probabilities, abs=1e-6)
+    assert len(whole) == 70 and whole[0]["probabilities"] == pytest.approx(first["probabilities"], abs=1e-6)
 
 
 def test_standard_input_and_output(run, monkeypatch, expected):

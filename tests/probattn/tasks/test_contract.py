@@ -352,7 +352,7 @@ TRUTHS = ("label", "target", "targets", "tags", "answers")
 OUTSIDE = {
     "choices": lambda text: {"text": text, "endings": ["film", "the film was"]},
     "labels": lambda text: {"text": text},
-    "language": lambda text: {"text": text},
+    "language": lambda text: {"text": f"{text} {text} {text}"},  # so that some token is masked
     "regression": lambda text: {"text": text},
     "sequences": lambda text: {"source": text},
     "spans": lambda text: {"question": "who?", "context": text},
@@ -383,7 +383,8 @@ def test_uncertainty_detects_inputs_outside_the_domain(name: str, copied, tmp_pa
     assert not data.labelled and data.size == len(task.examples["out_of_domain"]) == 9
     assert "OOD" in (place / "report.html").read_text(encoding="utf-8")
     for score in (score for score in results.scores if score.data == "out_of_domain"):
-        assert score.values.keys() - {"mutual_information"} == {"auroc", "fpr95"} and score.entropy.mean > 0
+        assert score.values.keys() - {"mutual_information"} == {"auroc", "fpr95"}
+        assert score.entropy is None if name == "regression" else score.entropy.mean > 0
     compared = {item.measure for item in results.differences if item.data == "out_of_domain"}
     assert compared == {"auroc", "fpr95"} and compared <= results.measures.keys()
     by = "standard deviation of draws" if name == "regression" else "entropy"

@@ -112,7 +112,7 @@ def test_perplexity_is_the_networks_own(run, recipe):
     task, results = run_task(run), load_results(run)
     trained = load_network(run)
     nll, tokens = 0.0, 0
-    for batch in task.batches(trained, texts_of(recipe, "test"), 4):
+    for batch in task.sized_batches(trained, texts_of(recipe, "test"), 4):
         with torch.no_grad():
             logits = trained.net(**{name: value for name, value in batch.items() if name != "labels"}).logits
         real = batch["labels"] >= 0
