@@ -36,11 +36,7 @@ from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
 from probattn.inference.particle_update import HeadParticles
 from probattn.inference.posterior import Posterior
-from probattn.inference.predictive import (
-    PosteriorExpectation,
-    posterior_expectation,
-    posterior_predict,
-)
+from probattn.inference.predictive import PosteriorExpectation, posterior_expectation, posterior_predict
 from probattn.inference.program_elbo import TraceGraphMeanFieldELBO
 from probattn.inference.progress import StepObserver
 from probattn.inference.records import read_records
@@ -48,53 +44,14 @@ from probattn.inference.run import FitResult
 from probattn.inference.sampling import Generation, generate_with_uncertainty
 from probattn.inference.svi import SVGDDriver, SVIDriver
 
-__all__ = [
-    "AttentionEffects",
-    "AttentionELBO",
-    "AttentionELBOModule",
-    "AttentionGuide",
-    "CheckpointError",
-    "ELBOTerms",
-    "EarlyStopping",
-    "Effect",
-    "Explanation",
-    "EnsembleOptions",
-    "EnsembleParticles",
-    "FeatureDistance",
-    "Features",
-    "FitResult",
-    "Generation",
-    "HeadParticles",
-    "KLSchedule",
-    "LastLayerLaplace",
-    "ManyRunsDriver",
-    "MomentCheck",
-    "Moments",
-    "NonFiniteError",
-    "OptimizerOptions",
-    "Pair",
-    "ParticleEnsemble",
-    "Posterior",
-    "PosteriorExpectation",
-    "RunOptions",
-    "SVGDDriver",
-    "SVIDriver",
-    "SchedulerOptions",
-    "StepObserver",
-    "TraceGraphMeanFieldELBO",
-    "Word",
-    "attention_effects",
-    "energy",
-    "explain",
-    "generate_with_uncertainty",
-    "last_features",
-    "last_layer",
-    "leading_pairs",
-    "posterior_expectation",
-    "posterior_moments",
-    "posterior_predict",
-    "read_records",
-    "reweighted_expectation",
-    "share_by",
-    "variance_removed",
-]
+__all__ = ["Pair", "leading_pairs", "reweighted_expectation", "share_by", "variance_removed"]
+__all__ += ["CheckpointError", "AttentionELBO", "AttentionELBOModule", "ELBOTerms", "ParticleEnsemble"]
+__all__ += ["EnsembleOptions", "EnsembleParticles", "posterior_moments", "AttentionGuide"]
+__all__ += ["FeatureDistance", "Features", "LastLayerLaplace", "energy", "last_features", "last_layer"]
+__all__ += ["NonFiniteError", "ManyRunsDriver", "MomentCheck", "Moments"]
+__all__ += ["OptimizerOptions", "SchedulerOptions", "EarlyStopping", "KLSchedule", "RunOptions"]
+__all__ += ["HeadParticles", "Posterior"]
+__all__ += ["PosteriorExpectation", "posterior_expectation", "posterior_predict", "TraceGraphMeanFieldELBO"]
+__all__ += ["StepObserver", "read_records", "FitResult", "Generation", "generate_with_uncertainty"]
+__all__ += ["SVGDDriver", "SVIDriver"]
+__all__ += ["AttentionEffects", "Effect", "Explanation", "Word", "attention_effects", "explain"]

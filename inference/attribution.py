@@ -11,9 +11,8 @@ from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_integer, check_share
 from probattn.distributions.log_space_distribution import carried_log, exp_carrying_log
-from probattn.inference.derivatives import Expansion
 from probattn.inference.expansion import posterior_moments
-from probattn.inference.expansion_check import LogMeans
+from probattn.inference.expansion_check import Expansion, LogMeans
 from probattn.inference.moments import Moments
 from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch, seed_words
 from probattn.inference.session import derived_seed, evaluating
@@ -55,8 +54,7 @@ def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
         ``[B, ...]`` and the kept dimensions, in the order site, head, query, key.
 
     Raises:
-        ValueError: no maps, an unknown part, or maps whose kept dimensions differ in size (the keys of an encoder and
-            of a decoder, say): take some of the sites.
+        ValueError: no maps, an unknown part, or maps whose kept dimensions differ in size: take some of the sites.
 
     Example:
         >>> maps = {"layer.0": torch.full((1, 2, 3, 3), 0.01), "layer.1": torch.full((1, 2, 3, 3), 0.04)}
@@ -66,9 +64,8 @@ def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
     unknown = [dimension for dimension in dimensions if dimension not in PARTS]
     if unknown or not maps:
         got = repr(unknown[0]) if unknown else "no maps; call posterior_moments(..., attribution=True)"
-        raise ValueError(
-            f"share_by: expected parts among {', '.join(PARTS)} and maps of some site, got {got}"
-        )
+        listed = ", ".join(PARTS)
+        raise ValueError(f"share_by: expected parts among {listed} and maps of some site, got {got}")
     summed = [index - 3 for index, dimension in enumerate(PARTS[1:]) if dimension not in dimensions]
     sums = [one.sum(dim=summed) if summed else one for one in maps.values()]
     shapes = sorted({tuple(one.shape) for one in sums})
@@ -193,8 +190,7 @@ def variance_removed(
     r"""The part of a prediction's variance that goes when some attention weights are held at their expectations.
 
     Of all weights of a row, over sites, heads, queries and keys, the ``fraction`` that ranks first is held at E[S],
-    while the others are drawn as before, with the same noise. The variance is that of the difference between the two
-    leading logits.
+    while the others are drawn as before, by the same noise. The variance is of the two leading logits' difference.
 
     .. math:: 1 - \mathrm{Var}[z \mid S_j = \mathrm E[S_j],\, j \in \text{held}] \,/\, \mathrm{Var}[z]
 

@@ -25,10 +25,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DataOrder:
-    """The rows of every step, from seed and epoch: a permutation cut into steps; the last takes the rest.
-
-    ``length_pool`` sorts the rows of so many neighbouring steps by length, so that little is padding.
-    """
+    """The rows of every step, by seed and epoch; ``length_pool`` sorts those of so many steps by length."""
 
     num_rows: int
     batch_size: int
@@ -120,10 +117,8 @@ class DataOrder:
         micro_batches = -(-len(rows) // (self.batch_size * self.num_processes))
         chunks = np.array_split(rows, micro_batches * self.num_processes)
         mine = chunks[rank :: self.num_processes]
-        return [
-            Share(chunk.tolist(), len(chunk) / len(rows)) if len(chunk) else Share(rows[:1].tolist(), 0.0)
-            for chunk in mine
-        ]
+        empty, size = Share(rows[:1].tolist(), 0.0), len(rows)
+        return [Share(chunk.tolist(), len(chunk) / size) if len(chunk) else empty for chunk in mine]
 
 
 class TensorRows(Dataset[dict[str, Tensor]]):
@@ -207,10 +202,5 @@ def load_batches(
     """Loader of given batches of rows; ``seed`` seeds the workers, so torch's generator is the same after resuming."""
     generator = torch.Generator()
     generator.manual_seed(int(np.random.SeedSequence(seed_integers(seed)).generate_state(1)[0]))
-    return DataLoader(
-        rows,
-        batch_sampler=list(batches),
-        collate_fn=collate or collate_rows,
-        num_workers=num_workers,
-        generator=generator,
-    )
+    options: dict[str, Any] = {"collate_fn": collate or collate_rows, "num_workers": num_workers}
+    return DataLoader(rows, batch_sampler=list(batches), generator=generator, **options)

@@ -42,6 +42,7 @@ CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 
 Resume = bool | Literal["auto"]
+Values = Mapping[str, Any]
 _NAME = re.compile(r"step-(\d{6,})")
 _LIBRARY_CLASS = re.compile(r"probattn(\.\w+)+")
 
@@ -73,10 +74,7 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one run, ``folder/step-000123/`` each, of which the ``keep_last`` newest stay.
-
-    Each is written to a hidden folder and renamed once complete, so that a kill or a full disk leaves the earlier ones.
-    """
+    """The ``keep_last`` newest checkpoints of a run, each renamed once complete, which leaves others untouched."""
 
     def __init__(self, folder: Path, keep_last: int = 2) -> None:
         if keep_last < 1:
@@ -95,13 +93,7 @@ class CheckpointStore:
         names = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir())
         return sorted(int(name[1]) for name in names if name)
 
-    def save(
-        self,
-        step: int,
-        state: Mapping[str, Any],
-        tensors: Mapping[str, Any],
-        protect: Collection[int] = (),
-    ) -> Path:
+    def save(self, step: int, state: Values, tensors: Values, protect: Collection[int] = ()) -> Path:
         """Writes plain JSON values and tensors, then drops steps beyond ``keep_last`` not in ``protect``."""
         plain = {name: plain_values(content, name) for name, content in tensors.items()}
         target = self.path(step)
@@ -168,11 +160,8 @@ def verify_checkpoint(path: Path) -> Manifest:
 def require_same_configuration(expected: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
     """Refuses a checkpoint whose configuration ``stored`` differs from this run's, and names every difference."""
     current, previous = flatten(json.loads(json.dumps(expected))), flatten(stored)
-    moved = {
-        key
-        for key in current.keys() & previous.keys()
-        if _library_class(current[key]) == _library_class(previous[key]) != ""
-    }
+    both = current.keys() & previous.keys()
+    moved = {key for key in both if _library_class(current[key]) == _library_class(previous[key]) != ""}
     missing = "(absent)"
     differing = [
         f"{key}: checkpoint {previous.get(key, missing)!r}, this run {current.get(key, missing)!r}"
@@ -234,10 +223,7 @@ def _write(folder: Path, step: int, state: Mapping[str, Any], tensors: Mapping[s
 
 
 class RunStorage:
-    """``folder/metrics.jsonl`` and ``folder/checkpoints/`` of one run, which several processes must see alike.
-
-    A failure of the first process to write is raised in all. While it is open a lock keeps other programs out.
-    """
+    """Records and checkpoints of one run, locked while open; a failure of the first process is raised in all."""
 
     def __init__(self, folder: Path, keep_last: int, accelerator: Accelerator) -> None:
         self.folder = folder
@@ -254,16 +240,13 @@ class RunStorage:
         return self.folder / RECORDS
 
     def open(self, resume: Resume, configuration: Mapping[str, Any]) -> Checkpoint | None:
-        """The checkpoint to continue from, None for a run that begins; opens the records where it left them.
-
-        Raises :class:`CheckpointError`, or ``FileExistsError`` where a run or another program is in the folder.
-        """
-        if not resume:
-            self._require_unused()
+        """The checkpoint to continue from, None for a run that begins; opens the records where it left them."""
         checkpoint = self._find(resume)
         if checkpoint is not None:
             require_same_configuration(configuration, checkpoint.state["configuration"], checkpoint.path)
-            self._require_best(checkpoint)
+            best = checkpoint.state["early_stopping"]["best_step"]
+            if best is not None and best != checkpoint.step:
+                verify_checkpoint(self.store.path(best))
             self.latest, self.latest_step = checkpoint.path, checkpoint.step
         self._accelerator.wait_for_everyone()
         self._acquire_lock()
@@ -279,9 +262,7 @@ class RunStorage:
         if self._writer is not None:
             self._writer.append(record)
 
-    def save(
-        self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Any], protect: Collection[int]
-    ) -> None:
+    def save(self, step: int, state: Values, tensors: Values, protect: Collection[int]) -> None:
         """Writes a checkpoint, in the first process, once the records are on the disk; if it cannot, all raise."""
         failure: CheckpointError | OSError | None = None
         if self._writer is not None:
@@ -322,19 +303,16 @@ class RunStorage:
                 f"{self.folder}: another program is writing this run; wait for its end, or choose another folder"
             )
 
-    def _require_unused(self) -> None:
-        steps = self.store.steps()
-        recorded = self.records_path.exists() and self.records_path.stat().st_size > 0
-        if steps or recorded:
-            raise FileExistsError(
-                f"{self.folder} holds a run already ({f'checkpoint of step {steps[-1]}' if steps else RECORDS}); "
-                'continue it with resume=True (or "auto"), or choose another folder'
-            )
-
     def _find(self, resume: Resume) -> Checkpoint | None:
-        if not resume:
-            return None
         steps = self.store.steps()
+        if not resume:
+            recorded = self.records_path.exists() and self.records_path.stat().st_size > 0
+            if steps or recorded:
+                raise FileExistsError(
+                    f"{self.folder} holds a run already ({f'checkpoint of step {steps[-1]}' if steps else RECORDS}); "
+                    'continue it with resume=True (or "auto"), or choose another folder'
+                )
+            return None
         if not steps:
             if resume == "auto":
                 return None
@@ -354,8 +332,3 @@ class RunStorage:
                     warnings.warn(f"{failure}; falling back to {checkpoint.path}", stacklevel=2)
                 return checkpoint
         raise failures[0]
-
-    def _require_best(self, checkpoint: Checkpoint) -> None:
-        best = checkpoint.state["early_stopping"]["best_step"]
-        if best is not None and best != checkpoint.step:
-            verify_checkpoint(self.store.path(best))

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from probattn.checks import shortened
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.disagreement import DisagreementFactor
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite
@@ -48,12 +48,11 @@ def _described(model: nn.Module, kind: type[nn.Module]) -> dict[str, str]:
 
 def optimizer_configuration(optimizer: Optimizer) -> dict[str, Any]:
     """Class and hyper-parameters of every group, before a scheduler; ``fused`` is None: it changes no number."""
-    groups = {
-        str(group.get("name", number)): {key: value for key, value in group.items() if _is_plain(value)}
-        | ({"fused": None} if "fused" in group else {})
-        | {"parameters": len(group["params"])}
-        for number, group in enumerate(optimizer.param_groups)
-    }
+    groups = {}
+    for number, group in enumerate(optimizer.param_groups):
+        plain = {key: value for key, value in group.items() if _is_plain(value)}
+        plain |= ({"fused": None} if "fused" in group else {}) | {"parameters": len(group["params"])}
+        groups[str(group.get("name", number))] = plain
     return {"class": _qualified_name(type(optimizer)), "groups": groups}
 
 
@@ -100,12 +99,11 @@ def log_latent(owner: str, model: nn.Module, *, guided: bool = False) -> None:
     if latent:
         LOGGER.info("%s: latent: %s", owner, "; ".join(latent))
     else:
-        LOGGER.warning(
+        words = (
             "%s: nothing is latent in %s: it has no attention site and no particles, and its weights are fitted to the "
-            "data alone; convert the network first (probattn.models.convert), unless this is meant",
-            owner,
-            type(getattr(model, "net", model)).__name__,
+            "data alone; convert the network first (probattn.models.convert), unless this is meant"
         )
+        LOGGER.warning(words, owner, type(getattr(model, "net", model)).__name__)
 
 
 def kl_reduction_label(model: nn.Module) -> str:

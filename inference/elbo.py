@@ -20,10 +20,10 @@ from torch.distributions import Categorical, kl_divergence
 from probattn.distributions import LogNormal, Weibull
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.masks import AttentionMask
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
-from probattn.sites.threads import SHARED_STATE
 
 
 class ELBOTerms(NamedTuple):
@@ -123,8 +123,7 @@ class AttentionELBOModule(ELBOModule):
         """Runs the model once per particle; returns the terms per datum, of which ``terms.loss.backward()`` trains.
 
         Raises:
-            ValueError: no observed site and no factor; a latent site that the guide does not know; or parameters that
-                FSDP or DeepSpeed have sharded.
+            ValueError: no observed site and no factor; a latent site that the guide lacks; or sharded parameters.
         """
         refuse_sharded(self)
         with SHARED_STATE.changed() as changes:
@@ -182,7 +181,9 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
                     'pyro.plate("data", ...)'
                 )
             kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
-            plain = scale_and_mask(nats.detach(), _plate_scale(guide_site), guide_site["mask"])
+            frames = (frame for frame in guide_site["cond_indep_stack"] if frame.full_size and frame.size)
+            scale = math.prod((frame.full_size / frame.size for frame in frames), start=1.0)
+            plain = scale_and_mask(nats.detach(), scale, guide_site["mask"])
             reduced = (plain * posterior.reduction_factor()).sum()
             sites[name] = SiteTerms(plain.sum(), reduced, posterior.relative(), posterior.mask)
         elif not site["infer"].get(PREDICTION_KEY):
@@ -220,8 +221,7 @@ def site_divergence(prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor 
     else:
         try:
             divergence = kl_divergence(q, p)
-        # Nothing is missing here: torch raises it for a pair without a closed form, which only the call tells; callers
-        # then draw the divergence, or name the site.
+        # Nothing is missing here: torch raises it for a pair without a closed form, and callers draw the divergence.
         except NotImplementedError:
             return None
     # A number, 0, where a law is masked out by mask(False).
@@ -233,11 +233,6 @@ def _categorical_divergence(q: Categorical, p: Categorical) -> Tensor:
     impossible = (p.probs == 0) & (p.logits.exp() > 0)
     ratio = (q.logits - p.logits).masked_fill(impossible, torch.inf).masked_fill(q.probs == 0, 0)
     return (q.probs * ratio).sum(dim=-1)
-
-
-def _plate_scale(site: dict[str, Any]) -> float:
-    frames = (frame for frame in site["cond_indep_stack"] if frame.full_size and frame.size)
-    return math.prod((frame.full_size / frame.size for frame in frames), start=1.0)
 
 
 def data_size(trace: Trace) -> int:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_choice, check_integer
 from probattn.distributions.log_space import computing_dtype
-from probattn.inference.derivatives import Expansion, differentiate
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.expansion_check import (
     DOUBT,
@@ -24,10 +23,12 @@ from probattn.inference.expansion_check import (
     MORE,
     NEAR,
     WIDE,
+    Expansion,
     PredictedModel,
     Residuals,
     SiteSlopes,
     deviations,
+    differentiate,
 )
 from probattn.inference.guide import check_output, naming_contract
 from probattn.inference.moments import Moments, centred, moments_of_draws
@@ -101,11 +102,6 @@ def posterior_moments(
        kept, one beyond 0.6, 3, 1.8 or 2 is left to draws. Of others three times as many new draws are taken; those
        beyond 0.4, 1.5, 1.3 or 1.4 are left to draws.
 
-    The standard deviation of z is between :math:`\sigma` times 1 minus and 1 plus the root of the residual variance.
-    With normal residuals, which 20 draws know to 32% and 60 to 18%, the third step gives up a row with a residual
-    variance of 0.25 in 0.2% of cases, and keeps one with 0.5 in 11% and one with 0.66 in 0.5%. Residuals with rare
-    large values, as of a saturated softmax, are missed more often.
-
     Rows that depend on one another (the nodes of a graph, pictures scored against all texts of a batch) are
     differentiated one by one; whether they do, the first row tells, which also runs alone.
 
@@ -163,9 +159,8 @@ def posterior_moments(
     words = seed_words(seed)
 
     def of_batch(inputs: Mapping[str, Tensor], seed: tuple[int, ...]) -> Moments:
-        return _Batch(
-            model, *batched_inputs(OWNER, prepared_batch(model, inputs), batch_keys, "labels"), seed, request
-        ).moments()
+        prepared = batched_inputs(OWNER, prepared_batch(model, inputs), batch_keys, "labels")
+        return _Batch(model, *prepared, seed, request).moments()
 
     if isinstance(batch, Mapping | Tensor):
         check_batch(OWNER, batch)
@@ -239,10 +234,8 @@ class _Batch:
             if expanded is None:  # the same for all rows
                 return self.of_draws()
             seed = (*self.seed, number * size) if number else self.seed
-            moments = expanded[0]
-            results.append(
-                self.checked(*expanded, rows, seed, apart) if request.method == "auto" else moments
-            )
+            checked = request.method == "auto"
+            results.append(self.checked(*expanded, rows, seed, apart) if checked else expanded[0])
         return Moments.together(results)
 
     def _is_apart(self, first: Tensor) -> bool:
@@ -302,16 +295,9 @@ def _expanded(
     """The expansion of rows, which may depend on one another, and slopes by site; None where draws are to be taken."""
     attribute = request.attribution is not False
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    recurrent = (
-        without_cudnn() if any(isinstance(module, nn.RNNBase) for module in modules) else nullcontext()
-    )
-    with (
-        evaluating(model),
-        recurrent,
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        Expansion() as expansion,
-    ):
+    recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
+    cudnn, training = without_cudnn() if recurrent else nullcontext(), torch.inference_mode(False)
+    with evaluating(model), cudnn, training, torch.enable_grad(), Expansion() as expansion:
         # Tensors made in inference mode cannot be saved for a backward pass.
         inputs = {name: value.clone() if value.is_inference() else value for name, value in inputs.items()}
         with naming_contract(OWNER, model, inputs):
@@ -338,17 +324,11 @@ def _expanded(
         derivatives = differentiate(numbers, points, slopes=attribute or request.method == "auto")
     covariance = derivatives.covariance.reshape(*shape, *derivatives.covariance.shape[2:])
     share, slope = derivatives.maps(shape) if attribute else (None, None)
-    moments = Moments(
-        logits.detach(),
-        classes,
-        centred(covariance) if link == "softmax" else covariance,
-        link,
-        getattr(model, "noise", None) if link == "identity" else None,
-        share=share,
-        slope=slope,
-        relative_variance=derivatives.relative_variance.reshape(shape),
-    )
-    return moments, derivatives.sites
+    covariance = centred(covariance) if link == "softmax" else covariance
+    noise = getattr(model, "noise", None) if link == "identity" else None
+    moments = Moments(logits.detach(), classes, covariance, link, noise, share=share, slope=slope)
+    relative = derivatives.relative_variance.reshape(shape)
+    return replace(moments, relative_variance=relative), derivatives.sites
 
 
 def expansion_pays(logits: Tensor, num_samples: int, link: Link) -> bool:
@@ -386,10 +366,8 @@ def _leading(logits: Tensor, request: _Request, link: Link) -> Tensor:
     number = count if link == "identity" else min(count, request.classes or LEADING)
     if number < expected:
         raise ValueError(f"{OWNER}: expected two classes or more, got logits of shape {list(logits.shape)}")
-    score = {"softmax": logits, "sigmoid": -logits.abs(), "identity": torch.arange(count, 0, -1).to(logits)}[
-        link
-    ]
-    order = score.float().expand(logits.shape).clone()
+    scores = {"softmax": logits, "sigmoid": -logits.abs(), "identity": torch.arange(count, 0, -1).to(logits)}
+    order = scores[link].float().expand(logits.shape).clone()
     for index, item in enumerate(first):
         order[..., item] = torch.inf if index == 0 else torch.finfo(torch.float32).max
     leading = order.topk(number, dim=-1).indices

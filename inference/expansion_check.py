@@ -1,8 +1,9 @@
-"""Whether the first-order expansion holds, row by row: draws compared with what it predicts of each of them."""
+"""Derivatives by the logarithms of attention weights, and whether the first-order expansion holds, row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -12,9 +13,12 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.distributions.log_space_distribution import carried_log
+from probattn.inference.guide import refuse_latent
 from probattn.inference.moments import MomentCheck, Moments, attributed
-from probattn.sites.posterior import SitePosterior
+from probattn.inference.predictive import predict_label
+from probattn.sites.posterior import MeanPoint, SitePosterior
 from probattn.sites.site import INFER_KEY
+from probattn.sites.upward import LinkedPaths
 
 WIDE = 10.0
 """Relative variance of the weights that matter beyond which the expansion is not taken, whatever draws say."""
@@ -61,11 +65,7 @@ class LogMeans(Messenger):
 
 
 class SiteSlopes(NamedTuple):
-    """Of one site what is needed to check N numbers of each of R rows.
-
-    ``slopes``, derivatives by log S, ``[N, R, M]``; ``weights`` of E[S], ``[R, M]``; and ``steepest``, the most likely
-    change of log S among those that change the number by one standard deviation, ``[N, ...]`` with the site's shape.
-    """
+    """Slopes by log S ``[N, R, M]``, weights ``[R, M]``, likeliest change of log S by one deviation ``[N, ...]``."""
 
     slopes: Tensor
     weights: Tensor
@@ -94,15 +94,7 @@ class _FirstOrder(LogMeans):
 
 
 class PredictedModel(nn.Module):
-    """A model, which notes for each draw what the expansion predicts of it.
-
-    Args:
-        model: draws under a guide.
-        sites: slopes and weights, as in :class:`SiteSlopes`.
-
-    Attributes:
-        predicted: ``[P, R, N]`` of each pass.
-    """
+    """A model that notes what the expansion predicts of each draw: ``predicted`` ``[P, R, N]`` of each pass."""
 
     def __init__(self, model: Any, sites: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
@@ -120,14 +112,7 @@ class PredictedModel(nn.Module):
 
 
 class Residuals(NamedTuple):
-    """What draws differ by from what the expansion predicts of them, by row ``[R]``.
-
-    ``variance`` of the residuals and ``bias``, the size of their mean, with variance and standard deviation of the
-    closed form as units; ``ratio``, >= 1, between the standard deviations of draws and of their predictions, whichever
-    is larger first; ``deviation``, between those of draws and of the closed form, which shows where large values are
-    seldom drawn, and is 1 of fewer draws than :data:`ENOUGH`; and ``narrower``, whether draws vary less than
-    predictions. Of several positions the means.
-    """
+    """Draws less their predictions, by row ``[R]``, in units of the closed form; ``ratio`` and ``deviation`` >= 1."""
 
     variance: Tensor
     bias: Tensor
@@ -137,10 +122,7 @@ class Residuals(NamedTuple):
 
     @classmethod
     def of(cls, expanded: Moments, logits: Tensor, predicted: Tensor) -> Residuals:
-        """Of draws ``[P, R, ..., C]`` and of predictions ``[P, R, ...]`` of the number that is attributed.
-
-        Differences that rounding of the logits' type explains are no evidence.
-        """
+        """Of draws ``[P, R, ..., C]`` and predictions ``[P, R, ...]`` of one number; rounding is no evidence."""
         mean, variance = expanded.attributed()
         drawn = attributed(logits, expanded.classes, expanded.link)
         rounding = rounding_of(expanded).square().clamp_min(torch.finfo(mean.dtype).tiny)
@@ -159,13 +141,9 @@ class Residuals(NamedTuple):
 
         of_predicted = log_ratio(predicted.var(dim=0))
         of_closed = log_ratio(variance if len(drawn) >= ENOUGH else drawn.var(dim=0))
-        return cls(
-            by_row(relative(residuals.var(dim=0))),
-            by_row(relative(residuals.mean(dim=0).square())).sqrt(),
-            by_row(of_predicted.abs()).exp(),
-            by_row(of_closed.abs()).exp(),
-            by_row(of_predicted) < 0,
-        )
+        ratios = by_row(of_predicted.abs()).exp(), by_row(of_closed.abs()).exp(), by_row(of_predicted) < 0
+        bias = by_row(relative(residuals.mean(dim=0).square())).sqrt()
+        return cls(by_row(relative(residuals.var(dim=0))), bias, *ratios)
 
     def beyond(self, limits: Limits) -> Tensor:
         """Bool ``[R]``: rows beyond one of the limits."""
@@ -188,16 +166,7 @@ def rounding_of(expanded: Moments) -> Tensor:
 def deviations(
     expanded: Moments, sites: Mapping[str, SiteSlopes], predict: Callable[[Mapping[str, Tensor]], Tensor]
 ) -> Tensor:
-    """How far predictions are from their expansion at some distance along its steepest direction, both ways.
-
-    Args:
-        expanded: of some rows.
-        sites: of the same.
-        predict: logits ``[R, ..., C]`` with E[S] multiplied by factors, whose logarithms it takes by site.
-
-    Returns:
-        In standard deviations, the largest of a row, ``[R]``; infinite where there is none.
-    """
+    """How far predictions are from their expansion along its steepest direction: the worst, ``[R]``, in deviations."""
     mean, variance = expanded.attributed()
     scale = variance.sqrt()
     numbers = len(next(iter(sites.values())).steepest)
@@ -209,3 +178,97 @@ def deviations(
         gap = torch.where(gap == 0, 0.0, gap / scale).nan_to_num(torch.inf).reshape(-1, numbers)
         worst.view(-1, numbers)[:, number] = torch.maximum(worst.view(-1, numbers)[:, number], gap[:, number])
     return worst.reshape(len(worst), -1).amax(dim=1)
+
+
+NEGLIGIBLE = 1e-3
+"""Pairs whose squared slopes are below this part of their mean over a call count as 0: together less than that part."""
+
+
+class Expansion(Messenger):
+    """Pyro handler that gives sites E[S], times factors with these logarithms, and keeps what derivatives need."""
+
+    def __init__(self, log_factors: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self._log_factors = log_factors or {}
+        self.points: dict[str, MeanPoint] = {}
+        self._paths = LinkedPaths()
+
+    def _pyro_sample(self, msg: Message) -> None:
+        infer: Mapping[str, Any] = msg["infer"] or {}
+        posterior = infer.get(INFER_KEY)
+        if not isinstance(posterior, SitePosterior) or msg["value"] is not None:
+            predict_label(msg)
+            refuse_latent("posterior_moments", msg)
+            return
+        name = str(msg["name"])
+        if name in self.points:
+            raise RuntimeError(
+                f"posterior_moments: two attention calls of one pass are named {name!r}; give each a name of its own "
+                "(probattn.link(network) does)"
+            )
+        self._paths.add(name, posterior.call)
+        self.points[name] = posterior.at_mean(self._log_factors.get(name))
+        msg["value"] = self.points[name].value
+
+
+class Derivatives(NamedTuple):
+    """Covariance ``[R, N, D, D]``, relative variance of the first number ``[R, N]``, and sites if requested."""
+
+    covariance: Tensor
+    relative_variance: Tensor
+    sites: dict[str, SiteSlopes]
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation of the first number, 1 where it does not vary, ``[R, N]``."""
+        variance = self.covariance[..., 0, 0]
+        return torch.where(variance > 0, variance, 1.0).sqrt()
+
+    def maps(self, shape: Sequence[int]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Shares and slopes by site, ``[B, ..., H, T, S]``, of predictions of this shape, ``[B, ...]``."""
+        unit = self.deviation.T.unsqueeze(-1)
+        share, slope = {}, {}
+        for name, site in self.sites.items():
+            _, calls, *pairs = site.steepest.shape
+            rest = pairs if calls == len(unit[0]) else [calls // len(unit[0]), *pairs]
+            shares = site.steepest.view_as(site.slopes) * site.slopes / unit  # [N, R, M]
+            share[name] = shares.transpose(0, 1).reshape(*shape, *rest)
+            slope[name] = site.slopes.transpose(0, 1).reshape(*shape, *rest)
+        return share, slope
+
+
+def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: bool) -> Derivatives:
+    """Differentiates numbers ``[R, N, D]``, each row of its own part of the sites' first dimension."""
+    rows, positions, size = numbers.shape
+    log_means = [point.log_mean for point in points.values()]
+    covariance = numbers.new_zeros(rows, positions, size, size)
+    relative = numbers.new_zeros(rows, positions)
+    by_site: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in points}
+    for position in range(positions):
+        grads = []
+        for item in range(size):
+            total, again = numbers[:, position, item].sum(), (position, item) != (positions - 1, size - 1)
+            grads.append(torch.autograd.grad(total, log_means, retain_graph=again, materialize_grads=True))
+        for (name, point), *of_site in zip(points.items(), *grads, strict=True):
+            flat = [one.reshape(rows, -1) for one in of_site]
+            squares = sum((one.square() for one in flat[1:]), start=flat[0].square())
+            matter = squares > NEGLIGIBLE * squares.mean(dim=1, keepdim=True)
+            indices, counts = matter.view(-1).nonzero().squeeze(1), matter.sum(dim=1)
+            first, effect = point.variances(indices)
+            # By standard deviations: inner products are covariances.
+            scaled = torch.stack([one.view(-1)[indices] for one in flat], dim=1) * effect.sqrt()[:, None]
+            products = scaled.to(numbers.dtype)[:, :, None] * scaled[:, None]
+            by_row = partial(torch.segment_reduce, reduce="sum", lengths=counts, unsafe=True, initial=0)
+            covariance[:, position] += by_row(products)
+            relative[:, position] += by_row(products[:, 0, 0] * first)
+            if slopes:
+                change = torch.zeros_like(flat[0], dtype=numbers.dtype).view(-1)
+                change.index_put_((indices,), scaled[:, 0] * effect.sqrt())
+                by_site[name].append((flat[0], change.view(rows, -1)))
+    result = Derivatives(covariance, relative, {})
+    for name, point in points.items() if slopes else ():
+        slope, change = (torch.stack(values) for values in zip(*by_site.pop(name), strict=True))  # [N, R, M]
+        steepest = (change / result.deviation.T.unsqueeze(-1)).view(positions, *point.weights.shape)
+        weights = point.weights.reshape(rows, -1).to(numbers.dtype)
+        result.sites[name] = SiteSlopes(slope.to(numbers.dtype), weights, steepest.to(point.weights))
+    return result._replace(relative_variance=relative / result.deviation.square())

@@ -61,11 +61,7 @@ class AttentionGuide(GuideMessenger):
     """
 
     def __init__(
-        self,
-        model: Callable[..., Any],
-        *,
-        kl_weight: float = 1.0,
-        noise: Noise | None = None,
+        self, model: Callable[..., Any], *, kl_weight: float = 1.0, noise: Noise | None = None
     ) -> None:
         super().__init__(model)
         self.kl_weight = kl_weight
@@ -104,13 +100,11 @@ class AttentionGuide(GuideMessenger):
             posterior = (site.get("infer") or {}).get(INFER_KEY)
             if isinstance(posterior, SitePosterior) and posterior.method.kl_reduction != "sum":
                 factor = torch.as_tensor(posterior.reduction_factor()).float().mean().item()
-                _LOG.warning(
+                words = (
                     "AttentionGuide: the loss is not the negative evidence lower bound: the KL of site %r (and of "
-                    "others) is multiplied by %.3g (kl_reduction=%r); kl_reduction='sum' of BayesianAttention gives it",
-                    name,
-                    factor,
-                    posterior.method.kl_reduction,
+                    "others) is multiplied by %.3g (kl_reduction=%r); kl_reduction='sum' of BayesianAttention gives it"
                 )
+                _LOG.warning(words, name, factor, posterior.method.kl_reduction)
                 return
 
     @property

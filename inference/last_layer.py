@@ -19,7 +19,6 @@ from probattn.inference.predictive import posterior_expectation
 PRECISIONS = (1e-4, 1e4)
 """Range in which the precision of the prior is sought."""
 
-
 FITTED = 4000
 """Most training examples of a run that its features are fitted to."""
 
@@ -38,15 +37,11 @@ def last_layer(net: nn.Module, num_outputs: int) -> nn.Linear:
     Raises:
         ValueError: there is none.
     """
-    layers = [
-        module
-        for module in net.modules()
-        if isinstance(module, nn.Linear) and module.out_features == num_outputs
-    ]
+    linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
+    layers = [module for module in linear if module.out_features == num_outputs]
     if not layers:
-        raise ValueError(
-            f"expected a linear layer of {num_outputs} outputs, found none in {type(net).__name__}"
-        )
+        network = type(net).__name__
+        raise ValueError(f"expected a linear layer of {num_outputs} outputs, found none in {network}")
     return layers[-1]
 
 
@@ -149,11 +144,8 @@ class LastLayerLaplace:
         if precision is None:
             squares = sum(float(weight.square().sum()) for weight in weights)
             count = sum(weight.numel() for weight in weights)
-            optimum = minimize_scalar(
-                lambda log: -fitted._evidence(math.exp(log), squares, count),
-                bounds=tuple(map(math.log, PRECISIONS)),
-                method="bounded",
-            )
+            form = {"bounds": tuple(map(math.log, PRECISIONS)), "method": "bounded"}
+            optimum = minimize_scalar(lambda log: -fitted._evidence(math.exp(log), squares, count), **form)
             precision = math.exp(float(optimum.x))
         return cls(fitted.input_values, u, fitted.output_values, v, precision, fitted.bias)
 
@@ -182,9 +174,8 @@ class LastLayerLaplace:
 
     def draws(self, features: Features, num_samples: int, *, seed: int = 0) -> Tensor:
         """Probabilities under draws of the weights, ``[P, N, C]``."""
-        root = torch.linalg.cholesky(
-            self.covariance(features.inputs) + 1e-10 * torch.eye(features.logits.shape[1])
-        )
+        jitter = 1e-10 * torch.eye(features.logits.shape[1])
+        root = torch.linalg.cholesky(self.covariance(features.inputs) + jitter)
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(num_samples, *features.logits.shape, generator=generator, dtype=torch.float64)
         return (features.logits.double() + torch.einsum("nab,pnb->pna", root, noise)).softmax(dim=-1)

@@ -72,29 +72,20 @@ class NonFiniteThrough(nn.Module):
         try:
             terms: ELBOTerms = self.module(batch)
         except ValueError as error:
-            again = self._without_validation(batch)
-            if again is None or bool(again.loss.isfinite()):
-                raise
-            self.complaint = textwrap.shorten(str(error), 200)
-            return again
+            if dist.is_validation_enabled():
+                with suppress(ValueError, RuntimeError), pyro.validation_enabled(False):
+                    terms = self.module(batch)
+                    if not bool(terms.loss.isfinite()):
+                        self.complaint = textwrap.shorten(str(error), 200)
+                        return terms
+            raise
         return terms
-
-    def _without_validation(self, batch: Any) -> ELBOTerms | None:
-        if not dist.is_validation_enabled():
-            return None
-        with suppress(ValueError, RuntimeError), pyro.validation_enabled(False):
-            terms: ELBOTerms = self.module(batch)
-            return terms
-        return None
 
 
 def accumulate_gradients(
     accelerator: Accelerator, module: nn.Module, weights: Sequence[float], batches: Iterator[Any]
 ) -> Tensor:
-    r"""Adds one step's gradient :math:`\sum_i \frac{n_i}{n} \nabla \text{loss}_i` over micro-batches of all ranks.
-
-    ``weights`` are the n_i / n of this rank; returns the terms' means over the step's rows, on every rank, ``[5]``.
-    """
+    """Adds a step's gradient over micro-batches, ``weights`` their shares of it; the terms' means, ``[5]``."""
     total: Tensor | None = None
     for index, weight in enumerate(weights):
         last = index == len(weights) - 1
@@ -114,10 +105,7 @@ def evaluate(
     batches: Iterable[tuple[Any, int]],
     metrics: Callable[[Any], Mapping[str, Tensor]] | None = None,
 ) -> dict[str, float]:
-    """Means over the rows of all ranks, without gradients, in evaluation mode: the terms', then the metrics'.
-
-    ``batches`` are this rank's, with their numbers of rows; there may be none.
-    """
+    """Means of terms, then metrics, over the rows of all ranks, without gradients, in evaluation mode."""
     sums: dict[str, float] = {}
     rows = 0
     mode = module.training
@@ -133,7 +121,11 @@ def evaluate(
                 rows += size
     finally:
         module.train(mode)
-    return _mean_over_ranks(sums, rows)
+    ranks = gather_object([(sums, rows)])
+    total = sum(count for _, count in ranks)
+    names = {name: None for values, _ in ranks for name in values}
+    order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
+    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in order}
 
 
 def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) -> dict[str, float]:
@@ -144,14 +136,6 @@ def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) ->
             f"validation_metrics: {sorted(reserved)} are names of the objective's terms; choose others"
         )
     return values
-
-
-def _mean_over_ranks(sums: dict[str, float], rows: int) -> dict[str, float]:
-    ranks = gather_object([(sums, rows)])
-    total = sum(count for _, count in ranks)
-    names = {name: None for values, _ in ranks for name in values}
-    order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
-    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in order}
 
 
 def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
@@ -173,11 +157,8 @@ def unhealthy_sites(diagnostics: Mapping[str, Mapping[str, float]]) -> list[str]
 
 def unhealthy_gradients(module: nn.Module) -> list[str]:
     """Names of the parameters whose gradient is not finite."""
-    return [
-        name
-        for name, parameter in module.named_parameters()
-        if parameter.grad is not None and not bool(parameter.grad.isfinite().all())
-    ]
+    grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return [name for name, grad in grads.items() if not bool(grad.isfinite().all())]
 
 
 LOST = 2.0**24
@@ -194,10 +175,7 @@ class Explosion(NamedTuple):
 def kl_explosion(
     terms: StepTerms, diagnostics: Callable[[], Mapping[str, Mapping[str, float]]], module: nn.Module
 ) -> Explosion | None:
-    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1, in the means of a step.
-
-    ``diagnostics`` are figures of each site, computed on demand; ``module`` has the sites.
-    """
+    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1; ``diagnostics`` come on demand."""
     if math.isnan(terms.kl) or abs(terms.kl) <= LOST * max(1.0, abs(terms.log_likelihood)):
         return None
     sites = {name: figures.get("kl_nats", 0.0) for name, figures in diagnostics().items()}
@@ -242,9 +220,8 @@ class StepCheck:
         """Raises :class:`NonFiniteError`, with the checkpoint that is made for it, or warns."""
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         finite = math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))
-        explosion = (
-            None if finite and self._exploded else kl_explosion(terms, self._diagnostics, self._module)
-        )
+        warned = finite and self._exploded
+        explosion = None if warned else kl_explosion(terms, self._diagnostics, self._module)
         if finite and explosion is not None:
             self._exploded = True
             lost = f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels"

@@ -21,7 +21,6 @@ from probattn.options import Count, Options, Positive
 
 OWNER = "ManyRunsDriver"
 
-
 Evaluation = Callable[[int, torch.device], Mapping[str, Tensor]]
 """Called with the step and the device; gives each measure's values of all runs, ``[R]``."""
 
@@ -31,11 +30,9 @@ class ManyRunsDriver(Options):
     r"""Trains R models that are stacked in one module, each as if it were alone.
 
     Minimises the sum of their losses with Adam: no run sees another's parameters and Adam works entry by entry, so that
-    the updates of each are those it would have by itself. There is neither clipping nor weight decay, which would tie
-    runs together.
+    the updates of each are those it would have by itself. Clipping and weight decay would tie runs together.
 
-    A batch depends on its step alone, so that a run that was killed and resumed repeats the uninterrupted one, on a CPU
-    bit for bit.
+    A batch depends on its step alone: a run that was resumed repeats the uninterrupted one, on a CPU bit for bit.
 
     Args:
         model: an ``nn.Module`` with ``losses(batch)``, trained in place.
@@ -100,14 +97,8 @@ class ManyRunsDriver(Options):
         Raises:
             ValueError: started as one of several processes.
         """
-        options = RunOptions(
-            checkpoint_every=self.checkpoint_every,
-            keep_last=1,
-            folder=self.folder,
-            fingerprint=self.fingerprint,
-            progress=self.progress,
-            title=self.title,
-        )
+        names = ("checkpoint_every", "folder", "fingerprint", "progress", "title")
+        options = RunOptions(keep_last=1, **{name: getattr(self, name) for name in names})
         with accelerator_session(precision="no", cpu=self.cpu) as accelerator:
             if accelerator.num_processes > 1:
                 raise ValueError(f"{OWNER}: expected one process, got {accelerator.num_processes}")
@@ -116,12 +107,8 @@ class ManyRunsDriver(Options):
     def configuration(self) -> dict[str, Any]:
         """Settings that a resumed run must share; ``steps`` is not one, since Adam's updates do not depend on it."""
         shapes = {name: list(value.shape) for name, value in self.model.named_parameters()}
-        return {
-            "learning_rate": self.learning_rate,
-            "evaluate_at": list(self.evaluate_at),
-            "parameters": shapes,
-            "fingerprint": dict(self.fingerprint),
-        }
+        described = {"learning_rate": self.learning_rate, "evaluate_at": list(self.evaluate_at)}
+        return described | {"parameters": shapes, "fingerprint": dict(self.fingerprint)}
 
 
 class _ManyRuns(Training):

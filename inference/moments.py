@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_integer
-from probattn.inference.posterior import Link, Posterior
+from probattn.inference.posterior import Link, Posterior, entropy_of
 from probattn.inference.predictive import joined, joined_maps
 from probattn.metrics.functional import welch_p_value
 from probattn.sites.observation import ObservedNoise
@@ -46,13 +46,6 @@ class MomentCheck(NamedTuple):
     residual: float = 0.0
 
 
-class _Number(NamedTuple):
-    """Mean and variance of one number a row (and position)."""
-
-    mean: Tensor
-    variance: Tensor
-
-
 class _Summary(NamedTuple):
     """Averages over the normal distribution of the logits; ``[B, ..., C]`` and ``[B, ...]``."""
 
@@ -80,11 +73,9 @@ class Moments:
         share: of the variance of one number, the part that each pair of query and key brings in, by site, ``[B, H, T,
             S]``; its sum over everything is 1. None unless requested.
         slope: derivative of that number by the logarithm of the pair's unnormalised weight, likewise.
-        relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` over pairs, by their shares, ``[B, ...]``;
-            None of draws.
+        relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` by shares, ``[B, ...]``; None of draws.
         check: what draws say of the closed form; None unless it was checked.
-        num_samples: number of draws of each row, int64 ``[B]``, 0 for those in closed form, or one number for all;
-            None where all are in closed form.
+        num_samples: draws of each row, int64 ``[B]``, 0 of the closed form, or one number; None: closed form alone.
 
     Example:
         >>> import torch
@@ -146,7 +137,7 @@ class Moments:
     def entropy(self) -> Tensor:
         r"""Entropy of the mean, nats: ``[B, ...]``, or of each label ``[B, C]`` under "sigmoid"."""
         self._refuse_numbers("entropy")
-        return _entropy(self._summary.mean, self.link)
+        return entropy_of(self._summary.mean, self.link)
 
     @property
     def mutual_information(self) -> Tensor:
@@ -156,12 +147,8 @@ class Moments:
     def difference_std(self, first: int = 0, second: int = 1) -> Tensor:
         """Standard deviation of the difference between two of the K leading logits, by their places, ``[B, ...]``."""
         covariance = self.covariance
-        variance = (
-            covariance[..., first, first]
-            + covariance[..., second, second]
-            - 2 * covariance[..., first, second]
-        )
-        return variance.clamp_min(0).sqrt()
+        variance = covariance[..., first, first] + covariance[..., second, second]
+        return (variance - 2 * covariance[..., first, second]).clamp_min(0).sqrt()
 
     def top_two_p_value(self, num_samples: int = 20) -> Tensor:
         r"""p-value that the two likeliest classes are equally likely, as from so many draws, ``[N]``.
@@ -195,41 +182,29 @@ class Moments:
         check_integer("Moments.draws", "num_samples", num_samples, minimum=factor.shape[-1] + 1)
         points = _points(num_samples, factor.shape[-1])
         points = points - points.mean(dim=0)
-        whitened = torch.linalg.solve_triangular(
-            torch.linalg.cholesky(torch.atleast_2d(points.T.cov()), upper=True),
-            points,
-            upper=True,
-            left=False,
-        )
+        root = torch.linalg.cholesky(torch.atleast_2d(points.T.cov()), upper=True)
+        whitened = torch.linalg.solve_triangular(root, points, upper=True, left=False)
         offsets = _offsets(factor, whitened.to(factor))
         leading = self.logits.gather(-1, self.classes) + offsets
         logits = self.logits.expand(num_samples, *self.logits.shape).clone()
-        return Posterior(
-            logits.scatter_(-1, self.classes.expand_as(leading), leading.to(logits)),
-            link=self.link,
-            noise=self.noise,
-        )
+        logits.scatter_(-1, self.classes.expand_as(leading), leading.to(logits))
+        return Posterior(logits, link=self.link, noise=self.noise)
 
     def rows(self, places: Tensor) -> Moments:
         """Some rows, int64 ``[R]``."""
-        relative = self.relative_variance
-        return replace(
-            self,
-            logits=self.logits[places],
-            classes=self.classes[places],
-            covariance=self.covariance[places],
-            share=None if self.share is None else {name: value[places] for name, value in self.share.items()},
-            slope=None if self.slope is None else {name: value[places] for name, value in self.slope.items()},
-            relative_variance=None if relative is None else relative[places],
-        )._counted(self._counts()[places])
+        names = ("logits", "classes", "covariance", "relative_variance")
+        tensors = {name: getattr(self, name) for name in names}
+        some: dict[str, Any] = {name: None if one is None else one[places] for name, one in tensors.items()}
+        for name, maps in (("share", self.share), ("slope", self.slope)):
+            some[name] = None if maps is None else {site: value[places] for site, value in maps.items()}
+        return replace(self, **some)._counted(self._counts()[places])
 
     def replaced(self, places: Tensor, drawn: Moments) -> Moments:
         """With the mean and covariance of draws in some rows, int64 ``[R]``, for the same leading classes."""
-        return replace(
-            self,
-            logits=self.logits.index_copy(0, places, drawn.logits.to(self.logits)),
-            covariance=self.covariance.index_copy(0, places, drawn.covariance.to(self.covariance)),
-        )._counted(self._counts().index_copy(0, places, drawn._counts()))
+        logits = self.logits.index_copy(0, places, drawn.logits.to(self.logits))
+        covariance = self.covariance.index_copy(0, places, drawn.covariance.to(self.covariance))
+        counts = self._counts().index_copy(0, places, drawn._counts())
+        return replace(self, logits=logits, covariance=covariance)._counted(counts)
 
     def _counted(self, counts: Tensor) -> Moments:
         """With these numbers of draws by row."""
@@ -253,6 +228,8 @@ class Moments:
                 f"{sorted({moments.classes.shape[-1] for moments in parts})}; take fewer (classes=...)"
             )
         relative = [moments.relative_variance for moments in parts]
+        variances = [item for item in relative if item is not None]
+        checks = [moments.check for moments in parts if moments.check]
         return Moments(
             joined([moments.logits for moments in parts], 0, torch.nan),
             joined([moments.classes for moments in parts], 0, 0),
@@ -261,21 +238,15 @@ class Moments:
             first.noise,
             share=joined_maps([moments.share for moments in parts], 0),
             slope=joined_maps([moments.slope for moments in parts], 0),
-            relative_variance=(
-                None if None in relative else joined([item for item in relative if item is not None], 0, 0.0)
-            ),
-            check=max(
-                (moments.check for moments in parts if moments.check),
-                key=lambda check: check.residual,
-                default=None,
-            ),
+            relative_variance=joined(variances, 0, 0.0) if len(variances) == len(parts) else None,
+            check=max(checks, key=lambda check: check.residual, default=None),
         )._counted(torch.cat([moments._counts() for moments in parts]))
 
-    def attributed(self) -> _Number:
+    def attributed(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the number that is attributed, ``[B, ...]`` each."""
         softmax = self.link == "softmax"
         variance = self.difference_std().square() if softmax else self.covariance[..., 0, 0]
-        return _Number(attributed(self.logits, self.classes, self.link), variance)
+        return attributed(self.logits, self.classes, self.link), variance
 
     def _refuse_numbers(self, name: str) -> None:
         if self.link == "identity":
@@ -300,13 +271,12 @@ class Moments:
             item.reshape(len(item), -1, item.shape[-1])[:, 0] for item in (some.classes, some.mean, some.std)
         )
         name = "number" if self.link == "identity" else "class"
-        return [
-            f"  row {row}: "
-            + ", ".join(
-                f"{name} {one} {mean[row, one]:.3f} ± {std[row, one]:.3f}" for one in leading[:SHOWN_CLASSES]
-            )
-            for row, leading in enumerate(classes.tolist())
-        ]
+        lines = []
+        for row, leading in enumerate(classes.tolist()):
+            some_classes = leading[:SHOWN_CLASSES]
+            texts = [f"{name} {one} {mean[row, one]:.3f} ± {std[row, one]:.3f}" for one in some_classes]
+            lines.append(f"  row {row}: {', '.join(texts)}")
+        return lines
 
 
 def attributed(logits: Tensor, classes: Tensor, link: Link) -> Tensor:
@@ -318,23 +288,14 @@ def attributed(logits: Tensor, classes: Tensor, link: Link) -> Tensor:
 
 def moments_of_draws(posterior: Posterior, classes: Tensor) -> Moments:
     """Sample moments of draws, for given leading classes ``[B, ..., K]``."""
-    logits = (
-        posterior.logits.double() if posterior.logits.dtype == torch.float64 else posterior.logits.float()
-    )
+    logits = posterior.logits.float() if posterior.logits.dtype != torch.float64 else posterior.logits
     leading = logits.gather(-1, classes.expand(len(logits), *classes.shape))
     if posterior.link == "softmax":
         leading = leading - leading.mean(dim=-1, keepdim=True)
     deviations = leading - leading.mean(dim=0)
     covariance = torch.einsum("p...a,p...b->...ab", deviations, deviations) / (len(logits) - 1)
-    return Moments(
-        logits.mean(dim=0),
-        classes,
-        covariance,
-        posterior.link,
-        posterior.noise,
-        "draws",
-        num_samples=classes.new_full((len(classes),), len(logits)),
-    )
+    mean, counts = logits.mean(dim=0), classes.new_full((len(classes),), len(logits))
+    return Moments(mean, classes, covariance, posterior.link, posterior.noise, "draws", num_samples=counts)
 
 
 def centred(differences: Tensor) -> Tensor:
@@ -359,7 +320,7 @@ def _softmax_summary(moments: Moments) -> _Summary:
     joined = torch.cat([values, rest.expand(len(values), *rest.shape).unsqueeze(-1)], dim=-1)
     probabilities = joined.softmax(dim=-1)
     within = torch.where(rest.isfinite().unsqueeze(-1), others.softmax(dim=-1), 0.0).nan_to_num(0.0)
-    average = _averaging(weights)
+    average = partial(torch.tensordot, weights, dims=1)
     mean = average(probabilities)
     variance = (average(probabilities.square()) - mean.square()).clamp_min(0)
     inner_entropy = torch.special.entr(within).sum(dim=-1)
@@ -376,20 +337,10 @@ def _sigmoid_summary(moments: Moments) -> _Summary:
     variances = moments.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).to(logits)
     deviations = torch.zeros_like(logits).scatter(-1, moments.classes, variances.sqrt())
     values = (logits + points.view(-1, *[1] * logits.dim()) * deviations).sigmoid()
-    average = _averaging(weights)
+    average = partial(torch.tensordot, weights, dims=1)
     mean = average(values)
     variance = (average(values.square()) - mean.square()).clamp_min(0)
-    return _Summary(mean, variance.sqrt(), average(_entropy(values, "sigmoid")))
-
-
-def _averaging(weights: Tensor) -> Callable[[Tensor], Tensor]:
-    """A weighted mean over the first dimension."""
-    return lambda values: torch.tensordot(weights, values, dims=1)
-
-
-def _entropy(probabilities: Tensor, link: Link) -> Tensor:
-    terms = torch.special.entr(probabilities)
-    return terms + torch.special.entr(1 - probabilities) if link == "sigmoid" else terms.sum(dim=-1)
+    return _Summary(mean, variance.sqrt(), average(entropy_of(values, "sigmoid")))
 
 
 def _factor(covariance: Tensor, link: Link) -> Tensor:

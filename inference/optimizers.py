@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.options import Natural, NonNegative, Options, Positive, Share
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.observation import ObservationScale
 from probattn.sites.site import LatentSite
 
@@ -76,9 +76,8 @@ class OptimizerOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         optimizer = getattr(torch.optim, self.name, None)
-        if not (
-            isinstance(optimizer, type) and issubclass(optimizer, Optimizer) and optimizer is not Optimizer
-        ):
+        exists = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
+        if not exists or optimizer is Optimizer:
             raise ValueError(
                 f"OptimizerOptions.name: torch.optim has no optimiser {self.name!r}; name one, or pass SVIDriver a "
                 "function that makes yours from parameter groups"
@@ -90,15 +89,12 @@ class OptimizerOptions(Options):
         Raises:
             ValueError: nothing to train.
         """
-        return [
-            {
-                "name": name,
-                "params": parameters,
-                "lr": self._learning_rate(name),
-                "weight_decay": 0.0 if name.endswith(".no_decay") else self.weight_decay,
-            }
-            for name, parameters in split_parameters(model, self.decay_biases_and_norms).items()
-        ]
+        groups = []
+        for name, parameters in split_parameters(model, self.decay_biases_and_norms).items():
+            decay = 0.0 if name.endswith(".no_decay") else self.weight_decay
+            rate = self._learning_rate(name)
+            groups.append({"name": name, "params": parameters, "lr": rate, "weight_decay": decay})
+        return groups
 
     def build(self, groups: list[ParameterGroup], *, scaled: bool = False) -> Optimizer:
         """The optimiser over ``groups``; an Adam takes torch's fused update, unless the arguments say otherwise.
@@ -120,11 +116,8 @@ class OptimizerOptions(Options):
         return all(one.is_floating_point() and one.device.type in FUSED_DEVICES for one in parameters)
 
     def _learning_rate(self, name: str) -> float:
-        rates = {
-            "sites": self.site_learning_rate,
-            "noise": self.noise_learning_rate,
-            "alignment": self.alignment_learning_rate,
-        }
+        rates = {"sites": self.site_learning_rate, "noise": self.noise_learning_rate}
+        rates["alignment"] = self.alignment_learning_rate
         rate = rates.get(name.removesuffix(".no_decay"))
         return self.learning_rate if rate is None else rate
 
@@ -166,14 +159,9 @@ class SchedulerOptions(Options):
         """
         from transformers import get_scheduler
 
-        scheduler: LRScheduler = get_scheduler(
-            self.name,
-            optimizer,
-            num_warmup_steps=self.warmup(total_steps),
-            num_training_steps=total_steps,
-            scheduler_specific_kwargs=dict(self.arguments),
-        )
-        return scheduler
+        steps = {"num_warmup_steps": self.warmup(total_steps), "num_training_steps": total_steps}
+        arguments = dict(self.arguments)
+        return get_scheduler(self.name, optimizer, **steps, scheduler_specific_kwargs=arguments)
 
 
 def split_parameters(model: nn.Module, decay_biases_and_norms: bool = False) -> dict[str, list[nn.Parameter]]:
@@ -230,27 +218,22 @@ def build_optimizer(
         return optimizer.build(optimizer.groups(model), scaled=scaled)
     made = optimizer(OptimizerOptions().groups(model))
     if not isinstance(made, Optimizer):
-        raise TypeError(
-            f"optimizer: expected the function to return a torch optimiser, got {type(made).__name__}"
-        )
+        kind = type(made).__name__
+        raise TypeError(f"optimizer: expected the function to return a torch optimiser, got {kind}")
     return made
 
 
 def learning_rates(optimizer: Optimizer) -> dict[str, float]:
     """Current learning rate of each group, by its name or its number."""
-    return {
-        str(group.get("name", number)): float(group["lr"])
-        for number, group in enumerate(optimizer.param_groups)
-    }
+    groups = enumerate(optimizer.param_groups)
+    return {str(group.get("name", number)): float(group["lr"]) for number, group in groups}
 
 
 class Clipped:
     """Parameters that are clipped by one joint norm, or, as stacks ``[P, ...]``, by one for each particle."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, stacked: bool) -> None:
-        self._parameters = parameters
-        self._stacked = stacked
-        self._norms = torch.zeros(())
+        self._parameters, self._stacked, self._norms = parameters, stacked, torch.zeros(())
 
     def measure(self) -> Tensor:
         """Measures the gradients; the norm, over particles the root of the mean of its square."""
@@ -258,7 +241,8 @@ class Clipped:
         if not self._stacked or not gradients:
             self._norms = get_total_norm(gradients)
             return self._norms
-        norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in map(_matrix, gradients)]
+        matrices = [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in gradients]
+        norms = [torch.linalg.vector_norm(matrix, dim=1) for matrix in matrices]
         self._norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # [P]
         return self._norms.square().mean().sqrt()
 
@@ -279,14 +263,10 @@ class Clipping:
 
     def __init__(self, module: nn.Module) -> None:
         stacks = stacked_parameters(module)
-        self._groups = [
-            [
-                Clipped(subset, stacked=stacked)
-                for stacked in (False, True)
-                if (subset := [p for p in parameters if (id(p) in stacks) == stacked])
-            ]
-            for parameters in split_alignment(module)
-        ]
+        self._groups: list[list[Clipped]] = []
+        for parameters in split_alignment(module):
+            subsets = {s: [p for p in parameters if (id(p) in stacks) == s] for s in (False, True)}
+            self._groups.append([Clipped(subset, stacked=s) for s, subset in subsets.items() if subset])
 
     def measure(self) -> tuple[Tensor, Tensor]:
         """Norms of all gradients but alignment's networks', and of theirs."""
@@ -304,7 +284,3 @@ def _joint(groups: Sequence[Clipped]) -> Tensor:
     if len(norms) == 1:
         return norms[0]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
-
-
-def _matrix(gradient: Tensor) -> Tensor:
-    return gradient if gradient.dim() > 1 else gradient.unsqueeze(1)

@@ -25,7 +25,6 @@ from probattn.options import Count, Natural, NonNegative, Options, Positive, Sha
 
 KLScheduleKind = Literal["constant", "linear", "sigmoid"]
 
-
 FINE_TUNING_WEIGHT = 1e-3
 """Weight of the KL with which fine-tuning a pretrained network comes to the likelihood of the deterministic one."""
 

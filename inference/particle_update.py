@@ -64,12 +64,7 @@ class _Member:
 
 
 class ParticleUpdate:
-    r"""Turns gradients of particles, of a mean over N data, into :math:`-\epsilon \phi` (An et al. 2020).
-
-    In the scale of the potential :math:`u = \mathrm{mean} + |\theta|^2 / (2 \sigma^2 N)`: the posterior is exp(-N u),
-    the noise of "sgld" and "spos" samples exp(-N u / T), particles without noise exp(-u / a), a the repulsion over
-    ``scale``.
-    """
+    r"""Turns gradients of particles, of a mean over N data, into :math:`-\epsilon \phi` (An et al. 2020)."""
 
     def __init__(
         self,
@@ -82,9 +77,7 @@ class ParticleUpdate:
         if num_data < 1:
             raise ValueError(f"{type(self).__name__}.num_data: expected an integer >= 1, got {num_data}")
         self._members = {name: _Member(*member) for name, member in sets.items()}
-        self._scale = scale
-        self._num_data = num_data
-        self._override = kernel
+        self._num_data, self._scale, self._override = num_data, scale, kernel
         self.diagnostics: dict[str, dict[str, float]] = {}
         """By set of particles: the :class:`probattn.particles.ParticleDiagnostics` of the last measured update."""
 
@@ -94,10 +87,8 @@ class ParticleUpdate:
 
     def mean_squared_gradients(self) -> dict[str, float]:
         """Mean square of the particles' gradients as they are, as ``pyro.infer.SVGD.step`` returns it."""
-        return {
-            name: float(member.particles.gradients().square().mean())
-            for name, member in self._members.items()
-        }
+        sets = {name: member.particles for name, member in self._members.items()}
+        return {name: float(particles.gradients().square().mean()) for name, particles in sets.items()}
 
     def configuration(self) -> dict[str, Any]:
         """Settings that a resumed run must share and the model does not determine."""
@@ -128,11 +119,8 @@ class ParticleUpdate:
         if options.sampler == "svgd":
             return svgd_direction(particles, grads, kernel, repulsion)
         temperature = self._num_data if isinstance(options.temperature, str) else options.temperature
-        noise: dict[str, Any] = {
-            "inverse_temperature": self._num_data / temperature,
-            "step_size": options.step_size,
-            "generator": member.generator,
-        }
+        noise: dict[str, Any] = {"step_size": options.step_size, "generator": member.generator}
+        noise["inverse_temperature"] = self._num_data / temperature
         if options.sampler == "sgld":
             return sgld_direction(particles, grads, **noise)
         return spos_direction(particles, grads, kernel, repulsion, langevin=options.langevin, **noise)
@@ -143,25 +131,17 @@ class ParticleUpdate:
             member.generator, member.kernel = torch.Generator(device=device), None
         member.generator.manual_seed(derived_seed(*entropy))
         if member.kernel is None:
-            kernel = (
-                member.options.build_kernel(member.generator) if self._override is None else self._override
-            )
+            kernel = self._override or member.options.build_kernel(member.generator)
             member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)
         return member.kernel
 
-    def _measure(
-        self, name: str, member: _Member, diagnostics: ParticleDiagnostics, particles: Tensor
-    ) -> None:
-        values = {
-            "bandwidth": diagnostics.bandwidth,
-            "repulsion_ratio": diagnostics.repulsion_ratio,
-            "smallest_distance": diagnostics.smallest_distance,
-            "relative_distance": diagnostics.relative_distance,
-            "norm": float(particles.square().sum(dim=-1).mean().sqrt()),
-        }
+    def _measure(self, name: str, member: _Member, measured: ParticleDiagnostics, particles: Tensor) -> None:
+        names = ("bandwidth", "repulsion_ratio", "smallest_distance", "relative_distance")
+        values = {name: getattr(measured, name) for name in names}
+        values["norm"] = float(particles.square().sum(dim=-1).mean().sqrt())
         self.diagnostics[name] = {key: value for key, value in values.items() if value is not None}
         # Particles in training are far from equilibrium, where the variance of the posterior is no measure.
-        trouble = diagnostics.collapse(least_spread=0.0) if member.options.couples else None
+        trouble = measured.collapse(least_spread=0.0) if member.options.couples else None
         if trouble is not None and not member.warned:
             member.warned = True
             warnings.warn(f"{name}: {trouble}", CollapseWarning, stacklevel=3)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probattn.checks import check_choice, check_number, check_share, optional
@@ -27,6 +28,12 @@ def linked(logits: Tensor, link: Link) -> Tensor:
     return logits.float().sigmoid() if link == "sigmoid" else logits.float().softmax(dim=-1)
 
 
+def entropy_of(probabilities: Tensor, link: Link) -> Tensor:
+    """Entropy of probabilities ``[..., C]`` of classes, nats, or of each of C labels."""
+    terms = torch.special.entr(probabilities)
+    return terms + torch.special.entr(1 - probabilities) if link == "sigmoid" else terms.sum(dim=-1)
+
+
 def link_of(owner: str, model: object) -> Link:
     """What makes probabilities of a model's predictions, its attribute ``link``; "softmax" without one."""
     link: Link = getattr(model, "link", "softmax")
@@ -42,8 +49,7 @@ class Posterior:
     further dimensions between B and C. Where data came in batches of different lengths, missing positions are NaN.
 
     Attributes:
-        logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y where the head predicts
-            numbers.
+        logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y.
         attention: weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
         attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless requested.
         attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
@@ -138,7 +144,7 @@ class Posterior:
     @property
     def entropy(self) -> Tensor:
         r"""Entropy of the mean over draws, nats: ``[B, ...]``, or of each label ``[B, C]`` under "sigmoid"."""
-        return self._entropy(self.mean_probabilities)
+        return entropy_of(self.mean_probabilities, self.link)
 
     @property
     def mutual_information(self) -> Tensor:
@@ -147,27 +153,18 @@ class Posterior:
         .. math:: \mathrm I = \mathrm H\Big[\frac 1P \sum_p p(y \mid x, S_p)\Big] -
             \frac 1P \sum_p \mathrm H[p(y \mid x, S_p)]
         """
-        return (self.entropy - self._entropy(self.probabilities).mean(dim=0)).clamp_min(0)
-
-    def _entropy(self, probabilities: Tensor) -> Tensor:
-        terms = torch.special.entr(probabilities)
-        return terms + torch.special.entr(1 - probabilities) if self.link == "sigmoid" else terms.sum(dim=-1)
+        return (self.entropy - entropy_of(self.probabilities, self.link).mean(dim=0)).clamp_min(0)
 
     def __repr__(self) -> str:
         draws, rows, *inner = self.logits.shape
         phrases = [f"{draws} draw{'s' * (draws != 1)} of {rows} row{'s' * (rows != 1)}"]
-        phrases.append(
-            "x".join(map(str, inner)) + " numbers" if self.link == "identity" else self._link_words()
-        )
+        size, classes = "x".join(map(str, inner)), f"{self.link} over {inner.pop()}"
+        at = f" at {'x'.join(map(str, inner))} positions" if inner else ""
+        phrases.append(f"{size} numbers" if self.link == "identity" else classes + at)
         sites = self.attention or self.attention_mean
         if sites:
             phrases.append(f"maps of {len(sites)} sites" + ("" if self.attention else " (mean and spread)"))
         return f"Posterior({', '.join(phrases)})"
-
-    def _link_words(self) -> str:
-        *inner, classes = self.logits.shape[2:]
-        positions = f" at {'x'.join(map(str, inner))} positions" if inner else ""
-        return f"{self.link} over {classes}{positions}"
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> Any:
         """A table with a line for each row (and position): mean and std of each class or number, and entropies.
@@ -282,19 +279,15 @@ class Posterior:
         head = "".join(f"<th>{name}</th>" for name in self._names(None))
         lines = []
         for number, (row, spread) in enumerate(zip(mean[:SHOWN_ROWS], std[:SHOWN_ROWS], strict=True)):
-            cells = "".join(
-                f"<td>{value:.3f} ± {width:.3f}</td>"
-                for value, width in zip(row.tolist(), spread.tolist(), strict=True)
-            )
+            pairs = zip(row.tolist(), spread.tolist(), strict=True)
+            cells = "".join(f"<td>{value:.3f} ± {width:.3f}</td>" for value, width in pairs)
             lines.append(f"<tr><th>{number}</th>{cells}</tr>")
         more = f"<p>and {len(mean) - SHOWN_ROWS} more</p>" if len(mean) > SHOWN_ROWS else ""
         title = html.escape(repr(self))
         return f"<p>{title}</p><table><tr><th></th>{head}</tr>{''.join(lines)}</table>{more}"
 
 
-def _mixture_quantile(
-    centres: np.ndarray[Any, Any], noise: ObservedNoise, probability: float
-) -> np.ndarray[Any, Any]:
+def _mixture_quantile(centres: NDArray[Any], noise: ObservedNoise, probability: float) -> NDArray[Any]:
     """Where the mean over draws of the distribution functions has a value, by bisection to rounding."""
     width = noise.scale.cpu().double().numpy()
     low, high = centres.min(axis=0) - width, centres.max(axis=0) + width

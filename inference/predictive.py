@@ -95,8 +95,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     :class:`ParticleEnsemble` it is the logarithm of the mean of the particles' probabilities.
 
     Args:
-        model: a Hugging Face network with a head, or a Pyro model that maps a batch to logits; evaluated in evaluation
-            mode, without gradients.
+        model: a Hugging Face network with a head, or a Pyro model that maps a batch to logits; run without gradients.
         batch: its inputs, which are moved to the model's device.
 
     Returns:
@@ -130,8 +129,7 @@ def posterior_predict(
     before its first latent variable once in all (modules that draw random numbers, or that a hook looks into, and
     models that are no ``nn.Module`` or are compiled, run whole). Draw p takes
     its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it, and
-    torch's own generators do not move. A label to predict has its most likely value; one whose distribution has no mode
-    is drawn from them.
+    torch's own generators do not move. A label to predict has its most likely value, or is drawn.
 
     A :class:`ParticleEnsemble` gives a draw for each of its particles, P = number of particles. Where attention is
     latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.
@@ -148,8 +146,7 @@ def posterior_predict(
             noise of its own, from the seed and the batch's number. They are moved to the model's device.
         num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
         seed: non-negative integer, or a sequence of them (seed and batch number, say).
-        chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows per pass, 16 on a
-            CPU.
+        chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows, 16 on a CPU.
         attention: sites whose weights to return, or "all".
         streaming: return mean and standard deviation of the weights instead of all draws.
         antithetic: every second draw takes the noise of the one before, mirrored (Hammersley & Morton 1956). Each draw
@@ -195,9 +192,8 @@ def posterior_predict(
         refuse_unstarted("posterior_predict", guide)
 
     def predict(data: Mapping[str, Tensor], words: Sequence[int]) -> _Drawn:
-        inputs, keys, rows = batched_inputs(
-            "posterior_predict", prepared_batch(network, data), batch_keys, label_name
-        )
+        prepared = prepared_batch(network, data)
+        inputs, keys, rows = batched_inputs("posterior_predict", prepared, batch_keys, label_name)
         chunk = chunk_size or preferred or rows_per_pass(device_of(inputs)) // rows or 1
         chunk = chunk if guide is None else 1
         folding = _Folding(inputs, keys, rows, chunk, AttentionDraws(attention, streaming), antithetic, guide)
@@ -229,9 +225,8 @@ def batches_of(owner: str, data: Any) -> Iterator[Mapping[str, Tensor]]:
     """A loader's batches, or those of a data set's rows."""
     if not isinstance(data, DataLoader):
         # A loader takes a number from its generator, without one from torch's, which stay where they are.
-        data = DataLoader(
-            as_rows(data, owner), BATCH_ROWS, collate_fn=collate_rows, generator=torch.Generator()
-        )
+        rows, generator = as_rows(data, owner), torch.Generator()
+        data = DataLoader(rows, BATCH_ROWS, collate_fn=collate_rows, generator=generator)
     for batch in data:
         check_batch(owner, batch)
         yield batch
@@ -264,9 +259,8 @@ def _together(drawn: Sequence[_Drawn]) -> _Drawn:
 def joined_maps(maps: Sequence[dict[str, Tensor] | None], dim: int) -> dict[str, Tensor] | None:
     """Maps by site behind one another; None where there are none."""
     present = [item for item in maps if item is not None]
-    return (
-        {name: joined([item[name] for item in present], dim, 0.0) for name in present[0]} if present else None
-    )
+    names = present[0] if present else ()
+    return {name: joined([item[name] for item in present], dim, 0.0) for name in names} if present else None
 
 
 def joined(tensors: Sequence[Tensor], dim: int, fill: float) -> Tensor:
@@ -355,10 +349,8 @@ class _Folding:
         shares = len(seeds) > 1 and self.others is None
         trunk = Trunk(model if shares else None, self.inputs, self.keys, self.rows)
         outputs: list[Tensor] = []
-        with (
-            naming_contract("posterior_predict", model, self.inputs),
-            trunk.once(min(self.chunk, len(seeds))),
-        ):
+        once = trunk.once(min(self.chunk, len(seeds)))
+        with naming_contract("posterior_predict", model, self.inputs), once:
             for start in range(0, len(seeds), self.chunk):
                 chunk = seeds[start : start + self.chunk]
                 mirrored = [self.antithetic and bool(draw % 2) for draw in range(start, start + len(chunk))]

@@ -46,9 +46,8 @@ class ProgramELBOModule(AttentionELBOModule):
             require_data(model_trace)
             loss = differentiable_loss(self.elbo, model_trace, guide_trace)
             # Where there are no such sites, they are numbers of the CPU.
-            likelihood, factors = (
-                _expectation(guide_trace, sites).to(loss.device) for sites in _observed(model_trace)
-            )
+            groups = _observed(model_trace)
+            likelihood, factors = (_expectation(guide_trace, sites).to(loss.device) for sites in groups)
             kl = loss.detach() + likelihood + factors
             size = data_size(model_trace)
             terms = (loss, likelihood, kl, kl, factors)
@@ -82,9 +81,8 @@ def _expectation(guide_trace: Trace, sites: list[dict[str, Any]]) -> Tensor:
         return torch.as_tensor(sum((site["log_prob_sum"] for site in sites), 0.0)).detach()
     symbols = guide_trace.plate_to_symbol
     costs: dict[frozenset[str], list[Tensor]] = defaultdict(list)
-    ordering = {
-        name: _ordinal(site, symbols) for name, site in guide_trace.nodes.items() if site["type"] == "sample"
-    }
+    samples = {name: site for name, site in guide_trace.nodes.items() if site["type"] == "sample"}
+    ordering = {name: _ordinal(site, symbols) for name, site in samples.items()}
     for site in sites:
         costs[_ordinal(site, symbols)].append(site["packed"]["log_prob"])
     return torch.as_tensor(Dice(guide_trace, ordering).compute_expectation(costs)).detach()
@@ -111,8 +109,7 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
     Pyro's class draws :math:`\log q(z_i) - \log p(z_i)` too, and its noise is in every gradient of the prior and of the
     posterior. Here they have the exact one, as in ``pyro.infer.TraceMeanField_ELBO``, and a ``baseline_value`` stands
     against the log-likelihood alone. The expectations are the same. Sites without a closed form are drawn, and all are
-    where model and guide have them in different orders: the closed form of a site is right for what is drawn before it
-    in both.
+    where model and guide have them in different orders: a closed form needs what is drawn before.
 
     Example:
         >>> import pyro
@@ -143,15 +140,11 @@ class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
                 continue
             nothing = torch.zeros_like(divergence)
             prior.update(log_prob=-divergence, log_prob_sum=-divergence.sum())
-            posterior.update(
-                log_prob=nothing,
-                log_prob_sum=nothing.sum(),
-                score_parts=ScoreParts(nothing, posterior["score_parts"].score_function, 0),
-            )
+            score = ScoreParts(nothing, posterior["score_parts"].score_function, 0)
+            posterior.update(log_prob=nothing, log_prob_sum=nothing.sum(), score_parts=score)
         return model_trace, guide_trace
 
 
 def _latent(trace: Trace) -> list[str]:
-    return [
-        name for name, site in trace.nodes.items() if site["type"] == "sample" and not site["is_observed"]
-    ]
+    nodes = trace.nodes.items()
+    return [name for name, site in nodes if site["type"] == "sample" and not site["is_observed"]]

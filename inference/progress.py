@@ -20,10 +20,7 @@ Observe = Callable[[int, nn.Module], None]
 
 
 class TrainingProgress:
-    """A bar on the error stream, title, step and time left first, with words under it that wrap in narrow terminals.
-
-    Nothing is shown where that is no terminal, and where rich (extra ``cli``) is not installed.
-    """
+    """A bar on the error stream with words under it; nothing where that is no terminal or rich is missing."""
 
     def __init__(
         self,
@@ -103,9 +100,7 @@ class StepObserver:
     steps: Collection[int] = ()
 
     def __post_init__(self) -> None:
-        wrong = [
-            step for step in self.steps if isinstance(step, bool) or not isinstance(step, int) or step < 0
-        ]
+        wrong = [one for one in self.steps if isinstance(one, bool) or not isinstance(one, int) or one < 0]
         if wrong:
             raise ValueError(f"StepObserver.steps: expected integers >= 0, got {wrong[0]!r}")
 

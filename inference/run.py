@@ -119,15 +119,17 @@ class Run:
                 self._step = checkpoint.step
                 self._earlier_seconds = checkpoint.state["seconds"]
                 self._stopping = StoppingState(**checkpoint.state["early_stopping"])
-            self._start_trackers()
+            if self._options.trackers:
+                flat = flatten(self._configuration)
+                plain = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in flat.items()}
+                self._accelerator.init_trackers("probattn", config=plain)
             self._training.begin(self._step)
             if checkpoint is None:
                 self._report()
                 self._observe()
             shown = self._options.progress and self._accelerator.is_main_process
-            bar = TrainingProgress(
-                total=self._training.total, done=self._step, title=self._options.title, shown=shown
-            )
+            total, title = self._training.total, self._options.title
+            bar = TrainingProgress(total=total, done=self._step, title=title, shown=shown)
             with bar as progress, Interruption() as interruption:
                 self._update_until_the_end(progress, interruption)
         finally:
@@ -167,9 +169,8 @@ class Run:
     def _report(self) -> bool:
         """Publishes what is due; whether early stopping's metric is the best so far."""
         rule, improved = self._options.early_stopping, False
-        for record in self._training.records(
-            self._step, last=self._step == self._training.total, seconds=self._seconds()
-        ):
+        last = self._step == self._training.total
+        for record in self._training.records(self._step, last=last, seconds=self._seconds()):
             self._publish(record)
             if rule is not None and record["kind"] == "validation":
                 improved = self._stopping.update(rule, rule.values(record), self._step)
@@ -180,24 +181,12 @@ class Run:
         if self._storage is not None:
             self._storage.append(record)
         if self._accelerator.trackers:
-            numbers = {
-                f"{record['kind']}/{name}": value
-                for name, value in flatten(record).items()
-                if isinstance(value, (int, float)) and name != "step"
-            }
+            flat = {f"{record['kind']}/{k}": v for k, v in flatten(record).items() if k != "step"}
+            numbers = {name: value for name, value in flat.items() if isinstance(value, (int, float))}
             self._accelerator.log(numbers, step=record["step"])
         if self._accelerator.is_main_process:
             for callback in self._options.callbacks:
                 callback(record, self._training.model)
-
-    def _start_trackers(self) -> None:
-        """Opens accelerate's trackers with the run's configuration as hyper-parameters."""
-        if self._options.trackers:
-            plain = {
-                name: value if isinstance(value, (bool, int, float, str)) else str(value)
-                for name, value in flatten(self._configuration).items()
-            }
-            self._accelerator.init_trackers("probattn", config=plain)
 
     def _observe(self) -> None:
         if self._accelerator.is_main_process:
@@ -238,24 +227,16 @@ class Run:
     def _save(self) -> None:
         assert self._storage is not None
         plain, tensors = self._training.state(self._step)
-        state = {
-            "step": self._step,
-            **plain,
-            "seconds": self._seconds(),
-            "early_stopping": asdict(self._stopping),
-            "configuration": self._configuration,
-        }
+        state = {"step": self._step, **plain, "seconds": self._seconds()}
+        state |= {"early_stopping": asdict(self._stopping), "configuration": self._configuration}
         best = self._stopping.best_step
         self._storage.save(self._step, state, tensors, protect=() if best is None else (best,))
 
     def _weights(self) -> dict[str, Any]:
         """A copy of the weights, on the CPU, that later updates leave alone."""
         _, tensors = self._training.state(self._step)
-        return {
-            name: {key: value.detach().to("cpu", copy=True) for key, value in state.items()}
-            for name, state in tensors.items()
-            if name in ("model", "guide")
-        }
+        states = {name: tensors[name].items() for name in ("model", "guide") if name in tensors}
+        return {n: {k: v.detach().to("cpu", copy=True) for k, v in state} for n, state in states.items()}
 
     def _seconds(self) -> float:
         return self._earlier_seconds + time.monotonic() - self._started

@@ -128,9 +128,8 @@ class _Sampler(Messenger):
             )
         for module in net.modules():
             if "generate" in vars(module):
-                raise RuntimeError(
-                    f"sampling: {type(module).__name__} is sampled already; leave the block first"
-                )
+                network = type(module).__name__
+                raise RuntimeError(f"sampling: {network} is sampled already; leave the block first")
         for site in sites:
             forward = vars(site).get("forward")
             vars(site)["forward"] = _DrawnForward(self, site.forward)
@@ -199,11 +198,8 @@ class _Sampler(Messenger):
             if self._draws > 1:
                 self._refuse_unrepeatable(kwargs)
                 inputs, kwargs = self._repeated(inputs), self._repeated(kwargs)
-            candidates = [
-                inputs,
-                *(kwargs.get(name) for name in ("input_ids", "inputs_embeds")),
-                *kwargs.values(),
-            ]
+            named = (kwargs.get(name) for name in ("input_ids", "inputs_embeds"))
+            candidates = [inputs, *named, *kwargs.values()]
             first = next((item for item in candidates if isinstance(item, Tensor) and item.dim() > 0), None)
             self._prompts = self._draws if first is None else len(first)
             self._generations += 1
@@ -300,7 +296,7 @@ def generate_with_uncertainty(
     with evaluating(net):
         answer = net.generate(**inputs, **(options | {"return_dict_in_generate": True}))
         sequences: Tensor = answer.sequences
-        arguments, target = _teacher_forced(net, inputs, sequences)
+        arguments, target = _forced(net, inputs, sequences)
         mask = until_the_end(net, target, options)
         mean = expected_entropy = torch.zeros((), device=target.device)
         log_probabilities = []
@@ -316,25 +312,19 @@ def generate_with_uncertainty(
                 mean, expected_entropy = mean + p, expected_entropy + torch.special.entr(p).sum(dim=-1)
                 log_probabilities.append(log_p.gather(-1, target[..., None])[..., 0])
     entropy = torch.special.entr(mean / draws).sum(dim=-1)
+    information = (entropy - expected_entropy / draws).clamp_min(0)
     drawn = torch.stack(log_probabilities).where(mask, 0.0)  # [P, N, T]
-    return Generation(
-        sequences,
-        target,
-        mask,
-        (drawn.logsumexp(dim=0) - math.log(draws)).where(mask, 0.0),
-        entropy.where(mask, 0.0),
-        (entropy - expected_entropy / draws).clamp_min(0).where(mask, 0.0),
-        drawn.sum(dim=-1).logsumexp(dim=0) - math.log(draws),
-    )
+    log_p = drawn.logsumexp(dim=0) - math.log(draws)
+    log_p, entropy, information = (one.where(mask, 0.0) for one in (log_p, entropy, information))
+    scores = drawn.sum(dim=-1).logsumexp(dim=0) - math.log(draws)
+    return Generation(sequences, target, mask, log_p, entropy, information, scores)
 
 
 def _continues(net: Any) -> bool:
     return not net.config.is_encoder_decoder
 
 
-def _teacher_forced(
-    net: Any, inputs: Mapping[str, Tensor], sequences: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
+def _forced(net: Any, inputs: Mapping[str, Tensor], sequences: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Inputs of a pass over whole sequences, and the generated tokens ``[N, T]`` that it is to predict."""
     prompts = next(iter(inputs.values()))
     repeats = len(sequences) // len(prompts)
@@ -343,9 +333,8 @@ def _teacher_forced(
         return repeated | {"decoder_input_ids": sequences[:, :-1]}, sequences[:, 1:]
     ids = inputs.get("input_ids")
     if ids is None:
-        raise ValueError(
-            f"generate_with_uncertainty: expected input_ids among the inputs, got {', '.join(inputs)}"
-        )
+        listed = ", ".join(inputs)
+        raise ValueError(f"generate_with_uncertainty: expected input_ids among the inputs, got {listed}")
     target = sequences[:, ids.shape[1] :]
     mask = repeated.get("attention_mask", torch.ones_like(repeated["input_ids"]))
     mask = torch.cat([mask, mask.new_ones(target.shape)], dim=1)

@@ -20,17 +20,12 @@ from pyro.util import get_rng_state, set_rng_state
 from torch import Tensor, nn
 
 from probattn.inference.checkpoint import CheckpointError
+from probattn.sites.handlers import SHARED_STATE, SharedState
 from probattn.sites.noise import seed_integers
-from probattn.sites.threads import SHARED_STATE, SharedState
 
 Precision = Literal["no", "bf16", "fp16"]
 
-_UNSUPPORTED = (
-    DistributedType.DEEPSPEED,
-    DistributedType.FSDP,
-    DistributedType.MEGATRON_LM,
-    DistributedType.XLA,
-)
+_UNSUPPORTED = [DistributedType(name) for name in ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")]
 
 _SESSION = SharedState(
     busy="expected one training run at a time in a process, got a second one in another thread: both would draw from "
@@ -92,9 +87,8 @@ RandomState = dict[str, Any]
 
 def seed_generators(*seed: int) -> None:
     """Seeds Python, numpy and torch (every device) from integers >= 0; as many others give unrelated streams."""
-    python, numpy, torch_seed = (
-        int(word) for word in np.random.SeedSequence(seed_integers(seed)).generate_state(3)
-    )
+    words = np.random.SeedSequence(seed_integers(seed)).generate_state(3)
+    python, numpy, torch_seed = map(int, words)
     pyro.set_rng_seed(numpy)  # seeds all three; two get words of their own, or all would start from one
     random.seed(python)
     torch.manual_seed(torch_seed)
@@ -120,17 +114,11 @@ def capture_random_state(device: torch.device) -> RandomState:
     captured = get_rng_state()
     version, words, gauss = captured["random"]
     name, key, position, has_gauss, cached = captured["numpy"]
-    state: RandomState = {
-        "python": {"version": version, "words": list(words), "gauss": gauss},
-        "numpy": {
-            "name": str(name),
-            "key": torch.from_numpy(np.asarray(key, dtype=np.int64)),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "gauss": float(cached),
-        },
-        "torch": captured["torch"],
-    }
+    state: RandomState = {"python": {"version": version, "words": list(words), "gauss": gauss}}
+    position, has_gauss, cached = int(position), int(has_gauss), float(cached)
+    state["numpy"] = {"name": str(name), "key": torch.from_numpy(np.asarray(key, dtype=np.int64))}
+    state["numpy"] |= {"position": position, "has_gauss": has_gauss, "gauss": cached}
+    state["torch"] = captured["torch"]
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state()
     return state
@@ -146,13 +134,9 @@ def restore_random_state(state: RandomState, device: torch.device) -> None:
     python, numpy = state["python"], state["numpy"]
     key: Tensor = numpy["key"]
     words = key.numpy().astype(np.uint32)
-    set_rng_state(
-        {
-            "random": (python["version"], tuple(python["words"]), python["gauss"]),
-            "numpy": (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"]),
-            "torch": state["torch"],
-        }
-    )
+    of_python = (python["version"], tuple(python["words"]), python["gauss"])
+    of_numpy = (numpy["name"], words, numpy["position"], numpy["has_gauss"], numpy["gauss"])
+    set_rng_state({"random": of_python, "numpy": of_numpy, "torch": state["torch"]})
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(state["device"])
 
@@ -169,10 +153,7 @@ def preserved_random_state(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """Evaluation mode without gradients; every submodule gets its own mode back, Pyro's store its own contents.
-
-    One thread at a time: others wait.
-    """
+    """Evaluation mode without gradients, one thread at a time; every module's mode and Pyro's store are put back."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     with SHARED_STATE.changed() as changes:
         training = [module for module in modules if module.training]

@@ -79,14 +79,9 @@ class _RowSource(Source):
     @cached_property
     def order(self) -> DataOrder:
         options = self.options
-        return self._order(
-            len(self.data),
-            seed=options.seed,
-            shuffle=options.shuffle,
-            drop_last=options.drop_last,
-            length_pool=options.length_pool,
-            lengths=None if options.length_pool is None else row_lengths(self.data),
-        )
+        order = {name: getattr(options, name) for name in ("seed", "shuffle", "drop_last", "length_pool")}
+        lengths = None if options.length_pool is None else row_lengths(self.data)
+        return self._order(len(self.data), lengths=lengths, **order)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -124,10 +119,7 @@ class _RowSource(Source):
 
 
 class _StreamSource(Source):
-    """Batches of a stream in its own order, of which every rank reads all rows and takes its share of each step.
-
-    The last step takes what is left; ``set_epoch`` is told the epoch's number, and a resumed run reads up to its place.
-    """
+    """A stream in its own order: every rank reads all rows, a resumed run up to its place, the last step the rest."""
 
     def __init__(self, data: Any, options: RunOptions, rank: int, num_processes: int) -> None:
         super().__init__(data, options, rank, num_processes)
@@ -144,12 +136,9 @@ class _StreamSource(Source):
 
     def configuration(self) -> dict[str, Any]:
         """A stream's own order cannot be compared."""
-        order = self._order(1).configuration()
-        return (
-            {"stream": True}
-            | {name: order[name] for name in ("batch_size", "accumulation", "num_processes")}
-            | {"drop_last": self.options.drop_last}
-        )
+        order = self._order(1).configuration() | {"drop_last": self.options.drop_last}
+        names = ("batch_size", "accumulation", "num_processes", "drop_last")
+        return {"stream": True} | {name: order[name] for name in names}
 
     def position(self, step: int) -> tuple[int, int]:
         """Epoch and step within it, as far as the stream has been read."""

@@ -31,7 +31,6 @@ from probattn.inference.particle_update import HeadParticles, ParticleUpdate
 from probattn.inference.program_elbo import bind
 from probattn.inference.run import FitResult, Run
 from probattn.inference.session import (
-    Precision,
     accelerator_session,
     frozen_parameters,
     preserved_random_state,
@@ -52,10 +51,9 @@ class SVIDriver(RunOptions):
     device, mixed precision and several processes are what ``accelerate launch`` or ``torchrun`` give. Ranks start
     from the same parameters and draw different noise.
 
-    A run is a pure function of its options, the data and the initial weights: the order of the data depends on
-    (seed, epoch), noise and dropout on (seed, rank), and evaluations draw from streams of their own. A run that was
-    killed and resumed therefore repeats the uninterrupted one, on a CPU bit for bit (data sets that draw random
-    numbers in worker processes excepted). The caller's own random generators are left as they were.
+    A run is a pure function of its options, the data and the initial weights: the order of the data depends on (seed,
+    epoch), noise and dropout on (seed, rank). One that was killed and resumed therefore repeats the uninterrupted one,
+    on a CPU bit for bit, unless data sets draw random numbers in workers. The caller's generators stay as they were.
 
     All options of :class:`RunOptions` are keyword arguments, and attributes that may be set between two runs.
 
@@ -144,15 +142,13 @@ class SVIDriver(RunOptions):
             The result; the model holds the weights of the last step, or of the best one with early stopping.
 
         Raises:
-            CheckpointError: nothing to resume, or a checkpoint that is corrupt, of another configuration or cannot be
-                written.
+            CheckpointError: nothing to resume, or a checkpoint that is corrupt, of other options or not written.
             FileExistsError: the folder holds a run and ``resume`` is False.
             KeyboardInterrupt: SIGINT or SIGTERM came (in the main thread); the update under way is complete and, with a
                 folder, in a checkpoint. A second signal does not wait.
             NonFiniteError: the loss or its gradient is not finite; the message names the place.
             TypeError: data that cannot be read by row.
-            ValueError: neither or both of steps and epochs; early stopping without validation data or on a metric that
-                is not there.
+            ValueError: neither or both of steps and epochs; early stopping without validation data or its metric.
         """
         resume = resume or self._resume
         self._resume = False
@@ -161,17 +157,10 @@ class SVIDriver(RunOptions):
         validation = None if validation_data is None else check_data(validation_data, "validation_data", self)
         refuse_unsupported(self.model)
         warn_of_frozen_sites(self.model)
-        with (
-            accelerator_session(
-                precision=self._checked_precision(),
-                cpu=self.cpu,
-                trackers=self.trackers,
-                folder=None if self.folder is None else Path(self.folder),
-                find_unused_parameters=self.find_unused_parameters,
-            ) as accelerator,
-            preserved_random_state(accelerator.device),
-            frozen_parameters(),
-        ):
+        folder = None if self.folder is None else Path(self.folder)
+        names = ("precision", "cpu", "trackers", "find_unused_parameters")
+        session = accelerator_session(folder=folder, **{name: getattr(self, name) for name in names})
+        with session as accelerator, preserved_random_state(accelerator.device), frozen_parameters():
             if accelerator.is_main_process:
                 guided = self.guide is not None and type(self.guide) is not AttentionGuide
                 log_latent(type(self).__name__, self.model, guided=guided)
@@ -179,17 +168,9 @@ class SVIDriver(RunOptions):
             options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
             particles = self.particles(len(train) if isinstance(train, Sized) else None)
             update = Update(options, *self.objective(), particles)
-            training = ProgramTraining(
-                options,
-                accelerator,
-                self.model,
-                self.elbo,
-                update,
-                rows=train,
-                validation=validation,
-                steps=steps,
-                epochs=epochs,
-            )
+            lengths = {"steps": steps, "epochs": epochs}
+            data = {"rows": train, "validation": validation}
+            training = ProgramTraining(options, accelerator, self.model, self.elbo, update, **data, **lengths)
             training.check_stopping()
             return Run(options, accelerator, training).train(resume)
 
@@ -234,65 +215,51 @@ class SVIDriver(RunOptions):
                 'throughout; set kl_schedule=KLSchedule("constant")'
             )
 
-    def _check_call(
-        self, validation_data: Any, steps: int | None, epochs: int | None, resume: Resume
-    ) -> None:
+    def _check_call(self, validation: Any, steps: int | None, epochs: int | None, resume: Resume) -> None:
         if (steps is None) == (epochs is None):
             raise ValueError(
                 f"SVIDriver.fit: expected one of steps and epochs, got steps={steps}, epochs={epochs}"
             )
         name, length = ("steps", steps) if epochs is None else ("epochs", epochs)
         check_integer("SVIDriver", f"fit({name})", length, minimum=1)
-        if self.early_stopping is not None and validation_data is None:
-            raise ValueError(
-                f"SVIDriver.fit: early stopping on {self.early_stopping.metric!r} needs validation_data"
-            )
+        if self.early_stopping is not None and validation is None:
+            metric = self.early_stopping.metric
+            raise ValueError(f"SVIDriver.fit: early stopping on {metric!r} needs validation_data")
         if resume and self.folder is None:
             raise ValueError(
                 "SVIDriver.fit: resuming needs the folder of the run; give SVIDriver(folder=...)"
             )
-
-    def _checked_precision(self) -> Precision:
         if self.precision == "fp16" and (self.cpu or not torch.accelerator.is_available()):
             raise ValueError("SVIDriver.precision: 'fp16' needs a GPU; use 'bf16' or 'no' on a CPU")
-        return self.precision
 
 
 @dataclass(eq=False)
 class SVGDDriver(SVIDriver):
     r"""Trains particles of one posterior: the attention heads of a network, or whole models.
 
-    **Heads** (An et al. 2020). The potential U is the loss of :class:`SVIDriver`, a mean over data: the cross-entropy
-    of a deterministic network, the negative ELBO where attention weights are latent too, factors included. One forward
-    pass gives the gradients of all heads at once. Gradients are clipped; those of the heads then become
-    :math:`-\epsilon \phi`, the direction of SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention` asks for; and
-    the optimiser updates everything.
-
-    Kernels, :meth:`step` and :meth:`get_named_particles` are as in ``pyro.infer.SVGD``, which heads do not pass
-    through: there a particle is a complete set of latent values, and the program is evaluated for each. All heads of
-    a network have one likelihood together.
+    **Heads** (An et al. 2020). The potential U is the loss of :class:`SVIDriver`, a mean over data, with factors and
+    the KL of latent weights. One pass gives the gradients of all heads, which have one likelihood together; clipped,
+    they become :math:`-\epsilon \phi`, the direction of SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention`
+    asks for, and the optimiser updates everything. Kernels, :meth:`step` and :meth:`get_named_particles` are as in
+    ``pyro.infer.SVGD``, whose particles are complete sets of latent values.
 
     **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` says how its
-    particles move; by default they stand for the posterior itself. Losses in records, and of early stopping, are means
-    over particles. Each particle's gradient is clipped by its own norm, as if it were alone; ``gradient_norm`` is the
-    root of the mean square of these norms. What particles share follows the gradient of the mean loss.
+    particles move; by default they stand for the posterior itself. Losses are means over particles. Each particle's
+    gradient is clipped by its own norm; ``gradient_norm`` is the root of the mean square of these norms. What particles
+    share follows the gradient of the mean loss.
 
-    Everything else, options, data, checkpoints, records, resuming, several processes, is that of :class:`SVIDriver`.
-    Noise depends on the options' seed and the number of the update, and all processes draw the same. Records of
-    training hold ``particles``: by set of particles the kernel's bandwidth, the ratio of repulsion to attraction, the
-    smallest distance between two particles, the same over their length, and that length. Two that coincide bring a
-    :class:`probattn.particles.CollapseWarning`.
+    Everything else is that of :class:`SVIDriver`. Noise depends on the options' seed and the number of the update, in
+    all processes alike. Records of training hold ``particles``: by set of particles the kernel's bandwidth, the ratio
+    of repulsion to attraction, the smallest distance between two particles, the same over their length, and that
+    length. Two that coincide bring a :class:`probattn.particles.CollapseWarning`.
 
     Args:
-        kernel: any kernel of :mod:`probattn.particles`, or that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``), in
-            place of the options' own.
-        method: how an ensemble's particles move; by default ``EnsembleOptions()``. The options of heads are with the
-            network.
+        kernel: any kernel of :mod:`probattn.particles`, or that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``).
+        method: how an ensemble's particles move; by default ``EnsembleOptions()``. Those of heads are with the network.
 
     Raises:
         TypeError: the model is no ``nn.Module``.
-        ValueError: an option out of its range, or (from :meth:`fit`) a model without repulsive heads that is no
-            ensemble.
+        ValueError: an option out of its range, or (from :meth:`fit`) neither repulsive heads nor an ensemble.
 
     Example:
         >>> import torch
@@ -339,8 +306,7 @@ class SVGDDriver(SVIDriver):
         """Particles by name, as ``pyro.infer.SVGD`` gives them, detached.
 
         Returns:
-            Of heads ``[H, D * E]`` by attention call and projection; of whole models the stacked parameters
-            ``[P, ...]``.
+            Of heads ``[H, D * E]`` by attention call and projection; of whole models parameters ``[P, ...]``.
         """
         if isinstance(self.model, ParticleEnsemble):
             return self.model.named_particles()
@@ -354,8 +320,7 @@ class SVGDDriver(SVIDriver):
 
         Args:
             batch: what the model takes.
-            num_data: size N of the data of which it is a sample; None for data that are the batch, by the rows of its
-                first tensor.
+            num_data: size N of the data of which it is a sample; None for data that are the batch, with its rows.
 
         Returns:
             By name as in :meth:`get_named_particles` the mean squared gradient, as the optimiser saw it.

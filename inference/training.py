@@ -211,14 +211,8 @@ class ProgramTraining(Training):
 
     def _record(self, kind: str, step: int, values: Mapping[str, Any], kl_weight: float) -> Record:
         """Values with their step and with what the KL among them means."""
-        return {
-            "kind": kind,
-            "step": step,
-            "epoch": self._source.epoch(step),
-            **values,
-            "kl_reduction": self._reduction,
-            "kl_weight": kl_weight,
-        }
+        record = {"kind": kind, "step": step, "epoch": self._source.epoch(step), **values}
+        return record | {"kl_reduction": self._reduction, "kl_weight": kl_weight}
 
     def _evaluate(self, limit: int | None = None) -> dict[str, float]:
         """Means over all validation rows, or ``limit`` batches, with the same noise every time and without a trace."""
@@ -227,12 +221,8 @@ class ProgramTraining(Training):
         with preserved_random_state(accelerator.device):
             seed = (self._options.seed, accelerator.process_index, EVALUATION)
             seed_generators(*seed)
-            return evaluate(
-                accelerator,
-                self._guarded,
-                self._validation.evaluation(seed, limit),
-                None if metrics is None else partial(metrics, self.model),
-            )
+            measured = None if metrics is None else partial(metrics, self.model)
+            return evaluate(accelerator, self._guarded, self._validation.evaluation(seed, limit), measured)
 
     def check_stopping(self) -> None:
         """Refuses early stopping on a metric that is not there; the user's own are known from a first batch."""
@@ -243,12 +233,8 @@ class ProgramTraining(Training):
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint."""
         epoch, index = self._source.position(step)
-        plain = {
-            "epoch": epoch,
-            "step_in_epoch": index,
-            "kl_weight": self._kl_weight,
-            "reporter": {"meter": asdict(self._meter), "last": self.last},
-        }
+        plain: dict[str, Any] = {"epoch": epoch, "step_in_epoch": index, "kl_weight": self._kl_weight}
+        plain["reporter"] = {"meter": asdict(self._meter), "last": self.last}
         scaler = self._accelerator.scaler
         tensors = {
             "model": self.model.state_dict(),

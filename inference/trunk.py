@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from probattn.sites.hooks import may_look
+from probattn.sites.handlers import may_look
 
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 """What a module may take and give beside tensors, if it is to be skipped."""
@@ -69,9 +69,8 @@ class _Result(NamedTuple):
 class Trunk:
     """What modules compute before the first latent variable of a pass: once, and repeated for folded draws.
 
-    A module is skipped where that makes no difference: it takes and gives tensors and plain values, ends before the
-    first random number, speaks to no Pyro handler, no hook looks inside, and later arguments have the first sizes but
-    for the rows. Models that are compiled, scripted or spread over devices run whole; so do passes of other threads.
+    It skips modules that take and give tensors and plain values, draw nothing, speak to no Pyro handler and have no
+    hook inside, if sizes are the first ones but for rows. Compiled, scripted or spread models and other threads run.
     """
 
     model: Any
@@ -128,12 +127,11 @@ class Trunk:
         self._first = self.rows
         while draws > 1 and self._first in (1, *sizes):
             self._first += 1
-        batch = {
-            name: torch.cat([value, value[-1:].expand(self._first - self.rows, *value.shape[1:])])
-            if name in self.keys
-            else value
-            for name, value in self.inputs.items()
-        }
+        batch = dict(self.inputs)
+        for name in self.keys:
+            value = batch[name]
+            more = value[-1:].expand(self._first - self.rows, *value.shape[1:])
+            batch[name] = torch.cat([value, more])
         with suppress(_LatentReachedError), _UntilLatent(self._speaks), _UntilRandom():
             self.model(batch)
         self._running.clear()
@@ -156,20 +154,14 @@ class Trunk:
         self._running.append(watched)
         output = forward(*args, **kwargs)
         leaves, form = tree_flatten(output)
-        runs = (
-            self._running.pop()
-            or sizes is None
-            or not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
-        )
+        runs = self._running.pop() or sizes is None
+        runs = runs or not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
         if runs or not any(_has_rows(size, self._first) for size in sizes or ()):
             self._log.insert(start, (module, None))
         else:
-            outputs = [
-                (leaf[: self.rows], True)
-                if isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first)
-                else (leaf, False)
-                for leaf in leaves
-            ]
+            has = [isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first) for leaf in leaves]
+            cut = [leaf[: self.rows] if rows else leaf for leaf, rows in zip(leaves, has, strict=True)]
+            outputs = list(zip(cut, has, strict=True))
             self._log[start:] = [(module, _Result(sizes or [], outputs, form))]
         return output
 
@@ -179,10 +171,8 @@ class Trunk:
         result = left.popleft() if left else None
         if result is None:
             return None
-        expected = [
-            torch.Size([self._folded, *size[1:]]) if _has_rows(size, self._first) else size
-            for size in result.sizes
-        ]
+        first, rows = self._first, [self._folded]
+        expected = [torch.Size([*rows, *s[1:]]) if _has_rows(s, first) else s for s in result.sizes]
         if sizes != expected:
             self._left.clear()  # this pass goes another way than the first
             return None
@@ -190,9 +180,8 @@ class Trunk:
 
     def _repeated(self, result: _Result) -> Any:
         draws = self._folded // self.rows
-        leaves = [
-            leaf.repeat(draws, *[1] * (leaf.dim() - 1)) if rows else leaf for leaf, rows in result.leaves
-        ]
+        pairs = result.leaves
+        leaves = [leaf.repeat(draws, *[1] * (leaf.dim() - 1)) if rows else leaf for leaf, rows in pairs]
         return tree_unflatten(leaves, result.form)
 
 

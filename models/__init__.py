@@ -23,8 +23,8 @@ from probattn.models.heads.tokens import (
 )
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.capture import CapturedCall, HeadRedundancy, capture, head_redundancy, masked_heads
-from probattn.models.hosts.card import describe
 from probattn.models.hosts.convert import convert, inspect, revert
+from probattn.models.hosts.description import describe
 from probattn.models.hosts.pretrained import StoredNetworkError
 from probattn.models.hosts.saving import save
 from probattn.models.hosts.store import from_pretrained, load
@@ -70,64 +70,20 @@ if TYPE_CHECKING:
         translate,
     )
 
-__all__ = [
-    "AlignmentGuide",
-    "AttentionCall",
-    "AttentionCalls",
-    "CapturedCall",
-    "CausalLanguageModel",
-    "Classifier",
-    "DecomposableConfig",
-    "DecomposableForSequenceClassification",
-    "ElectraProgram",
-    "EsimConfig",
-    "EsimForSequenceClassification",
-    "GraphTextProgram",
-    "GraphWriterConfig",
-    "GraphWriterForGeneration",
-    "HeadRedundancy",
-    "MaskedLanguageModel",
-    "McanConfig",
-    "McanForQuestionAnswering",
-    "MultiLabelClassifier",
-    "MultipleChoice",
-    "ProxyProgram",
-    "RatedWords",
-    "RecurrentForTranslation",
-    "RecurrentModel",
-    "RecurrentTranslationConfig",
-    "Regressor",
-    "SearchOptions",
-    "SelfAttentiveConfig",
-    "SelfAttentiveForSequenceClassification",
-    "SelfAttentiveModel",
-    "SpanExtractor",
-    "StoredNetworkError",
-    "TokenClassifier",
-    "TransformerSize",
-    "Translator",
-    "VariationalTranslator",
-    "VisualQuestionProgram",
-    "WordRatings",
-    "WritingOptions",
-    "build_transformer",
-    "capture",
-    "convert",
-    "describe",
-    "from_pretrained",
-    "head_redundancy",
-    "inspect",
-    "load",
-    "masked_heads",
-    "own_head",
-    "program_for",
-    "rate_words",
-    "revert",
-    "save",
-    "translate",
-    "word_saliency",
-    "write_texts",
-]
+__all__ = ["program_for", "Classifier", "MultiLabelClassifier", "MultipleChoice", "Regressor", "Translator"]
+__all__ += ["CausalLanguageModel", "MaskedLanguageModel", "SpanExtractor", "TokenClassifier"]
+__all__ += ["AttentionCall", "AttentionCalls"]
+__all__ += ["CapturedCall", "HeadRedundancy", "capture", "head_redundancy", "masked_heads"]
+__all__ += ["convert", "inspect", "revert", "describe", "StoredNetworkError", "save"]
+__all__ += ["from_pretrained", "load", "ElectraProgram"]
+__all__ += ["GraphTextProgram", "GraphWriterConfig", "GraphWriterForGeneration", "WritingOptions"]
+__all__ += ["write_texts", "McanConfig", "McanForQuestionAnswering", "VisualQuestionProgram"]
+__all__ += ["DecomposableConfig", "DecomposableForSequenceClassification", "EsimConfig"]
+__all__ += ["EsimForSequenceClassification"]
+__all__ += ["ProxyProgram", "RatedWords", "WordRatings", "own_head", "rate_words", "word_saliency"]
+__all__ += ["SelfAttentiveConfig", "SelfAttentiveForSequenceClassification", "SelfAttentiveModel"]
+__all__ += ["AlignmentGuide", "RecurrentForTranslation", "RecurrentModel", "RecurrentTranslationConfig"]
+__all__ += ["SearchOptions", "TransformerSize", "VariationalTranslator", "build_transformer", "translate"]
 
 _SYSTEMS = {
     "electra": "ElectraProgram",

@@ -52,8 +52,7 @@ def program_for(
     :class:`probattn.models.McanForQuestionAnswering` does.
 
     Args:
-        net: a Hugging Face network with a head, converted or not, PEFT's wrapper of one, or a program, which is
-            returned as it is.
+        net: a Hugging Face network with a head, converted or not, PEFT's wrapper of one, or a program.
         labels: some labels of the data; they tell several classes from several labels.
         num_data: size N of the training set. Default: the batch is the data.
         **options: further options of the program's class, such as ``mean_length``.
@@ -91,15 +90,16 @@ def _program_class(net: nn.Module, labels: Tensor | None) -> type[Program] | Non
     declared: type[Program] | None = getattr(type(net), "program_class", None)
     if declared is not None:
         return declared
-    head = next((name for cls in type(net).__mro__ for name in _heads(cls)), None)
-    if head is None:
-        return None
-    program = HEADS[head]
+    head = next((name for cls in type(net).__mro__ for name in _heads(cls)), "")
+    program = HEADS.get(head)
     if program is Classifier:
         return _classifier(net, labels)
-    if program in (Translator, MaskedLanguageModel, CausalLanguageModel):
-        return _language_model(net, program)
-    return program
+    if program not in (Translator, MaskedLanguageModel, CausalLanguageModel):
+        return program
+    # A class in several tables (BART) is what its configuration makes of it.
+    if getattr(net.config, "is_encoder_decoder", False):
+        return Translator
+    return CausalLanguageModel if program is Translator else program
 
 
 def _heads(cls: type) -> Iterator[str]:
@@ -129,13 +129,6 @@ def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
             "integers (pandas makes floats of a column with missing values)"
         )
     return MultiLabelClassifier
-
-
-def _language_model(net: PreTrainedModel, program: type[Program]) -> type[Program]:
-    """A class in several tables (BART) is what its configuration makes of it."""
-    if getattr(net.config, "is_encoder_decoder", False):
-        return Translator
-    return CausalLanguageModel if program is Translator else program
 
 
 @as_program.register

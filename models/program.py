@@ -16,6 +16,10 @@ from torch import Tensor, nn
 from probattn.checks import check_batch, check_integer
 from probattn.sites.handlers import is_handled, takes_answers
 
+Block = AbstractContextManager[Any]
+Batch = Mapping[str, Tensor]
+"""Tensors of some rows by name."""
+
 Link = Literal["softmax", "sigmoid", "identity"]
 """What turns a prediction into probabilities; "identity" where it is a number of its own."""
 
@@ -46,10 +50,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 class Program(PyroModule):
-    """A network as a Pyro program; outside Pyro's handlers it answers as a plain module does.
-
-    It adds nothing to Pyro's parameter store there, where parameters of two models would share names.
-    """
+    """A network as a Pyro program, outside Pyro's handlers a plain module, which adds nothing to Pyro's store."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls ``forward``, within the module's Pyro context where a handler is active."""
@@ -64,9 +65,8 @@ class Program(PyroModule):
         for name, module in self.named_modules():
             samples = getattr(module, "_pyro_samples", None) if isinstance(module, PyroModule) else None
             if samples and module is not self:
-                vars(module).update(
-                    _pyro_name=self._pyro_get_fullname(name), _pyro_context=self._pyro_context
-                )
+                full = self._pyro_get_fullname(name)
+                vars(module).update(_pyro_name=full, _pyro_context=self._pyro_context)
             for sample in samples or ():
                 getattr(module, sample)
 
@@ -86,8 +86,7 @@ class HeadProgram(Program):
 
     Args:
         net: the network.
-        num_data: size N of the training set; scales a batch's likelihood and KL to it. Default: the batch is the
-            data.
+        num_data: size N of the training set, to which likelihood and KL are scaled; None for the batch.
         label_name: key of the labels in a batch.
 
     Attributes:
@@ -101,6 +100,10 @@ class HeadProgram(Program):
     link: ClassVar[Link] = "softmax"
     arguments: ClassVar[Mapping[str, Any]] = {}
     """What the network is called with besides its inputs."""
+    dimensions: ClassVar[int] = 1
+    """Dimensions of a row's logits."""
+    advice: ClassVar[str] = "load it with AutoModelForSequenceClassification"
+    """What to do about a network without such logits."""
 
     def __init__(self, net: nn.Module, *, num_data: int | None = None, label_name: str = "labels") -> None:
         super().__init__()
@@ -144,32 +147,27 @@ class HeadProgram(Program):
         """Inputs of the network in a batch; ``ValueError`` for none."""
         inputs = {name: value for name, value in batch.items() if name not in self.label_names}
         if not inputs:
-            raise ValueError(
-                f"{type(self).__name__}: expected inputs in the batch, got {', '.join(batch) or 'nothing'}"
-            )
+            listed = ", ".join(batch) or "nothing"
+            raise ValueError(f"{type(self).__name__}: expected inputs in the batch, got {listed}")
         return inputs
 
-    def attention_plate(
-        self, data: AbstractContextManager[Any], inputs: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attention_plate(self, data: Block, inputs: Batch) -> Block:
         """The plate of the attention sites: that of the data."""
         return data
 
-    def plate(self, name: str, rows: int, device: torch.device, each: int = 1) -> AbstractContextManager[Any]:
+    def plate(self, name: str, rows: int, device: torch.device, each: int = 1) -> Block:
         """A plate of so many rows, ``each`` for a datum, scaled to the training set."""
         if self.num_data is None:
             return pyro.plate(name, rows)
         # A stand-in for the rows' places in the data; only its length matters.
         return pyro.plate(name, self.num_data * each, subsample=torch.arange(rows, device=device))
 
-    @abstractmethod
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The prediction ``[B, ...]`` in the network's output; ``ValueError`` where there is none."""
+        """The prediction ``[B, ...]`` in the network's output, by default its logits; ``ValueError`` without."""
+        return read_logits(self, output, (rows_of(inputs), *[None] * self.dimensions), self.advice)
 
     @abstractmethod
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """Announces the labels, with those of the batch observed; without any they are values to predict."""
 
     def aligned(self, prediction: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,11 +207,16 @@ class HeadProgram(Program):
         return labels or None
 
 
-def divided_by(number: float | None) -> AbstractContextManager[Any]:
+def rows_of(inputs: Mapping[str, Tensor]) -> int:
+    """Rows of the first input."""
+    return len(next(iter(inputs.values())))
+
+
+def divided_by(number: float | None) -> Block:
     """A block of a program whose log-densities are divided by a number; as they are for None or outside handlers."""
     if number is None or not is_handled():
         return nullcontext()
-    scaled: AbstractContextManager[Any] = poutine.scale(scale=1 / number)
+    scaled: Block = poutine.scale(scale=1 / number)
     return scaled
 
 

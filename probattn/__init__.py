@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from probattn.models.hosts.store import from_pretrained
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
-    from probattn.sites.compiled import compile_sites
     from probattn.sites.disagreement import DisagreementAttention
-    from probattn.sites.functional import attention
+    from probattn.sites.fused import compile_sites
     from probattn.sites.masks import AttentionMask
     from probattn.sites.multihead import MultiheadAttention, link
     from probattn.sites.repulsive import RepulsiveAttention
+    from probattn.sites.site import attention
     from probattn.trainer import ProbabilisticTrainer
 
 __version__ = "0.1.0"
@@ -47,8 +47,8 @@ _MODULES = {
     "MultiheadAttention": "sites.multihead",
     "ProbabilisticTrainer": "trainer",
     "RepulsiveAttention": "sites.repulsive",
-    "attention": "sites.functional",
-    "compile_sites": "sites.compiled",
+    "attention": "sites.site",
+    "compile_sites": "sites.fused",
     "from_pretrained": "models.hosts.store",
     "link": "sites.multihead",
     "sampling": "inference.sampling",

@@ -9,8 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeGuard, get_args
 
-MESSAGE = 480
-"""Most characters of a message."""
+MESSAGE = 480  # most characters of a message
 
 
 class MissingPackageError(ImportError):
@@ -26,19 +25,7 @@ def missing(owner: str, package: str, extra: str) -> MissingPackageError:
 
 
 def optional(owner: str, module: str, extra: str) -> ModuleType:
-    """A module such as ``"matplotlib.pyplot"`` of a package that ``pip install 'probattn[extra]'`` brings.
-
-    :class:`MissingPackageError`, which names ``owner``, where it is not installed; an error inside a package stays.
-
-    Example:
-        >>> optional("example", "json", "report").dumps([1])
-        '[1]'
-        >>> optional("example", "absent.part", "report")
-        Traceback (most recent call last):
-        ...
-        probattn.checks.MissingPackageError: example: expected the package absent, which is not installed; \
-        pip install 'probattn[report]'
-    """
+    """A module of a package that an extra brings; :class:`MissingPackageError` names ``owner`` where it is missing."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
@@ -51,10 +38,7 @@ def optional(owner: str, module: str, extra: str) -> ModuleType:
 def imported_when_used(
     package: str, names: Iterable[str], modules: Iterable[str], options: Iterable[str]
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose public names are imported with the first use.
-
-    Those in ``options`` come from its module of that name, which imports little, the others from ``modules``.
-    """
+    """The ``__getattr__`` of a package whose names, those in ``options`` from that module, are imported when used."""
     public, light = frozenset(names), frozenset(options)
 
     def attribute(name: str) -> Any:
@@ -69,16 +53,7 @@ def imported_when_used(
 
 
 def shortened(text: str, limit: int = MESSAGE) -> str:
-    r"""A text on one line and, where it is longer than ``limit`` characters (>= 8), without its middle.
-
-    The subject of a message stands at its beginning and the advice at its end, which gets a third of the length.
-
-    Example:
-        >>> shortened("a value\nof two lines")
-        'a value of two lines'
-        >>> shortened("0123456789" * 4, limit=16)
-        '012345678...6789'
-    """
+    """A text on one line and, beyond ``limit`` >= 8 characters, without its middle; its end gets a third of them."""
     line = " ".join(text.split())
     if len(line) <= limit:
         return line

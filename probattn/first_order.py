@@ -19,14 +19,10 @@ def edges_to(*inputs: Tensor | None) -> list[Tensor]:
 
 
 def first_order(advice: str) -> Callable[[Callable[..., Gradients]], Callable[..., Gradients]]:
-    r"""Decorates the backward pass of a ``torch.autograd.Function``, outside autocast.
-
-    torch's ``once_differentiable`` raises only where its node is reached; ``torch.autograd.grad`` of a function of a
-    gradient prunes it, and the second derivative lacks a part. The node that is put here has edges to the inputs,
-    which the forward pass leaves in ``ctx.edges``.
-
-    ``advice`` tells what computes the function and what to use for a second derivative.
-    """
+    """Decorates an autograd function's backward pass, outside autocast; ``advice`` is for a second derivative."""
+    # torch's ``once_differentiable`` raises only where its node is reached; ``torch.autograd.grad`` of a function of a
+    # gradient prunes it, and the second derivative lacks a part. The node that is put here has edges to the inputs,
+    # which the forward pass leaves in ``ctx.edges``.
 
     def decorate(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
         @wraps(backward)
@@ -59,8 +55,7 @@ class _First(torch.autograd.Function):
 
 def with_gradients(value: Tensor, inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
     """``value`` ``[N]`` or a number, with gradients ``[N, ...]`` by the inputs that are known already."""
-    result: Tensor = _Known.apply(value, gradients, *inputs)
-    return result
+    return _Known.apply(value, gradients, *inputs)
 
 
 class _Known(torch.autograd.Function):

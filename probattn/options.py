@@ -33,32 +33,22 @@ from probattn.checks import shown
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-Positive = Annotated[float, Gt(0)]
-"""A number > 0."""
-NonNegative = Annotated[float, Ge(0)]
-"""A number >= 0."""
-Share = Annotated[float, Ge(0), Le(1)]
-"""A number in [0, 1]."""
-OpenShare = Annotated[float, Gt(0), Lt(1)]
-"""A number in (0, 1)."""
-Dropout = Annotated[float, Ge(0), Lt(1)]
-"""A number in [0, 1)."""
-Count = Annotated[int, Ge(1)]
-"""An integer >= 1."""
-Natural = Annotated[int, Ge(0)]
-"""An integer >= 0."""
+Positive = Annotated[float, Gt(0)]  # a number > 0
+NonNegative = Annotated[float, Ge(0)]  # a number >= 0
+Share = Annotated[float, Ge(0), Le(1)]  # a number in [0, 1]
+OpenShare = Annotated[float, Gt(0), Lt(1)]  # a number in (0, 1)
+Dropout = Annotated[float, Ge(0), Lt(1)]  # a number in [0, 1)
+Count = Annotated[int, Ge(1)]  # an integer >= 1
+Natural = Annotated[int, Ge(0)]  # an integer >= 0
 
-Filled = Annotated[str, MinLen(1)]
-"""Text of one character or more."""
+Filled = Annotated[str, MinLen(1)]  # text of one character or more
 
-Uncertainty = Literal["draws", "moments"]
-"""What the uncertainty of a prediction is taken from."""
+Uncertainty = Literal["draws", "moments"]  # what the uncertainty of a prediction is taken from
 ConformalScore = Literal["lac", "aps"]
 """Least ambiguous sets (Sadinle et al. 2019), or adaptive ones (Romano et al. 2020)."""
 
 Item = TypeVar("Item")
-SomeOf = Annotated[Sequence[Item], MinLen(1)]
-"""One item or more; kept as a tuple."""
+SomeOf = Annotated[Sequence[Item], MinLen(1)]  # one item or more; kept as a tuple
 
 _SECTION = re.compile(r"^(\w+):$")
 _ENTRY = re.compile(r"^(\w+): (.*)$")
@@ -125,10 +115,7 @@ def hints(options: type[Any]) -> Mapping[str, Any]:
 
 
 def descriptions(options: type[Any]) -> Mapping[str, str]:
-    """Meaning of each option, from ``Args:`` of the class's docstring, as Markdown for a page of its own.
-
-    Roles of reStructuredText become code, and so do words in double quotes.
-    """
+    """Meaning of each option, from ``Args:`` of the docstring, as Markdown with roles and quoted words as code."""
     texts: dict[str, str] = {}
     for kind in reversed(options.__mro__):
         if issubclass(kind, Options) and kind.__doc__ and "__doc__" in vars(kind):
@@ -207,14 +194,7 @@ def expected(
     *,
     kinds: Sequence[str] = (),
 ) -> str:
-    """Text of the values that an annotation allows; ``kinds`` are names of errors that pydantic found.
-
-    Example:
-        >>> expected(Literal["median"] | Positive | None)
-        "'median', a number > 0 or None"
-        >>> expected(SomeOf[int], vocabulary=RECIPE)
-        'a list of one or more whole numbers'
-    """
+    """Text of the values that an annotation allows; ``kinds`` are names of errors that pydantic found."""
     words = _words(annotation, tuple(metadata), vocabulary)
     if get_origin(annotation) is Literal and vocabulary.choice:
         words = vocabulary.choice.format(", ".join(map(repr, get_args(annotation))))

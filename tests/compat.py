@@ -64,13 +64,7 @@ def constraints(environment: str, torch: str | None) -> list[str]:
 
 
 def build(folder: Path, pins: list[str], alone: list[str]) -> Path:
-    """Makes an environment, or brings it up to date; returns its interpreter.
-
-    Args:
-        folder: where it is.
-        pins: constraints.
-        alone: packages that are installed without what they declare.
-    """
+    """Makes an environment; returns its interpreter. ``alone`` are packages without what they declare."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)

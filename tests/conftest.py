@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,6 +87,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and importlib.util.find_spec("arviz") is not None:
         with warnings.catch_warnings(action="ignore"):
             importlib.import_module("arviz")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leaves what is imported and collected out of garbage collections: each ``Trainer.train`` makes a full one."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

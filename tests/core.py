@@ -66,6 +66,7 @@ def work(folder: Path) -> tuple[dict[str, Any], dict[str, Callable[[], object]]]
         "report": lambda: __import__("probattn.report"),
         "recipes": lambda: __import__("probattn.recipes"),
         "cli": lambda: __import__("probattn.cli"),
+        "graph": lambda: __import__("probattn.models.graph"),
         "alignment": lambda: convert(bert, probattn.AlignmentAttention("ot")),
         "sinkhorn": lambda: sinkhorn(*points),
     }

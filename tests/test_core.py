@@ -43,7 +43,7 @@ def test_all_is_these_extras_and_development_has_them() -> None:
 
 
 def test_core_works_and_what_needs_more_names_the_extra() -> None:
-    done = python(str(ROOT / "tests" / "core.py"), *ABSENT)
+    done = python(str(ROOT / "tests" / "core.py"), *ABSENT, "torch_geometric")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
     assert 0 < answer["done"].pop("calibration error") < 1
@@ -55,6 +55,8 @@ def test_core_works_and_what_needs_more_names_the_extra() -> None:
         "moments": [8, 2],
         "loaded draws are equal": True,
     }
+    graph = "ImportError: probattn.models.graph needs torch-geometric: pip install 'probattn[graph]'"
+    assert answer["refused"].pop("graph").startswith(graph)
     report = advice("probattn.report", "jinja2", "report")
     wanted = {
         "metric.plot": advice("CalibrationError.plot", "matplotlib", "report"),

@@ -12,6 +12,7 @@ import pyro
 import pytest
 import torch
 
+from probattn import compile_sites
 from probattn.recipes import load_any_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,8 +151,11 @@ def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pyro.clear_param_store()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    with torch.random.fork_rng():
-        run(path.name, path.read_text(encoding="utf-8"))
+    try:
+        with torch.random.fork_rng():
+            run(path.name, path.read_text(encoding="utf-8"))
+    finally:
+        compile_sites(False)  # which a page turns on for its process
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,18 @@ def test_shown_by_the_fixture(public_data: Callable[..., Path]) -> None:
     assert os.environ["PROBATTN_DATA"] == str(folder)
 
 
+def test_skipped_where_a_part_is_missing(public_data: Callable[..., Path]) -> None:
+    public_data("no such part")
+    pytest.fail("it was shown")
+
+
 @pytest.mark.slow
-def test_with_and_without_the_variable(tmp_path: Path) -> None:
-    """Both tests above, in processes of their own: the second one needs the variable."""
-    for variable, expected in ({"PROBATTN_DATA": str(tmp_path)}, "2 passed"), ({}, "1 passed, 1 skipped"):
-        names = [
-            f"{__file__}::{test.__name__}"
-            for test in (test_hidden_without_the_fixture, test_shown_by_the_fixture)
-        ]
-        environment = {
-            name: value for name, value in os.environ.items() if name != "PROBATTN_DATA"
-        } | variable
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert expected in done.stdout, done.stdout + done.stderr
+def test_with_the_variable(tmp_path: Path) -> None:
+    """The tests above, in a process of their own; without the variable the last two are skipped in every run."""
+    tests = (test_hidden_without_the_fixture, test_shown_by_the_fixture, test_skipped_where_a_part_is_missing)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += [f"{__file__}::{test.__name__}" for test in tests]
+    environment = os.environ | {"PROBATTN_DATA": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert f"{tmp_path} lacks no such part" in done.stdout

@@ -3,10 +3,5 @@
 from probattn.inference.ensembles.ensemble import ParticleEnsemble, log_mean_probabilities
 from probattn.inference.ensembles.particles import EnsembleObjective, EnsembleOptions, EnsembleParticles
 
-__all__ = [
-    "EnsembleObjective",
-    "EnsembleOptions",
-    "EnsembleParticles",
-    "ParticleEnsemble",
-    "log_mean_probabilities",
-]
+__all__ = ["ParticleEnsemble", "log_mean_probabilities"]
+__all__ += ["EnsembleObjective", "EnsembleOptions", "EnsembleParticles"]

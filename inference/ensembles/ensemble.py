@@ -60,8 +60,7 @@ class ParticleEnsemble(nn.Module):
         seed: of the noise, >= 0.
         execution: "vectorized" runs all particles in one pass (``torch.func.vmap``), "loop" one after another. "auto"
             tries both once, on the first batch, and takes the first where they agree; :attr:`executions` says which
-            it took and why. Latent attention always takes the loop. Dropout masks differ from particle to particle
-            in either way, and between the two.
+            it took and why. Latent attention always takes the loop. Dropout masks differ by particle and way.
         chunk_size: particles in one pass, >= 1; bounds the memory of activations. None for all of them.
 
     Raises:
@@ -109,9 +108,7 @@ class ParticleEnsemble(nn.Module):
             rows |= {name: repeated(b, num_particles) for name, b in buffer_stacks.items()}
         else:
             rows = rows_of(initial, num_particles, selected | buffer_stacks)
-        stacks = {name: nn.Parameter(rows[name]) for name in selected} | {
-            name: rows[name] for name in buffer_stacks
-        }
+        stacks = rows | {name: nn.Parameter(rows[name]) for name in selected}
         self.model = copied(model, selected | buffer_stacks, stacks)
 
     @property
@@ -137,12 +134,8 @@ class ParticleEnsemble(nn.Module):
         if not -self.num_particles <= index < self.num_particles:
             raise IndexError(f"{OWNER}: expected a particle below {self.num_particles}, got {index}")
         stacks = self.stacks()
-        rows: dict[str, Tensor] = {
-            name: nn.Parameter(stack[index].detach().clone())
-            if isinstance(stack, nn.Parameter)
-            else stack[index].clone()
-            for name, stack in stacks.items()
-        }
+        rows = {name: stack[index].detach().clone() for name, stack in stacks.items()}
+        rows |= {name: nn.Parameter(rows[name]) for name in self.parameter_names}
         return copied(self.model, stacks, rows)
 
     def particles(self) -> Iterator[nn.Module]:
@@ -160,20 +153,15 @@ class ParticleEnsemble(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.
 
-        The model returns logits. Returns logits ``[B, C]``, at least float32, whose softmax is the mean of the
-        particles' probabilities.
+        The model returns logits. Returns ``[B, C]``, at least float32, whose softmax is the particles' mean.
         """
         return log_mean_probabilities(self.outputs(batch))
 
     def save(self, path: Path | str) -> None:
         """Writes the ensemble's tensors to one file atomically; ``OSError`` leaves an older file untouched."""
-        content = {
-            "format": FORMAT,
-            "num_particles": self.num_particles,
-            "parameters": list(self.parameter_names),
-            "buffers": list(self.buffer_names),
-            "state": dict(self.model.state_dict()),
-        }
+        names = {"parameters": list(self.parameter_names), "buffers": list(self.buffer_names)}
+        content = {"format": FORMAT, "num_particles": self.num_particles, **names}
+        content["state"] = dict(self.model.state_dict())
         plain = plain_values(content, str(path))
         replace_atomically(Path(path), lambda file: torch.save(plain, file))
 
@@ -203,18 +191,12 @@ class ParticleEnsemble(nn.Module):
         parameters, buffers = set(stored["parameters"]), set(stored["buffers"])
         missing = sorted((parameters | buffers) - trainable.keys() - dict(model.named_buffers()).keys())
         if missing:
-            raise ValueError(
-                f"{path}: expected a model with {', '.join(missing)}, got a {type(model).__name__} without"
-            )
-        ensemble = cls(
-            model,
-            stored["num_particles"],
-            parameters=lambda name, _: name in parameters,
-            buffers=lambda name, _: name in buffers,
-            spread=0.0,
-            execution=execution,
-            chunk_size=chunk_size,
-        )
+            listed, kind = ", ".join(missing), type(model).__name__
+            raise ValueError(f"{path}: expected a model with {listed}, got a {kind} without")
+        options: dict[str, Any] = {"spread": 0.0, "execution": execution, "chunk_size": chunk_size}
+        options["parameters"] = lambda name, _: name in parameters
+        options["buffers"] = lambda name, _: name in buffers
+        ensemble = cls(model, stored["num_particles"], **options)
         try:
             ensemble.model.load_state_dict(stored["state"])
         except RuntimeError as error:

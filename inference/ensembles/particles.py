@@ -20,9 +20,9 @@ from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.particle_update import ParticleUpdate
 from probattn.options import Count, NonNegative, Positive
 from probattn.particles import ParticleKernel
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentFactor
+from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.repulsive import ParticleOptions
-from probattn.sites.threads import SHARED_STATE
 
 Sets = Literal["model", "module", "parameter"]
 WHAT = "objective"

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from probattn.checks import check_choice, check_integer
 from probattn.inference.session import evaluating, preserved_random_state
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.scores import exact_products
 from probattn.sites.site import LatentSite
@@ -75,9 +75,7 @@ class Execution:
 
 
 def _values(stacks: Mapping[str, Tensor], one: OneParticle, *, vectorized: bool) -> Tensor:
-    with (
-        warnings.catch_warnings()
-    ):  # that vmap loops over some operations, that Pyro misses rows in its store
+    with warnings.catch_warnings():  # that vmap loops over operations, that Pyro misses rows in its store
         warnings.filterwarnings("ignore", message="There is a performance drop")
         warnings.filterwarnings("ignore", message=".* was not registered in the param store")
         if vectorized:
@@ -107,9 +105,8 @@ def _choose_execution(owner: nn.Module, stacks: Mapping[str, Tensor], one: OnePa
             if training or graded:
                 _try_training({name: stacks[name] for name in trained}, stacks, one)
         except (RuntimeError, ValueError, TypeError) as error:
-            # All that vmap refuses a program with: RuntimeError for an operation without a batching rule or a branch on
-            # values, the others for shapes or types that the program itself refuses then. The loop has run by now, so
-            # the program is sound; the reason is kept where the user can read it.
+            # All that vmap refuses a program with, or the program itself within it. The loop has run by now, so the
+            # program is sound; the reason is kept where the user can read it.
             return f"loop: torch.func.vmap cannot run it ({textwrap.shorten(str(error), 160)})"
     low = apart.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(device.type)
     tolerance = LOW_TOLERANCE if low else TOLERANCE
@@ -163,11 +160,9 @@ def selected_buffers(model: nn.Module, choice: Choice | None) -> dict[str, Tenso
     """Buffers that particles have of their own: what training changes in known modules, and what is asked for."""
     learning = [module for module in model.modules() if isinstance(module, (_NormBase, AlignmentFactor))]
     ids = {id(buffer) for module in learning for buffer in module.buffers()}
-    return {
-        name: buffer
-        for name, buffer in model.named_buffers()
-        if id(buffer) in ids or (choice is not None and _selects(choice, name, buffer))
-    }
+    buffers = dict(model.named_buffers())
+    also = {name for name, buffer in buffers.items() if choice is not None and _selects(choice, name, buffer)}
+    return {name: buffer for name, buffer in buffers.items() if id(buffer) in ids or name in also}
 
 
 def perturbed(parameter: Tensor, count: int, spread: float, generator: torch.Generator) -> Tensor:

@@ -16,19 +16,6 @@ from probattn.models.copying.network import (
 )
 from probattn.models.copying.tasks import CopyBatch, CopyTask, KeywordBatch, KeywordTask
 
-__all__ = [
-    "CopyBatch",
-    "CopyTask",
-    "CopyingOptions",
-    "CopyingOutput",
-    "CopyingRuns",
-    "KeywordBatch",
-    "KeywordMeasures",
-    "KeywordOutput",
-    "KeywordRuns",
-    "KeywordTask",
-    "copying_probe",
-    "keyword_measures",
-    "share_at",
-    "token_accuracy",
-]
+__all__ = ["KeywordMeasures", "copying_probe", "keyword_measures", "share_at", "token_accuracy"]
+__all__ += ["CopyingOptions", "CopyingOutput", "CopyingRuns", "KeywordOutput", "KeywordRuns"]
+__all__ += ["CopyBatch", "CopyTask", "KeywordBatch", "KeywordTask"]

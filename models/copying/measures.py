@@ -68,13 +68,9 @@ def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> 
         ``[R, B, T, L]``.
     """
     states = model.options.heads * output.states
-    runs = [
-        lexical_probe(
-            partial(model.predict_one, run), states[run], output.queries[run], target[run], log=True
-        )
-        for run in range(model.num_runs)
-    ]
-    return torch.stack(runs)
+    inputs = zip(states, output.queries, target, strict=True)
+    heads = [partial(model.predict_one, run) for run in range(model.num_runs)]
+    return torch.stack([lexical_probe(head, *of, log=True) for head, of in zip(heads, inputs, strict=True)])
 
 
 class KeywordMeasures(NamedTuple):
@@ -117,13 +113,8 @@ def keyword_measures(output: KeywordOutput, batch: KeywordBatch) -> KeywordMeasu
     at = odds.gather(-1, positions[..., None]).squeeze(-1)  # [R, B]
     after = odds.gather(-1, (positions[..., None] + 1).clamp(max=length - 1)).squeeze(-1)
     accuracy = ((output.logits > 0) == labels).float().mean(dim=-1)
-    return KeywordMeasures(
-        accuracy,
-        _mean(at, labels),
-        _mean(after, follows),
-        _mean(output.logits, labels),
-        _mean(odds[..., -1], labels),
-    )
+    counted = (at, labels), (after, follows), (output.logits, labels), (odds[..., -1], labels)
+    return KeywordMeasures(accuracy, *(_mean(*pair) for pair in counted))
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:

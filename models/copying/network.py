@@ -20,10 +20,8 @@ from probattn.sites.noise import seed_integers
 
 def run_generators(seeds: Sequence[int], stream: int) -> list[torch.Generator]:
     """A generator for each run; equal seeds with other streams are independent of each other."""
-    words = [
-        int(np.random.SeedSequence(seed_integers((seed, stream))).generate_state(1)[0]) for seed in seeds
-    ]
-    return [torch.Generator().manual_seed(word) for word in words]
+    states = (np.random.SeedSequence(seed_integers((seed, stream))).generate_state(1) for seed in seeds)
+    return [torch.Generator().manual_seed(int(state[0])) for state in states]
 
 
 def uniform_rows(generators: Sequence[torch.Generator], shape: Sequence[int], fan_in: int) -> nn.Parameter:
@@ -52,16 +50,7 @@ class StackedLinear(nn.Module):
 
 
 class StackedLSTM(nn.Module):
-    r"""R LSTM layers over sentences of words, each with its own embedding and its own weights.
-
-    The equations are those of ``nn.LSTM`` after an ``nn.Embedding``, with torch's order of gates and initial values:
-
-    .. math:: z_l = W_i e_{x_l} + b_i + b_h + W_h h_{l-1}, \quad
-        c_l = \sigma(z^f) c_{l-1} + \sigma(z^i) \tanh(z^g), \quad h_l = \sigma(z^o) \tanh(c_l)
-
-    :math:`W_i e_i + b_i + b_h` is made once for each word of the vocabulary and looked up: vocabularies here are
-    smaller than batches. ``embedding`` is ``[R, V, D]``; layers may share one.
-    """
+    """R ``nn.LSTM`` layers over words after embeddings ``[R, V, D]``, which layers may share."""
 
     def __init__(self, embedding: nn.Parameter, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
@@ -96,7 +85,7 @@ class StackedLSTM(nn.Module):
         return torch.stack(states, dim=2), (hidden, cell)
 
     def _inputs(self, words: Tensor) -> Tensor:
-        """Contribution of the words to the gates, ``[L, R, B, 4D]``."""
+        """Contribution of the words to the gates, ``[L, R, B, 4D]``, made once for the whole vocabulary."""
         bias = (self.bias_input + self.bias_hidden)[:, None]
         table = torch.baddbmm(bias, self.embedding, self.weight_input.mT)  # [R, V, 4D]
         first = torch.arange(len(words), device=words.device)[:, None, None] * self.embedding.shape[1]
@@ -314,6 +303,5 @@ class KeywordRuns(nn.Module):
     def losses(self, batch: KeywordBatch) -> Tensor:
         """Cross-entropy of every run, the mean over sentences, ``[R]``."""
         logits = self(batch.words).logits
-        return F.binary_cross_entropy_with_logits(
-            logits, batch.labels.to(logits.dtype), reduction="none"
-        ).mean(dim=-1)
+        labels = batch.labels.to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)

@@ -46,8 +46,7 @@ class CopyTask(Options):
     With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one :math:`\pi` for each run,
     drawn from its seed. What can be known about single words is the same as for copying (section 6.2).
 
-    A draw depends on the run's seed, the step and the split alone, so that an interrupted run sees the same sentences
-    again.
+    A draw depends on the run's seed, the step and the split alone, so that a resumed run sees the same sentences.
 
     Args:
         types: words of a vocabulary, >= ``length``.
@@ -152,10 +151,7 @@ class KeywordTask(Options):
     def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> KeywordBatch:
         """Sentences of one step, of every run; arguments as for :meth:`CopyTask.draw`."""
         batches = [self._sentences(_generator(seed, step, split), batch_size) for seed in seeds]
-        words, labels, positions = (
-            torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)
-        )
-        return KeywordBatch(words, labels, positions)
+        return KeywordBatch(*(torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)))
 
     def _sentences(self, generator: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:
         words = generator.integers(1, self.types, size=(count, self.length))

@@ -65,8 +65,7 @@ class GraphAttention(MessagePassing):
 
     per head. With ``method`` the weights are latent, :math:`w = S / \sum S` with S of
     :class:`probattn.sites.EdgeAttentionSite`, whose keys are :math:`a_{src} \odot W h_j`: what the source brings into
-    the score. With ``align`` the queries :math:`a_{dst} \odot W h_i` and the keys of all nodes are matched in
-    distribution, head by head.
+    the score. With ``align`` the queries :math:`a_{dst} \odot W h_i` and the keys of all nodes are matched.
 
     Args:
         in_features: F.
@@ -74,8 +73,7 @@ class GraphAttention(MessagePassing):
         heads: H.
         concat: concatenate the heads' outputs, ``[N, H * D]``, or average them, ``[N, D]``.
         negative_slope: of the leaky ReLU.
-        dropout: share of weights that are dropped in training, latent ones too: it is the nodes' neighbourhoods that
-            are sampled so.
+        dropout: share of weights that are dropped in training, latent ones too: it samples neighbourhoods.
         method: options of latent attention; None for deterministic attention.
         chain: upward chain shared with other layers of as many heads.
         align: factor of the queries and keys; None for none.
@@ -187,13 +185,11 @@ class GraphAttention(MessagePassing):
         output = output.flatten(1) if self.concat else output.mean(dim=1)
         return output + self.bias, weights
 
-    def _align(
-        self, align: AlignmentFactor, name: str, query: Tensor, key: Tensor, observations: int
-    ) -> None:
+    def _align(self, align: AlignmentFactor, name: str, query: Tensor, key: Tensor, labels: int) -> None:
         """Announces the factor of queries and keys ``[N, H, D]`` as that of one datum, ``[1, H, N, D]``."""
         if align.weight == 0:  # not even the order in which gradients are summed may depend on it
             query, key = query.detach(), key.detach()
-        scaled = pyro.poutine.scale(scale=float(observations)) if is_handled() else nullcontext()
+        scaled = pyro.poutine.scale(scale=float(labels)) if is_handled() else nullcontext()
         with scaled:
             align(name, query.transpose(0, 1)[None], key.transpose(0, 1)[None])
 

@@ -1,19 +1,25 @@
-"""The two-layer graph attention network of Velickovic et al. 2018, and how its attention looks."""
+"""The graph attention network of Velickovic et al. 2018, as a Pyro program, and how its attention looks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyro
+import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probattn.checks import check_integer
+from probattn.data import NodeGraph
 from probattn.models.gat_options import GATOptions
-from probattn.models.graph.layer import GraphAttention, drop
+from probattn.models.graph.layer import GraphAttention, drop, is_mostly_zero, matrix
 from probattn.models.hosts.calls import Layers, layer_numbers
-from probattn.models.program import evaluating
+from probattn.models.program import Program, check_classes, evaluating
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
+from probattn.sites.handlers import is_handled
 
 LAYERS = ("hidden", "output")
 """Names of the layers; their sites are ``hidden.attention`` and ``output.attention``."""
@@ -67,29 +73,19 @@ class GraphAttentionNetwork(nn.Module):
         self.options = options = GATOptions() if options is None else options
         self.in_features = in_features
         factors = _factors(alignment, layers, options, num_classes)
-        sizes = (
-            (in_features, options.features, options.heads, True),
-            (options.heads * options.features, num_classes, options.output_heads, False),
-        )
-        made: list[GraphAttention] = []
-        for number, (inputs, outputs, heads, concat) in enumerate(sizes):
-            layer = GraphAttention(
-                inputs,
-                outputs,
-                heads,
-                concat=concat,
-                negative_slope=options.negative_slope,
-                dropout=options.attention_dropout,
-                align=factors.get(number),
-            )
-            made.append(layer)
-        self.hidden, self.output = made
+        hidden = (in_features, options.features, options.heads)
+        output = (options.heads * options.features, num_classes, options.output_heads)
+        form: dict[str, Any] = {"negative_slope": options.negative_slope}
+        form["dropout"] = options.attention_dropout
+        self.hidden = GraphAttention(*hidden, concat=True, align=factors.get(0), **form)
+        self.output = GraphAttention(*output, concat=False, align=factors.get(1), **form)
         # A chain's calls have maps of one shape: layers with different numbers of heads cannot share one.
         self.chain = UpwardChain()
         together = options.heads == options.output_heads
         if attention is not None:
             for number in pick_layers(layers):  # after both layers: these begin alike, latent or not
-                made[number].make_latent(attention, self.chain if together else UpwardChain())
+                layer = (self.hidden, self.output)[number]
+                layer.make_latent(attention, self.chain if together else UpwardChain())
 
     def forward(self, features: Tensor, edges: Edges, *, observations: int = 1) -> Tensor:
         """Logits of all nodes.
@@ -145,10 +141,8 @@ def _factors(
     numbers = pick_layers(layers if alignment.layers is None else alignment.layers)
     source = torch.Generator().manual_seed(alignment.seed)
     sizes = ((options.heads, options.features), (options.output_heads, num_classes))
-    return {
-        number: AlignmentFactor(alignment, *sizes[number], num_sites=len(numbers), generator=source)
-        for number in numbers
-    }
+    form: dict[str, Any] = {"num_sites": len(numbers), "generator": source}
+    return {number: AlignmentFactor(alignment, *sizes[number], **form) for number in numbers}
 
 
 def pick_layers(layers: Layers) -> tuple[int, ...]:
@@ -209,10 +203,122 @@ def measure_attention(net: GraphAttentionNetwork, features: Tensor, edges: Edges
         One record a layer, the hidden one first.
     """
     records = []
-    for layer, (site, inputs, weights) in zip(
-        (net.hidden, net.output), net.passes(features, edges), strict=True
-    ):
+    passes = net.passes(features, edges)
+    for layer, (site, inputs, weights) in zip((net.hidden, net.output), passes, strict=True):
         value, query, key = layer.features(inputs)
         norms = (float(item.norm(dim=-1).mean()) for item in (query, key, value))
         records.append(LayerMeasures(site, float(distance_from_uniform(weights, edges)), *norms))
     return records
+
+
+class NodeClassifier(Program):
+    r"""A graph network with observed labels of some nodes.
+
+    .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(X, G, S)_i)), \quad i \in \text{labelled nodes}
+
+    The graph belongs to the program; a batch names nodes. One call runs the whole graph once, samples its attention
+    sites, which are one latent variable each for the whole graph and stand outside the plate ``"data"``, and the site
+    ``"label"`` of the nodes in the batch. Without labels in the batch they are values to predict. The objective is a
+    mean over labelled nodes.
+
+    Args:
+        net: the network.
+        graph: with self loops, if a node is to see itself, and features as the network is to have them.
+        num_data: number of labelled nodes to learn from, if batches hold a part of them; None for the batch's.
+        label_name: key of the labels in a batch.
+
+    Raises:
+        ValueError: ``num_data`` below 1, or features of another width than the network's.
+
+    Example:
+        >>> mask = torch.tensor([True, False])
+        >>> labels, edges = torch.tensor([0, 1]), torch.tensor([[0, 1, 0, 1], [1, 0, 0, 1]])
+        >>> masks = {"train_mask": mask, "validation_mask": ~mask, "test_mask": torch.zeros(2, dtype=torch.bool)}
+        >>> words = {"label_names": ("a", "b"), "source": "two nodes"}
+        >>> graph = NodeGraph(features=torch.eye(2), labels=labels, edge_index=edges, **masks, **words)
+        >>> model = NodeClassifier(GraphAttentionNetwork(2, 2), graph).eval()
+        >>> model({"nodes": torch.tensor([1])}).shape
+        torch.Size([1, 2])
+    """
+
+    draws_per_pass = 1
+    """A draw is one of the whole graph, so draws cannot share a pass."""
+
+    def __init__(
+        self,
+        net: GraphAttentionNetwork,
+        graph: NodeGraph,
+        *,
+        num_data: int | None = None,
+        label_name: str = "labels",
+    ) -> None:
+        super().__init__()
+        if num_data is not None:
+            check_integer("NodeClassifier", "num_data", num_data, minimum=1)
+        if graph.num_features != net.in_features:
+            raise ValueError(
+                f"NodeClassifier: the network takes features of width {net.in_features}, those of "
+                f"{graph.source!r} have {graph.num_features}"
+            )
+        self.net = net
+        self.num_data = num_data
+        self.label_name = label_name
+        self._shape = (graph.num_nodes, graph.num_features)
+        # The graph moves with the network and is no part of its weights. Sparse features are kept in two dense parts,
+        # which any number of processes can share.
+        indices, values = None, graph.features
+        if is_mostly_zero(graph.features):
+            entries = graph.features.to_sparse().coalesce()
+            indices, values = entries.indices(), entries.values()
+        self.register_buffer("_feature_indices", indices, persistent=False)
+        self.register_buffer("_feature_values", values, persistent=False)
+        self.register_buffer("edge_index", graph.edge_index, persistent=False)
+
+    @property
+    def features(self) -> Tensor:
+        """Features of the nodes, ``[N, F]``; sparse (COO) where few are not 0."""
+        indices, values = self._feature_indices, self._feature_values
+        return values if indices is None else matrix(indices, values, self._shape)
+
+    @property
+    def edges(self) -> Edges:
+        """The graph's edges, where the network is."""
+        return Edges(self.edge_index, self._shape[0])
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Runs the graph once; outside Pyro's handlers it only answers, announcing nothing.
+
+        Args:
+            batch: int64 ``[B]`` node numbers under ``"nodes"``, and labels int64 ``[B]`` under ``label_name``.
+
+        Returns:
+            Logits ``[B, C]`` of the nodes in the batch.
+
+        Raises:
+            ValueError: no nodes, a node that is not in the graph, or labels outside 0..C-1.
+        """
+        nodes, labels = self._nodes(batch), batch.get(self.label_name)
+        if not is_handled():
+            return self._logits(nodes, 1)
+        size = self.num_data or len(nodes)
+        logits = self._logits(nodes, size)
+        with pyro.plate("data", size, subsample=None if self.num_data is None else nodes):
+            if labels is not None:
+                check_classes(self, "labels", labels, logits.shape[:1], logits.shape[1])
+            law = dist.Categorical(logits=logits.float())
+            pyro.sample("label", law, obs=labels, infer={"prediction": labels is None})
+        return logits
+
+    def _logits(self, nodes: Tensor, observations: int) -> Tensor:
+        logits: Tensor = self.net(self.features, self.edges, observations=observations)
+        return logits.index_select(0, nodes)
+
+    def _nodes(self, batch: Mapping[str, Tensor]) -> Tensor:
+        nodes = batch.get("nodes")
+        if nodes is None or nodes.dim() != 1 or nodes.dtype != torch.int64 or not len(nodes):
+            got = f"keys {sorted(batch)}" if nodes is None else f"{nodes.dtype} {list(nodes.shape)}"
+            raise ValueError(f"NodeClassifier: expected int64 node numbers [B] under 'nodes', got {got}")
+        first, last, count = int(nodes.min()), int(nodes.max()), self._shape[0]
+        if first < 0 or last >= count:
+            raise ValueError(f"NodeClassifier: expected nodes 0..{count - 1}, got {first}..{last}")
+        return nodes

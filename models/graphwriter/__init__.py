@@ -4,17 +4,16 @@ Importing it makes the networks known to transformers' Auto classes, which find 
 """
 
 from probattn.models.graphwriter.graph import GraphWriterConfig, adjacency
-from probattn.models.graphwriter.network import GraphWriterForGeneration, GraphWriterModel, GraphWriterOutput
-from probattn.models.graphwriter.program import GraphTextProgram, WritingOptions, repeated_copies, write_texts
+from probattn.models.graphwriter.network import (
+    GraphTextProgram,
+    GraphWriterForGeneration,
+    GraphWriterModel,
+    GraphWriterOutput,
+    WritingOptions,
+    repeated_copies,
+    write_texts,
+)
 
-__all__ = [
-    "GraphTextProgram",
-    "GraphWriterConfig",
-    "GraphWriterForGeneration",
-    "GraphWriterModel",
-    "GraphWriterOutput",
-    "WritingOptions",
-    "adjacency",
-    "repeated_copies",
-    "write_texts",
-]
+__all__ = ["GraphWriterConfig", "adjacency"]
+__all__ += ["GraphTextProgram", "GraphWriterForGeneration", "GraphWriterModel", "GraphWriterOutput"]
+__all__ += ["WritingOptions", "repeated_copies", "write_texts"]

@@ -7,8 +7,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probattn.models.dot_product import ProjectedAttention, additive_mask, eager_attention_forward
-from probattn.models.lstm import OwnEncoderDecoderConfig
+from probattn.models.layers import (
+    Attended,
+    OwnEncoderDecoderConfig,
+    ProjectedAttention,
+    additive_mask,
+    eager_attention_forward,
+)
+from probattn.options import Count, Dropout
 
 
 class GraphWriterConfig(OwnEncoderDecoderConfig):
@@ -43,34 +49,19 @@ class GraphWriterConfig(OwnEncoderDecoderConfig):
     def __init__(
         self,
         *,
-        vocab_size: int = 10_000,
-        num_relations: int = 7,
-        hidden_size: int = 500,
-        num_hidden_layers: int = 6,
-        num_attention_heads: int = 4,
-        feed_forward_size: int | None = None,
-        lstm_layers: int = 2,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.1,
+        vocab_size: Count = 10_000,
+        num_relations: Count = 7,
+        hidden_size: Count = 500,
+        num_hidden_layers: Count = 6,
+        num_attention_heads: Count = 4,
+        feed_forward_size: Count | None = None,
+        lstm_layers: Count = 2,
+        dropout: Dropout = 0.1,
+        attention_dropout: Dropout = 0.1,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size = vocab_size
-        self.num_relations = num_relations
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
+        self._take(GraphWriterConfig.__init__, locals())
         self.feed_forward_size = 4 * hidden_size if feed_forward_size is None else feed_forward_size
-        self.lstm_layers = lstm_layers
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        sizes = (
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "feed_forward_size",
-            "lstm_layers",
-        )
-        self._check(("vocab_size", "num_relations", *sizes), shares=("dropout", "attention_dropout"))
         if self.hidden_size % self.num_attention_heads or self.hidden_size % 2:
             raise ValueError(
                 f"GraphWriterConfig.hidden_size: expected an even multiple of the heads ({self.num_attention_heads}), "
@@ -88,20 +79,12 @@ class Projected(NamedTuple):
 
 
 class VertexAttention(ProjectedAttention):
-    r"""What a state takes from others, heads side by side, beside the state itself (Koncel-Kedziorski et al. 2019).
-
-    .. math:: \hat v_i = v_i + \Big\Vert_n \sum_j \alpha^n_{ij} W_V^n k_j, \qquad
-        \alpha^n_{ij} = \mathrm{softmax}_j\Bigl(\tfrac{(W_Q^n v_i)^\top W_K^n k_j}{\sqrt D}\Bigr)
-
-    There is no map after the heads. The scores are scaled as in Vaswani et al. (2017).
-    """
+    """A state and what it takes from others, scores scaled, no map after (Koncel-Kedziorski et al. 2019)."""
 
     def __init__(self, config: GraphWriterConfig, dropout: float = 0.0) -> None:
         super().__init__(config, dropout, bias=False)
 
-    def forward(
-        self, states: Tensor, others: Tensor, mask: Tensor, real: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, states: Tensor, others: Tensor, mask: Tensor, real: Tensor | None) -> Attended:
         """Attends; see :meth:`attend`."""
         output, weights = self.attend(states, others, mask, real)
         return states + output, weights
@@ -166,10 +149,7 @@ def adjacency(entities: Tensor, relations: Tensor) -> Tensor:
 
 
 class GraphBlock(nn.Module):
-    r"""Attention and a feed-forward layer (Koncel-Kedziorski et al. 2019, section 4.2).
-
-    .. math:: t_i = \mathrm{LayerNorm}(\hat v_i), \qquad \tilde v_i = \mathrm{LayerNorm}(t_i + \mathrm{FFN}(t_i))
-    """
+    """Attention and a feed-forward layer, each with LayerNorm (Koncel-Kedziorski et al. 2019, section 4.2)."""
 
     def __init__(self, config: GraphWriterConfig) -> None:
         super().__init__()
@@ -180,7 +160,7 @@ class GraphBlock(nn.Module):
             nn.Linear(size, inner), nn.PReLU(), nn.Linear(inner, size), nn.Dropout(config.dropout)
         )
 
-    def forward(self, vertices: Tensor, mask: Tensor, real: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, vertices: Tensor, mask: Tensor, real: Tensor) -> Attended:
         """Vertices ``[B, N, d]`` after the block, and its weights ``[B, H, N, N]``; arguments as the attention's."""
         attended, weights = self.attention(vertices, vertices, mask, real)
         first, second = self.norms
@@ -200,11 +180,7 @@ class GraphTransformer(nn.Module):
     def forward(
         self, entities: Tensor, entity_mask: Tensor, relations: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Vertices ``[B, N, d]`` in the order of :func:`adjacency`, which of them are real, and each block's weights.
-
-        Of entities ``[B, K, d]``, their mask, bool ``[B, K]``, and relations int64 ``[B, M, 3]``, -1 at padding.
-        Padding is 0.
-        """
+        """Vertices ``[B, N, d]`` as in :func:`adjacency`, 0 at padding, which are real, and each block's weights."""
         joined = adjacency(entity_mask, relations)
         real = joined.diagonal(dim1=-2, dim2=-1)  # [B, N]
         kinds = relations[..., 1].clamp_min(0)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.dot_product import additive_mask, all_maps
 from probattn.models.graphwriter.graph import (
     NO_RELATION,
     ContextAttention,
@@ -18,26 +17,15 @@ from probattn.models.graphwriter.graph import (
     GraphWriterConfig,
     Projected,
 )
-from probattn.models.lstm import layered_lstm, read_padded
-from probattn.models.translation.recurrent.attention import masked_log_softmax
-from probattn.models.translation.recurrent.lstms import DecoderState
+from probattn.models.layers import additive_mask, all_maps, deep_lstm, read_padded
+from probattn.models.translation.recurrent.lstms import DecoderState, masked_log_softmax
 
 Inputs = dict[str, Tensor]
 
 
 @dataclass
 class GraphWriterEncoderOutput(ModelOutput):
-    """What the decoder reads; the batch comes first, as a beam search requires.
-
-    Attributes:
-        last_hidden_state: vertices ``[B, N, d]``, entities first and the whole graph last, 0 at padding.
-        vertex_mask: bool ``[B, N]``.
-        title: states of the title's words ``[B, S, d]``, 0 at padding.
-        title_mask: bool ``[B, S]``.
-        entity_mask: bool ``[B, K]``.
-        entity_types: int64 ``[B, K]``, tokens of the entities' types.
-        attentions: weights ``[B, H, N, N]`` of each block, if requested.
-    """
+    """Vertices ``[B, N, d]``, entities first, the whole last; title ``[B, S, d]``; batch first for a beam search."""
 
     last_hidden_state: Tensor | None = None
     vertex_mask: Tensor | None = None
@@ -49,10 +37,7 @@ class GraphWriterEncoderOutput(ModelOutput):
 
 
 class GraphWriterEncoder(nn.Module):
-    """Bidirectional LSTMs over the title and over each entity's words, and the graph transformer.
-
-    An entity's vector is the LSTM's last state in both directions. All words share ``embed_tokens``.
-    """
+    """Bidirectional LSTMs over the title and over each entity's words, and the graph transformer."""
 
     main_input_name = "input_ids"
 
@@ -62,9 +47,8 @@ class GraphWriterEncoder(nn.Module):
         self.pad = int(config.pad_token_id or 0)
         self.embed_tokens = nn.Embedding(config.vocab_size, size, self.pad)
         self.dropout = nn.Dropout(config.dropout)
-        self.title, self.entities = (
-            layered_lstm(size, size // 2, config.lstm_layers, config.dropout) for _ in range(2)
-        )
+        sizes = size, size // 2, config.lstm_layers
+        self.title, self.entities = (deep_lstm(*sizes, config.dropout) for _ in range(2))
         self.graph = GraphTransformer(config)
 
     def forward(
@@ -77,11 +61,7 @@ class GraphWriterEncoder(nn.Module):
         output_attentions: bool | None = None,
         **_: Any,
     ) -> GraphWriterEncoderOutput:
-        """Reads titles and graphs; arguments are those of :class:`GraphWriterModel`.
-
-        Raises:
-            ValueError: entities, types or relations are missing, or their shapes or numbers do not fit.
-        """
+        """Reads titles and graphs, arguments of :class:`GraphWriterModel`; ``ValueError`` where they do not fit."""
         title_mask = input_ids.ne(self.pad) if attention_mask is None else attention_mask.bool()
         check(input_ids, title_mask, entity_ids, entity_types, relations, self.graph.num_relations)
         entity_ids, relations = cast(Tensor, entity_ids), cast(Tensor, relations)
@@ -91,15 +71,9 @@ class GraphWriterEncoder(nn.Module):
         title, _last = read_padded(self.title, self._embed(input_ids), title_mask)
         entities = self._entities(entity_ids, entity_words)
         vertices, real, maps = self.graph(entities, entity_mask, relations)
-        return GraphWriterEncoderOutput(
-            last_hidden_state=vertices,
-            vertex_mask=real,
-            title=title,
-            title_mask=title_mask,
-            entity_mask=entity_mask,
-            entity_types=entity_types,
-            attentions=all_maps(maps) if output_attentions else None,
-        )
+        attentions = all_maps(maps) if output_attentions else None
+        read = (vertices, real, title, title_mask, entity_mask, entity_types)
+        return GraphWriterEncoderOutput(*read, attentions)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(self.embed_tokens(tokens))
@@ -124,18 +98,12 @@ def check(
 ) -> None:
     """Raises ``ValueError`` unless the shapes fit each other and relations are known."""
     owner, batch = "GraphWriterEncoder", len(input_ids)
-    for name, tensor in (
-        ("entity_ids", entity_ids),
-        ("entity_types", entity_types),
-        ("relations", relations),
-    ):
-        if tensor is None:
-            raise ValueError(
-                f"{owner}: expected {name} beside input_ids, got none; give the graph of each title"
-            )
-    assert entity_ids is not None
-    assert entity_types is not None
-    assert relations is not None
+    if entity_ids is None or entity_types is None or relations is None:
+        graph = {"entity_ids": entity_ids, "entity_types": entity_types, "relations": relations}
+        missing = next(name for name, tensor in graph.items() if tensor is None)
+        raise ValueError(
+            f"{owner}: expected {missing} beside input_ids, got none; give the graph of each title"
+        )
     expected = {
         "attention_mask": (title_mask, list(input_ids.shape)),
         "entity_types": (entity_types, list(entity_ids.shape[:2])),
@@ -146,9 +114,8 @@ def check(
         if list(tensor.shape) != shape:
             raise ValueError(f"{owner}: expected {name} {shape}, got {list(tensor.shape)}")
     if relations.numel() and int(relations[..., 1].max()) >= num_relations:
-        raise ValueError(
-            f"{owner}: expected relations in 0..{num_relations - 1}, got {int(relations[..., 1].max())}"
-        )
+        largest = int(relations[..., 1].max())
+        raise ValueError(f"{owner}: expected relations in 0..{num_relations - 1}, got {largest}")
 
 
 def check_entities(entities: Tensor, relations: Tensor) -> None:
@@ -187,14 +154,9 @@ class FedState(DecoderState):
 
 
 class GraphWriterDecoder(nn.Module):
-    r"""An LSTM with input feeding (Luong et al. 2015) and attention to vertices and to the title's words.
+    """An LSTM with input feeding that attends to vertices and title (Koncel-Kedziorski et al. 2019, section 4.3).
 
-    .. math:: h_t = \mathrm{LSTM}(h_{t-1}, [e(y_{t-1}); \bar c_{t-1}]), \qquad c_t = [c_t^g; c_t^s]
-
-    (Koncel-Kedziorski et al. 2019, section 4.3); it starts from the vertex of the whole graph. The contexts
-    :math:`\bar c` that are fed back are those under the attention's own weights, :math:`c` what the output reads. The
-    two are the same but for a method that draws weights: there a text's attention stays one call, in which no draw
-    reaches a later query.
+    Contexts that are fed back are under the attention's own weights, no draws: so a text's attention is one call.
     """
 
     def __init__(self, config: GraphWriterConfig) -> None:
@@ -207,20 +169,12 @@ class GraphWriterDecoder(nn.Module):
     def forward(
         self, embedded: Tensor, encoded: GraphWriterEncoderOutput, real: Tensor | None, past: FedState | None
     ) -> tuple[Tensor, Tensor, FedState, list[Tensor | None]]:
-        """h ``[B, T, d]``, c ``[B, T, 2d]``, the next state, and the weights of both attention calls.
-
-        Of embedded tokens ``[B, T, d]``; ``real``, bool ``[B, T]``, is False at padding, wherever it stands;
-        ``past`` is the state to go on from.
-        """
+        """h ``[B, T, d]``, c ``[B, T, 2d]``, next state and weights; ``real`` bool ``[B, T]`` is False at padding."""
         vertices, title = cast(Tensor, encoded.last_hidden_state), cast(Tensor, encoded.title)
-        masks = [
-            additive_mask(cast(Tensor, mask)[:, None, None], vertices.dtype)
-            for mask in (encoded.vertex_mask, encoded.title_mask)
-        ]
-        sources = (
-            self.graph_attention.project(vertices, masks[0]),
-            self.title_attention.project(title, masks[1]),
-        )
+        valid = cast(tuple[Tensor, Tensor], (encoded.vertex_mask, encoded.title_mask))
+        masks = [additive_mask(mask[:, None, None], vertices.dtype) for mask in valid]
+        of_graph = self.graph_attention.project(vertices, masks[0])
+        sources = of_graph, self.title_attention.project(title, masks[1])
         states, past = self._read(embedded, real, vertices[:, -1], sources, past)
         graph, graph_weights = self.graph_attention(states, vertices, masks[0], real)
         words, title_weights = self.title_attention(states, title, masks[1], real)
@@ -235,18 +189,15 @@ class GraphWriterDecoder(nn.Module):
         past: FedState | None,
     ) -> tuple[Tensor, FedState]:
         """States ``[B, T, d]`` of the LSTM, which padding leaves as they are."""
-        state = (
-            (start, start, self._fed(start, sources)) if past is None else (past.hidden, past.cell, past.fed)
-        )
+        before = None if past is None else (past.hidden, past.cell, past.fed)
+        state = before or (start, start, self._fed(start, sources))
         states = []
         for index, step in enumerate(embedded.unbind(dim=1)):
             hidden, cell = self.cell(torch.cat([step, state[2]], dim=-1), state[:2])
             following = (hidden, cell, self._fed(hidden, sources))
             if real is not None:
-                here = real[:, index, None]
-                hidden, cell, fed = (
-                    torch.where(here, new, old) for new, old in zip(following, state, strict=True)
-                )
+                pairs, here = zip(following, state, strict=True), real[:, index, None]
+                hidden, cell, fed = (torch.where(here, new, old) for new, old in pairs)
                 following = (hidden, cell, fed)
             state = following
             states.append(state[0])
@@ -254,24 +205,12 @@ class GraphWriterDecoder(nn.Module):
         return torch.stack(states, dim=1), FedState(*state[:2], length, state[2])
 
     def _fed(self, state: Tensor, sources: tuple[Projected, Projected]) -> Tensor:
-        attentions = (self.graph_attention, self.title_attention)
-        contexts = [
-            module.expected(state, source) for module, source in zip(attentions, sources, strict=True)
-        ]
-        return torch.cat(contexts, dim=-1)
+        pairs = zip((self.graph_attention, self.title_attention), sources, strict=True)
+        return torch.cat([attention.expected(state, source) for attention, source in pairs], dim=-1)
 
 
 class CopyOutput(nn.Module):
-    r"""Words of the vocabulary, or entities of the graph (See et al. 2017; Koncel-Kedziorski et al. 2019, section 4.3).
-
-    .. math::
-
-        p_t = \sigma(W_p [h_t; c_t] + b_p), \qquad
-        P(\text{word}) = (1 - p_t)\, \mathrm{softmax}(W_o [h_t; c_t] + b_o), \qquad
-        P(\text{entity } j) = p_t\, \mathrm{softmax}_j((W_c [h_t; c_t] + b_c)^\top v_j)
-
-    with v the vertices of the entities.
-    """
+    """Words, or by a gate copied entities (See et al. 2017; Koncel-Kedziorski et al. 2019, section 4.3)."""
 
     def __init__(self, config: GraphWriterConfig) -> None:
         super().__init__()
@@ -282,17 +221,12 @@ class CopyOutput(nn.Module):
         self.gate = nn.Linear(3 * size, 1)
 
     def forward(self, states: Tensor, contexts: Tensor, entities: Tensor, entity_mask: Tensor) -> Tensor:
-        """Log-probabilities ``[B, T, V + K]`` of words and then entities, in the type of the weights.
-
-        Of h ``[B, T, d]``, c ``[B, T, 2d]`` and v ``[B, K, d]``; where ``entity_mask``, bool ``[B, K]``, is False the
-        probability is 0 and its logarithm finite.
-        """
+        """Log-probabilities ``[B, T, V + K]`` of words, then entities; finite where ``entity_mask`` is False."""
         read = self.dropout(torch.cat([states, contexts], dim=-1))
         gate = self.gate(read)
         gate = gate.to(torch.promote_types(gate.dtype, torch.float32))
         words = masked_log_softmax(self.words(read), None) + F.logsigmoid(-gate)
-        copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None]) + F.logsigmoid(
-            gate
-        )
+        copies = masked_log_softmax(self.copies(read) @ entities.mT, entity_mask[:, None])
+        copies = copies + F.logsigmoid(gate)
         dtype = self.gate.weight.dtype  # not that of autocast, in which a sum over tokens has too few digits
         return torch.cat([words, copies], dim=-1).clamp_min(torch.finfo(dtype).min).to(dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import pyro
@@ -15,7 +14,7 @@ from probattn.distributions import SmoothedCategorical
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.hosting import add_scale, scale_of
 from probattn.models.hosts.saving import give_exits
-from probattn.models.program import HeadProgram, Link, check_classes, read_logits
+from probattn.models.program import Batch, Block, HeadProgram, Link, check_classes, read_logits, rows_of
 from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
 
 
@@ -29,15 +28,13 @@ class Classifier(HeadProgram):
     Args:
         net: a network whose output has ``logits`` ``[B, C]`` (any Hugging Face sequence or image classifier), or is
             that tensor.
-        num_data: size N of the training set; scales a batch's likelihood and KL to it. Default: the batch is the
-            data.
+        num_data: size N of the training set, to which likelihood and KL are scaled; None for the batch.
         label_name: key of the labels in a batch.
         label_smoothing: share of the label that goes to all classes alike, in [0, 1), while training; the likelihood
             is then :class:`~probattn.distributions.SmoothedCategorical`.
 
     Raises:
-        ValueError: ``num_data`` below 1, or ``label_smoothing`` outside [0, 1); of a call, logits or labels of another
-            shape, or labels out of range.
+        ValueError: ``num_data`` below 1, ``label_smoothing`` outside [0, 1), or logits or labels that do not fit.
 
     Example:
         >>> import torch
@@ -58,15 +55,13 @@ class Classifier(HeadProgram):
     ) -> None:
         super().__init__(net, num_data=num_data, label_name=label_name)
         if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"{type(self).__name__}.label_smoothing: expected a number in [0, 1), got {label_smoothing}"
-            )
+            owner = type(self).__name__
+            raise ValueError(f"{owner}.label_smoothing: expected a number in [0, 1), got {label_smoothing}")
         self.label_smoothing = label_smoothing
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[B, C]`` of two classes or more."""
-        rows = len(next(iter(inputs.values())))
-        logits = read_logits(self, output, (rows, None), "load it with AutoModelForSequenceClassification")
+        logits = super().read(output, inputs)
         if logits.shape[1] < 2:
             raise ValueError(
                 f"{type(self).__name__}: expected a network of two classes or more, got logits {list(logits.shape)}: a "
@@ -74,9 +69,7 @@ class Classifier(HeadProgram):
             )
         return logits
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:
@@ -113,17 +106,8 @@ class MultiLabelClassifier(HeadProgram):
     link: ClassVar[Link] = "sigmoid"
     soft: ClassVar[bool] = False
     """Whether labels may lie between 0 and 1 too: shares of labels that are 1."""
-    advice: ClassVar[str] = "load it with AutoModelForSequenceClassification"
-    """What to do about a network without such logits."""
 
-    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, C]``."""
-        rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None), self.advice)
-
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:
@@ -137,10 +121,8 @@ class MultiLabelClassifier(HeadProgram):
                     + "; give one number for each class of a row"
                 )
             label = label.float()
-        law = dist.Bernoulli(logits=prediction.float(), validate_args=False if self.soft else None).to_event(
-            1
-        )
-        pyro.sample("label", law, obs=label, infer={"prediction": label is None})
+        law = dist.Bernoulli(logits=prediction.float(), validate_args=False if self.soft else None)
+        pyro.sample("label", law.to_event(1), obs=label, infer={"prediction": label is None})
 
 
 class MultipleChoice(Classifier):
@@ -149,8 +131,7 @@ class MultipleChoice(Classifier):
     .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}_k f(x_{ik}, S_{ik}))
 
     Inputs are ``[B, K, ...]``, labels int64 ``[B]`` in 0..K-1, predictions logits ``[B, K]``. The network runs
-    ``B * K`` rows; its attention sites stand in a plate ``"choices"`` of that many, the site ``"label"`` in the plate
-    ``"data"``.
+    ``B * K`` rows; its attention sites stand in a plate ``"choices"`` of that many, ``"label"`` in ``"data"``.
 
     Args:
         net: a network whose output has ``logits`` ``[B, K]`` (AutoModelForMultipleChoice), or is that tensor.
@@ -158,8 +139,7 @@ class MultipleChoice(Classifier):
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, inputs that are not ``[B, K, ...]``, logits or labels of another
-            shape, or labels out of range.
+        ValueError: ``num_data`` below 1; of a call, inputs, logits or labels that do not fit.
 
     Example:
         >>> import torch
@@ -170,15 +150,12 @@ class MultipleChoice(Classifier):
         torch.Size([3, 4])
     """
 
-    def attention_plate(
-        self, data: AbstractContextManager[Any], inputs: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attention_plate(self, data: Block, inputs: Batch) -> Block:
         """The plate of all choices of all rows."""
         first = next(iter(inputs.values()))
         if first.dim() < 2:
-            raise ValueError(
-                f"{type(self).__name__}: expected inputs [B, K, ...] of K choices, got {list(first.shape)}"
-            )
+            owner = type(self).__name__
+            raise ValueError(f"{owner}: expected inputs [B, K, ...] of K choices, got {list(first.shape)}")
         rows, choices = first.shape[:2]
         return self.plate("choices", rows * choices, first.device, each=choices)
 
@@ -197,14 +174,12 @@ class Regressor(HeadProgram):
 
     Args:
         net: a network whose output has ``logits`` ``[B, D]`` (``num_labels=D``), or is that tensor.
-        noise: law of :math:`\epsilon`, and the first scale. Default: that of the network, if it has one, or normal
-            with scale 1.
+        noise: law of :math:`\epsilon`, and the first scale. Default: the network's, or normal with scale 1.
         num_data: size N of the training set. Default: the batch is the data.
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1; noise other than that of the network; of a call, predictions or labels of
-            another shape, or labels that are not finite.
+        ValueError: ``num_data`` below 1; noise other than the network's; of a call, shapes or labels that do not fit.
 
     Example:
         >>> import torch
@@ -228,9 +203,8 @@ class Regressor(HeadProgram):
         super().__init__(net, num_data=num_data, label_name=label_name)
         present = scale_of(net)
         if present is None:
-            add_scale(
-                net, noise or ObservationNoise(), int(getattr(getattr(net, "config", None), "num_labels", 1))
-            )
+            size = int(getattr(getattr(net, "config", None), "num_labels", 1))
+            add_scale(net, noise or ObservationNoise(), size)
             if isinstance(net, PreTrainedModel) and conversion(net) is None:
                 give_exits(net, None)
         elif noise is not None and noise != present.noise:
@@ -253,12 +227,10 @@ class Regressor(HeadProgram):
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Predictions ``[B, D]``."""
-        rows, size = len(next(iter(inputs.values()))), len(self.scale.log_scale)
-        return read_logits(self, output, (rows, size), f"load it with num_labels={size}")
+        size = len(self.scale.log_scale)
+        return read_logits(self, output, (rows_of(inputs), size), f"load it with num_labels={size}")
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from probattn.checks import check_share
 from probattn.distributions import SmoothedCategorical
-from probattn.models.dot_product import valid_positions
 from probattn.models.heads.tokens import TokenClassifier
-from probattn.models.program import IGNORED, read_logits
+from probattn.models.layers import valid_positions
+from probattn.models.program import IGNORED, Batch, read_logits
 
 
 class Translator(TokenClassifier):
@@ -39,10 +39,12 @@ class Translator(TokenClassifier):
         num_data: N, number of training pairs; scales a batch's likelihood and KL to it. Default: the batch is the data.
         label_smoothing: :math:`\epsilon` in [0, 1).
         mean_length: mean number of target tokens of a training pair, > 0, or None for nats per pair.
-        label_name: key of the target tokens in a batch.
+        label_name: key of the target tokens int64 ``[B, T]`` in a batch, :data:`IGNORED` at padding. Without
+            ``decoder_input_ids`` the network makes them of the labels, as transformers' encoder-decoders do.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument outside its range; of a call, no decoder input, an output without logits ``[B, T, V]``,
+            or labels of another shape or outside 0..V-1.
 
     Example:
         >>> from probattn.models.translation import TransformerSize, build_transformer
@@ -68,23 +70,6 @@ class Translator(TokenClassifier):
         super().__init__(net, num_data=num_data, mean_length=mean_length, label_name=label_name)
         check_share("Translator", "label_smoothing", label_smoothing, one=False)
         self.label_smoothing = label_smoothing
-
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Runs the host once; outside Pyro's handlers it only answers, announcing nothing.
-
-        Args:
-            batch: inputs of the host by name, and target tokens int64 ``[B, T]`` under ``label_name``,
-                :data:`IGNORED` at padding. ``decoder_input_ids`` ``[B, T]`` among the inputs may be left out if the
-                network makes them of labels, as transformers' encoder-decoders do.
-
-        Returns:
-            Logits ``[B, T, V]``.
-
-        Raises:
-            ValueError: no decoder input; an output without logits ``[B, T, V]``; labels of another shape or outside
-                0..V-1.
-        """
-        return super().forward(batch)
 
     def inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Inputs of the host for a batch, ``decoder_input_ids`` among them.
@@ -115,9 +100,7 @@ class Translator(TokenClassifier):
         shape = (*inputs["decoder_input_ids"].shape, None)
         return read_logits(self, output, shape, "use an encoder-decoder with a language modelling head")
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"target"``, one event a pair."""
         label = None if labels is None else labels[self.label_name]
         valid = valid_positions(inputs.get("decoder_attention_mask"), prediction)

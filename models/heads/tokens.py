@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.checks import check_number
-from probattn.models.program import IGNORED, HeadProgram, check_classes, divided_by, read_logits
+from probattn.models.program import IGNORED, Batch, HeadProgram, check_classes, divided_by
 
 
 class TokenClassifier(HeadProgram):
@@ -43,7 +43,8 @@ class TokenClassifier(HeadProgram):
 
     shift: ClassVar[int] = 0
     """Number of positions by which a label stands after the logits that predict it."""
-    head: ClassVar[str] = "AutoModelForTokenClassification"
+    dimensions: ClassVar[int] = 2
+    advice: ClassVar[str] = "load it with AutoModelForTokenClassification"
 
     def __init__(
         self,
@@ -64,14 +65,7 @@ class TokenClassifier(HeadProgram):
             prediction: Tensor = super().forward(batch)
         return prediction
 
-    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, T, C]``."""
-        rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None, None), f"load it with {self.head}")
-
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         logits, valid = prediction, _real_tokens(prediction, inputs)
@@ -106,7 +100,7 @@ class MaskedLanguageModel(TokenClassifier):
         ValueError: as :class:`TokenClassifier`.
     """
 
-    head: ClassVar[str] = "AutoModelForMaskedLM"
+    advice: ClassVar[str] = "load it with AutoModelForMaskedLM"
 
 
 class CausalLanguageModel(TokenClassifier):
@@ -126,7 +120,7 @@ class CausalLanguageModel(TokenClassifier):
     """
 
     shift: ClassVar[int] = 1
-    head: ClassVar[str] = "AutoModelForCausalLM"
+    advice: ClassVar[str] = "load it with AutoModelForCausalLM"
 
 
 class SpanExtractor(HeadProgram):
@@ -173,9 +167,7 @@ class SpanExtractor(HeadProgram):
             )
         return torch.stack(logits, dim=1)
 
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The sites ``"start"`` and ``"end"``."""
         for index, (site, name) in enumerate(zip(("start", "end"), self.label_names, strict=True)):
             label = None if labels is None else labels[name]

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
 from probattn.models.hosts.calls import AttentionCall
-from probattn.models.hosts.eager import Attended, HostCall
-from probattn.models.hosts.interface import register
-from probattn.models.hosts.masks import (
+from probattn.models.hosts.eager import (
+    Attended,
+    HostCall,
     HostMask,
     as_tokens,
     call_windows_to_heads,
@@ -22,12 +22,13 @@ from probattn.models.hosts.masks import (
     read_traced,
     windows_to_heads,
 )
+from probattn.models.hosts.interface import register
+from probattn.models.hosts.methods import AttendedCall, CallFactor
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import AttendedCall, CallFactor
 from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 from probattn.sites.answers import Attending
-from probattn.sites.hooks import reads_weights
+from probattn.sites.handlers import reads_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
 
@@ -36,11 +37,7 @@ ATTRIBUTE = "probattn"
 
 
 class HostedSite(nn.Module):
-    """The submodule that conversion adds to an attention module: its site, factor and penalty, each or None.
-
-    ``calls`` are the module's calls in a forward pass, in order; ``selected`` and ``aligned`` the indices of the latent
-    and the aligned ones (the site's own numbering follows ``selected``); ``state`` is shared by the module's stack.
-    """
+    """What conversion adds to an attention module: its site, factor and penalty, each or None, and their calls."""
 
     counts_calls: ClassVar[bool] = True
     """The calls of a pass are told apart by their order: none may be left out."""
@@ -56,13 +53,8 @@ class HostedSite(nn.Module):
         penalty: CallFactor | None = None,
     ) -> None:
         super().__init__()
-        self.site = site
-        self.factor = factor
-        self.penalty = penalty
-        self.calls = calls
-        self.selected = selected
-        self.aligned = aligned
-        self.state = state
+        self.site, self.factor, self.penalty = site, factor, penalty
+        self.calls, self.selected, self.aligned, self.state = calls, selected, aligned, state
 
     def extra_repr(self) -> str:
         """The names of the calls that a method concerns, for ``print(network)``."""
@@ -72,7 +64,7 @@ class HostedSite(nn.Module):
 
     def attend(self, host: HostCall) -> Attended:
         """Attends with the methods of this call; an error if the module is called more often than at conversion."""
-        note_reached(host.module, self.calls[0].module)
+        note_reached(host.module, self.state, self.calls[0].module)
         call = self._call()
         if self.site is not None and (torch.compiler.is_exporting() or is_tracing()):
             raise RuntimeError(
@@ -105,7 +97,7 @@ class HostedSite(nn.Module):
 
     def attend_in_graph(self, host: HostCall, within: GraphPass) -> Attended:
         """:meth:`attend` as a part of a compiled graph."""
-        within.reached.add(self.calls[0].module)
+        within.reached.add((self.state, self.calls[0].module))
         valid, bias, options = *read_traced(host.module, host.mask), host.options
         cross = self.calls[0].kind == "cross"
         real: Tensor | None = options.get("query_mask")
@@ -153,18 +145,15 @@ class HostedSite(nn.Module):
         origin = self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross")
         call_options: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}
         weights: Tensor | None
-        if isinstance(self.site, AttentionSite) and not self._shows_weights(call, folded):
+        # Somebody may look at the weights of this call: a penalty, the caller of the network, or a hook.
+        shown = self.penalty is not None and call.index in self.penalty.calls
+        shown = shown or self.state.shows_weights or bool(folded.options.get("output_attentions"))
+        if isinstance(self.site, AttentionSite) and not (shown or reads_weights(folded.module)):
             output, weights = self.site.attend_alone(call.name, attending, **call_options)
         else:
             output, weights = self.site(call.name, *attending.tensors, **attending.options, **call_options)
         output = in_batch(output, windows).transpose(1, 2).contiguous()
         return output, None if weights is None else in_batch(weights, windows)
-
-    def _shows_weights(self, call: AttentionCall, host: HostCall) -> bool:
-        """True if somebody may look at the weights of this call: a penalty, the caller of the network, or a hook."""
-        penalised = self.penalty is not None and call.index in self.penalty.calls
-        requested = self.state.shows_weights or host.options.get("output_attentions")
-        return bool(penalised or requested or reads_weights(host.module))
 
 
 def _attending(host: HostCall, layout: Any, bias: Tensor | None, windows: int = 1) -> Attending:
@@ -186,12 +175,7 @@ def host_attention(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> Attended:
-    """Attention of a converted network, with the signature of transformers' attention functions.
-
-    Modules without a site attend as their family's eager function does. The host's attention dropout is not applied to
-    stochastic weights. Families add ``position_bias``, ``softcap`` and ``query_mask`` to the options (bool ``[B, T]``,
-    the real queries of a network without self attention).
-    """
+    """Attention of a converted network, as transformers calls it; no attention dropout of stochastic weights."""
     host = HostCall(module, query, key, value, attention_mask, options)
     within, hosted = graph_pass(), getattr(module, ATTRIBUTE, None)
     if within is not None and within.stacks:

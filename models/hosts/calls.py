@@ -13,12 +13,10 @@ class AttentionCall:
     """One attention call of a forward pass.
 
     Attributes:
-        name: name of its Pyro site: the attention module's qualified name, with ``#i`` where a module is called
-            several times in a pass.
+        name: name of its Pyro site: the attention module's qualified name, with ``#i`` of repeated calls.
         module: qualified name of the attention module.
         index: which of the module's calls this is, from 0.
-        kind: "self" where the queries are those of the keys' own tokens, else "cross": they are another sequence's, or
-            parameters.
+        kind: "self" where the queries are those of the keys' own tokens, else "cross": another's, or parameters.
         causal: whether queries see no later keys.
         window: how far a query sees, in families that limit it in some layers.
         rows_alike: whether all queries of a datum see the same keys.
@@ -65,8 +63,7 @@ class AttentionCall:
     def chain(self) -> tuple[object, ...]:
         """Calls with the same key share one upward chain: their maps always have the same shape.
 
-        With a cache, sliding layers keep fewer keys than full ones; the stages of a windowed network differ in heads
-        and in the number of windows.
+        With a cache, sliding layers keep fewer keys than full ones; a windowed network's stages differ.
         """
         window = self.window if self.decoder else None
         stage = self.module.rpartition(".")[0].rstrip("0123456789") if self.windowed else ""
@@ -87,10 +84,8 @@ class AttentionCalls(tuple[AttentionCall, ...]):
         header = ("site", "kind", "mask", "heads", "head size")
         table = [header, *(_row(call) for call in self)]
         widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table
-        )
-        return "\n".join(line.rstrip() for line in lines)
+        rows = (zip(row, widths, strict=True) for row in table)
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in rows)
 
 
 def _row(call: AttentionCall) -> tuple[str, ...]:
@@ -108,11 +103,7 @@ Part = Literal["encoder", "decoder", "cross"]
 
 
 def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) -> AttentionCalls:
-    """The calls of these layers and kinds in order, as :func:`probattn.models.inspect` takes them.
-
-    Raises:
-        ValueError: an unknown word, a layer that does not exist, or no such call.
-    """
+    """The calls of these layers and kinds in order; ``ValueError`` for an unknown word or layer, or without any."""
     if attention not in get_args(Kind):
         raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
     groups: dict[tuple[str, str], list[AttentionCall]] = defaultdict(list)

@@ -16,9 +16,8 @@ from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.dry_run import untouched
-from probattn.models.hosts.eager import Attended, HostCall
+from probattn.models.hosts.eager import Attended, HostCall, own_keys, read_mask
 from probattn.models.hosts.interface import implementations, own_configurations, restore, switch
-from probattn.models.hosts.masks import own_keys, read_mask
 from probattn.models.hosts.undriven import IMPLEMENTATION
 from probattn.sites import AttentionMask
 from probattn.sites.scores import repeat_heads
@@ -33,8 +32,7 @@ class CapturedCall:
         key: ``[B, H, S, D]``, grouped heads repeated.
         query_valid: bool ``[B, T]``, True for real tokens.
         key_valid: bool ``[B, S]``, True for keys that some real query may attend to.
-        weights: ``[B, H, T, S]``; of a latent call those of the posterior expectation. None where the network's own
-            attention function gives none.
+        weights: ``[B, H, T, S]``; of a latent call those of the posterior expectation. None where the network has none.
         value: ``[B, G, S, E]``, heads that share values once.
         output: the heads' outputs before the output projection, ``[B, H, T, E]``.
     """
@@ -121,15 +119,9 @@ class _Recorder:
         real = self._real_queries(call, host, valid)
         self._queries[key] = real
         if call is not None:
-            self.captured[call.name] = CapturedCall(
-                query=host.query,
-                key=repeat_heads(host.key, host.query.shape[1]),
-                query_valid=real,
-                key_valid=_valid_keys(valid, real, host.key),
-                weights=attended[1],
-                value=host.value,
-                output=attended[0].transpose(1, 2),
-            )
+            keys, valid_keys = repeat_heads(host.key, host.query.shape[1]), _valid_keys(valid, real, host.key)
+            result = (attended[1], host.value, attended[0].transpose(1, 2))
+            self.captured[call.name] = CapturedCall(host.query, keys, real, valid_keys, *result)
         return attended
 
     def _real_queries(self, call: AttentionCall | None, host: HostCall, valid: Tensor | None) -> Tensor:
@@ -212,8 +204,7 @@ def head_redundancy(
 
     Args:
         net: a Hugging Face network, converted or not, in evaluation mode.
-        measure: evaluates the network on the data, all of it, and gives the metric; called once for the whole network
-            and once for each head.
+        measure: evaluates the network on the data, all of it, and gives the metric; called once, and once a head.
         calls: whose heads; all by default.
 
     Returns:
@@ -251,11 +242,10 @@ def _masking(net: PreTrainedModel) -> Iterator[_Masks]:
     masks = _Masks(net, network_calls(net))
     modules = [net.get_submodule(name) for name in masks.modules]
     if any(ATTRIBUTE in vars(module) for module in modules):
-        raise RuntimeError(
-            f"masked_heads: {type(net).__name__} has masked heads already; name them all at once"
-        )
-    before = own_configurations(net)
-    before = [*implementations(net), *before]
+        network = type(net).__name__
+        raise RuntimeError(f"masked_heads: {network} has masked heads already; name them all at once")
+    configurations = own_configurations(net)
+    before = [*implementations(net), *configurations]
     try:
         switch(net, IMPLEMENTATION)
         for module in modules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from probattn.models.hosts.discovery import find_calls, refuse_unsupported
 from probattn.models.hosts.hosting import (
     RECORD,
     Conversion,
+    Methods,
     attach,
     conversion,
     host_of,
@@ -30,7 +31,7 @@ from probattn.models.hosts.methods import Host, place
 from probattn.models.hosts.passes import StackPass, forget_recomputing
 from probattn.models.hosts.peft_networks import refuse_copies, set_up_peft
 from probattn.models.hosts.saving import give_exits, take_exits
-from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, take_names
+from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, forget_outer, take_names
 from probattn.sites import BayesianAttention, Method
 from probattn.sites.method import Observed, observed
 
@@ -85,14 +86,11 @@ def convert(
     and value projections particles; it changes what training does with their gradients and nothing else.
     :class:`probattn.DisagreementAttention` adds a factor by which heads are penalised for similarity.
 
-    Every chosen attention module gets a submodule ``probattn`` that holds the parameters of its site and its factor, so
-    that state dicts, ``.to()``, copies and pickles carry them along. Until it is trained, a network converted with
-    sigma 0 answers as before, up to rounding; the host's attention dropout is not applied to latent weights. New
-    parameters are float32 (float64 in a float64 network), also next to half-precision weights: they are few, and sites
-    compute in float32.
-
-    The network gets copies of its configurations, which other networks may share. An attention implementation that is
-    set later, ``net.set_attn_implementation("eager")``, is that of passes outside a driver; the sites stay.
+    Every chosen attention module gets a submodule ``probattn`` with the parameters of its site and its factor, which
+    state dicts, ``.to()``, copies and pickles carry along, in float32 (float64 in a float64 network). Until it is
+    trained, a network converted with sigma 0 answers as before, up to rounding; the host's attention dropout is not
+    applied to latent weights. The network gets copies of its configurations, which other networks may share; an
+    attention implementation that is set later is that of passes outside a driver, and the sites stay.
 
     Args:
         net: a Hugging Face network.
@@ -137,13 +135,10 @@ def convert(
     return net
 
 
-def _attach(
-    inner: PreTrainedModel, options: Mapping[type[Method], Method], layers: Layers | Part, attention: Kind
-) -> None:
+def _attach(inner: PreTrainedModel, options: Methods, layers: Layers | Part, attention: Kind) -> None:
     """Adds the methods to a network that has configurations of its own."""
-    if (
-        inner.config._attn_implementation == IMPLEMENTATION
-    ):  # made from the configuration of a converted network
+    # Made from the configuration of a converted network?
+    if inner.config._attn_implementation == IMPLEMENTATION:
         inner.set_attn_implementation("sdpa" if inner._supports_sdpa else "eager")
     calls = find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
@@ -169,14 +164,12 @@ def _attach(
         hooks.append(module.register_forward_pre_hook(state.begin, with_kwargs=True))
         hooks.append(module.register_forward_hook(state.end, always_call=True))
     hooks += NetworkPasses.hooks(inner, before, hosted, calls)
-    attributes = {
-        name: value for placement in placements.values() for name, value in placement.attributes.items()
-    }
-    for name, value in attributes.items():
-        setattr(inner, name, value)
-    hooks += [
-        inner.register_forward_pre_hook(hook) for placement in placements.values() for hook in placement.hooks
-    ]
+    attributes: list[str] = []
+    for placement in placements.values():
+        for name, value in placement.attributes.items():
+            setattr(inner, name, value)
+            attributes.append(name)
+        hooks += map(inner.register_forward_pre_hook, placement.hooks)
     record = Conversion(plan, layers, attention, before, hooks, tuple(attributes))
     setattr(inner, RECORD, record)
     give_exits(inner, record)
@@ -210,6 +203,7 @@ def revert(net: Network) -> Network:
         hook.remove()
     for module in list(inner.modules()):
         forget_recomputing(module)
+        forget_outer(module)
         if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
             delattr(module, ATTRIBUTE)
     take_names(record.before)

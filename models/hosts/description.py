@@ -1,24 +1,27 @@
-"""The description of a saved network, ``probattn.json``, the weights of its sites, and their download from the hub."""
+"""What a saved network says of itself: ``probattn.json``, the sites' weights, both on the hub, and the model card."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, cast
+from pathlib import Path, PureWindowsPath
+from typing import Any, TypeVar, cast
 
+from huggingface_hub import ModelCard
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from probattn.checks import shown
 from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, Manifest
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.calls import Kind, Layers, Part
-from probattn.models.hosts.hosting import Conversion, scale_of
+from probattn.models.hosts.hosting import Conversion, host_of, scale_of
 from probattn.models.hosts.pretrained import StoredNetworkError, reading, unreadable
 from probattn.options import hints
 from probattn.sites import METHODS, Method
@@ -29,10 +32,7 @@ FORMAT = 5
 
 
 class Description(BaseModel):
-    """The content of ``probattn.json``; beside adapters with the configuration of the base network.
-
-    In a file of its own, ``config.json``, transformers would take the folder for one of a whole network.
-    """
+    """The content of ``probattn.json``; beside adapters with the configuration of the base network."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -56,14 +56,12 @@ class Description(BaseModel):
         """The description of a network that was converted as the record has it."""
         content: dict[str, Any] = {"format": FORMAT, "class": type(net).__name__, "methods": []}
         if record is not None:
-            content["methods"] = [
-                {"kind": method.kind, **asdict(cast(Any, method))} for method in record.methods
-            ]
+            methods = record.methods
+            content["methods"] = [{"kind": method.kind, **asdict(cast(Any, method))} for method in methods]
             content["layers"] = record.layers if isinstance(record.layers, str) else list(record.layers)
             content["attention"] = record.attention
-        return cls.model_validate_json(
-            json.dumps(content | {"noise": described_noise(net), "card": dict(card)})
-        )
+        content |= {"noise": described_noise(net), "card": dict(card)}
+        return cls.model_validate_json(json.dumps(content))
 
     def write(self, folder: Path) -> None:
         """Writes ``probattn.json``."""
@@ -158,13 +156,7 @@ class OutOfReachError(StoredNetworkError):
 
 
 def fetched(source: Path | str, revision: str | None, options: dict[str, Any]) -> Path:
-    """The folder of a saved network: a local one as it is, one on the hub after its files were downloaded.
-
-    Options about the hub are taken out of ``options``.
-
-    Raises:
-        StoredNetworkError: no such name, no such revision, no access, or nothing of this library's there.
-    """
+    """The folder of a saved network, downloaded if on the hub, whose options leave ``options``."""
     access = {name: options.pop(name) for name in ACCESS if name in options}
     if not is_name(source):
         return Path(source)
@@ -178,12 +170,7 @@ def fetched(source: Path | str, revision: str | None, options: dict[str, Any]) -
 
 
 def download(name: str, **access: Any) -> Path | None:
-    """The folder of a saved network on the hub, after its files were downloaded; None if it holds none of this library.
-
-    Raises:
-        OutOfReachError: no such name, no such revision, or no access.
-        StoredNetworkError: files are missing.
-    """
+    """The folder of a network on the hub after its download; None if it holds none of this library."""
     from huggingface_hub import constants, hf_hub_download, snapshot_download
 
     try:
@@ -230,3 +217,134 @@ def is_name(source: Path | str) -> bool:
     except HFValidationError:
         return False
     return True
+
+
+Network = TypeVar("Network")
+CARD = "README.md"
+MARK = "<!-- Written by probattn, anew with every save. Remove this line to keep changes of yours. -->"
+NOTES = "_probattn_card"
+MEASURED = "measured"
+"""Key of the notes under which evaluations stand that a trainer made of the present weights."""
+NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def describe(
+    net: Network,
+    *,
+    data: str | None = None,
+    metrics: Mapping[str, float] | None = None,
+    base_model: str | None = None,
+) -> Network:
+    """Says what the model card of a converted network shall tell, however the network is saved.
+
+    Args:
+        net: a converted network; what an earlier call said of it stays unless it is given again.
+        data: what it was trained on, such as "SST-2".
+        metrics: measured values by name, such as the accuracy and the expected calibration error.
+        base_model: what it was before training, a name on the hub. Default: where it was loaded from.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> net = describe(BertModel(config), data="film reviews", metrics={"ECE": 0.03})
+    """
+    said = {"data": data, "metrics": None if metrics is None else dict(metrics), "base_model": base_model}
+    vars(host_of(net))[NOTES] = notes(net) | {key: value for key, value in said.items() if value is not None}
+    return net
+
+
+def notes(net: Any) -> dict[str, Any]:
+    """What :func:`describe` was told of a network, and where the network was loaded from."""
+    host = host_of(net)
+    path = str(host.name_or_path or "") if isinstance(host, PreTrainedModel) else ""
+    defaults = {"base_model": without_folders(path)}
+    said: dict[str, Any] = vars(host).get(NOTES, {})
+    return {key: value for key, value in (defaults | said).items() if value}
+
+
+def evaluations_in(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The evaluations among the notes for a card, by name; see :func:`note_evaluations`."""
+    return dict(_mapping(card.get(MEASURED)))
+
+
+def note_evaluations(net: Any, evaluations: Mapping[str, Mapping[str, Any]]) -> None:
+    """Has the card show these evaluations: ``figures``, by name, and in words what they were measured ``on``."""
+    if evaluations or MEASURED in vars(host_of(net)).get(NOTES, {}):
+        vars(host_of(net))[NOTES] = notes(net) | {MEASURED: dict(evaluations)}
+
+
+def write_card(folder: Path, description: Description, auto_class: str) -> None:
+    """Writes the card of a converted network, unless the folder has one that somebody else wrote."""
+    file = folder / CARD
+    if not file.exists() or MARK in file.read_text(encoding="utf-8", errors="replace"):
+        file.write_text(_card(description, auto_class), encoding="utf-8")
+
+
+def without_folders(words: str) -> str:
+    """Words that begin with a path, without its folders; what begins with a name on the hub stays."""
+    path = re.split("[,:] ", words)[0]
+    local = Path(words).exists() or Path(path).exists() or bool(PureWindowsPath(path).anchor)
+    return re.sub(r".*[/\\]", "", words) if local or path.count("/") > 1 else words
+
+
+def leave_out_folders(card: Path) -> None:
+    """Removes the base model from the header of a card that PEFT wrote, where it is a path."""
+    written = ModelCard.load(card)
+    base = str(written.data.base_model or "")
+    if without_folders(base) != base:
+        written.data.base_model = None
+        written.data.tags = [tag for tag in written.data.tags or [] if not tag.endswith(base)]
+        written.save(card)
+
+
+def _card(description: Description, auto_class: str) -> str:
+    card = description.card
+    base = str(card.get("base_model", ""))
+    header = ["library_name: transformers", "tags:", "- probattn", "- bayesian"]
+    if "/" in base and NAME.fullmatch(base):
+        header.append(f"base_model: {base}")
+    title = f"# {description.name} with probabilistic attention"
+    lines = ["---", *header, "---", MARK, "", title, "", f"Base model: {base or 'not known'}.", ""]
+    return "\n".join([*lines, card_sections(description, auto_class)])
+
+
+def card_sections(description: Description, auto_class: str) -> str:
+    """What a card says of a converted network: methods, data, what was measured, how to load it."""
+    card = description.card
+    pairs = zip(description.built(), description.methods, strict=True)
+    methods = [f"* {type(method).__name__}: {_options(stored)}" for method, stored in pairs]
+    where = f"layers {_value(description.layers)}, attention {_value(description.attention)}"
+    lines = [f"Attention methods ({where}):", "", *methods, ""]
+    lines += [f"Training data: {card.get('data', 'not stated')}.", ""]
+    tables = _table(card.get("metrics"))
+    for name, evaluation in evaluations_in(card).items():
+        told = _mapping(evaluation)
+        table = _table(told.get("figures"))
+        tables += [f"Evaluation `{name}` on {told.get('on', 'unknown data')}:", "", *table] if table else []
+    lines += tables or ["Calibration: not measured.", ""]
+    lines += ["## How to load", "", "```python", "import probattn, transformers  # pip install probattn", ""]
+    lines += [f"net = probattn.from_pretrained(transformers.{auto_class}, FOLDER_OR_NAME)", "```", ""]
+    alone = "`from_pretrained` of transformers alone reads the same folder as a network with deterministic attention;"
+    return "\n".join([*lines, alone, "the posterior is in `probattn.json` and `probattn.safetensors`.", ""])
+
+
+def _table(figures: Any) -> list[str]:
+    values = {n: f"{v:.4g}" if isinstance(v, float | int) else v for n, v in _mapping(figures).items()}
+    rows = [f"| {name} | {value} |" for name, value in values.items()]
+    return ["| Measured | Value |", "| --- | --- |", *rows, ""] if rows else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _options(stored: Mapping[str, Any]) -> str:
+    options = {key: value for key, value in stored.items() if key != "kind" and value is not None}
+    return ", ".join(f"{key} {_value(value)}" for key, value in options.items())
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

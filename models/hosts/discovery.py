@@ -16,9 +16,16 @@ from transformers import PreTrainedModel
 from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
-from probattn.models.hosts.eager import Attended, HostCall, UnreadableError, has_bridge
+from probattn.models.hosts.eager import (
+    Attended,
+    HostCall,
+    UnreadableError,
+    carries_bias,
+    has_bridge,
+    own_keys,
+    read_mask,
+)
 from probattn.models.hosts.interface import switch
-from probattn.models.hosts.masks import carries_bias, own_keys, read_mask
 from probattn.models.hosts.undriven import IMPLEMENTATION
 from probattn.sites import AttentionMask, attention_scores
 from probattn.sites.layout import PAIRS
@@ -39,16 +46,8 @@ class _Recorded:
     window: int | None
 
 
-FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+FAILURES: tuple[type[Exception], ...] = (ArithmeticError, AssertionError, AttributeError, LookupError)
+FAILURES += (NameError, RuntimeError, TypeError, ValueError)
 """What networks raise for input of a form that they do not take."""
 
 
@@ -96,18 +95,12 @@ class _Recorder:
 
 
 def find_calls(net: PreTrainedModel) -> AttentionCalls:
-    """Runs a network that is not converted twice on a short input and lists its attention calls; leaves it as it was.
-
-    Raises:
-        TypeError: not a Hugging Face network, or one whose attention cannot be made latent; the message gives the
-        reason. ValueError: no input for it is known.
-    """
+    """The attention calls of a network that is not converted, from two passes over a short input."""
     refuse_unsupported(net)
     base = cast(PreTrainedModel, net.base_model)
     if net.device.type == "meta":
-        raise ValueError(
-            f"{type(base).__name__}: expected a network with weights, got one on the meta device"
-        )
+        owner = type(base).__name__
+        raise ValueError(f"{owner}: expected a network with weights, got one on the meta device")
     failure: Exception | None = None
     with untouched(net):
         for network, inputs in _forms(base, net):
@@ -177,10 +170,8 @@ def refuse_unsupported(net: object) -> None:
 def _check_answers(net: nn.Module, eager: list[Tensor], recorded: list[Tensor]) -> None:
     """Refuses a network that looks at the name of its attention implementation when it prepares its attention."""
     for expected, answer in zip(eager, recorded, strict=True):
-        alike = expected.shape == answer.shape
-        if not alike or not torch.allclose(
-            answer, expected, rtol=0, atol=_tolerance(expected), equal_nan=True
-        ):
+        alike, limits = expected.shape == answer.shape, {"rtol": 0, "atol": _tolerance(expected)}
+        if not alike or not torch.allclose(answer, expected, **limits, equal_nan=True):
             difference = f"by {(answer - expected).abs().max().item():.1e}" if alike else "in shape"
             raise UnreadableError(
                 f"{type(net).__name__}: this family prepares its attention in another way under the name 'eager' than "
@@ -194,14 +185,9 @@ def _check_reading(host: HostCall, expected: Tensor) -> Tensor | None:
     read = read_mask(host.module, host.mask)
     validity = None if read.valid is None else AttentionMask(read.valid.expand(len(query), -1, -1, -1))
     biases = [bias for bias in (read.bias, options.get("position_bias")) if bias is not None]
-    scores = attention_scores(
-        query,
-        repeat_heads(key, query.shape[1]),
-        validity,
-        scale=options.get("scaling"),
-        bias=sum(biases[1:], biases[0]) if biases else None,
-        softcap=options.get("softcap"),
-    )
+    terms = {"scale": options.get("scaling"), "softcap": options.get("softcap")}
+    bias = sum(biases[1:], biases[0]) if biases else None
+    scores = attention_scores(query, repeat_heads(key, query.shape[1]), validity, bias=bias, **terms)
     weights = (PAIRS if validity is None else validity).weights(scores)
     output = weights @ repeat_heads(value, query.shape[1]).to(scores.dtype)
     error = (output - expected.transpose(1, 2).to(output.dtype)).abs()
@@ -233,15 +219,16 @@ def _describe(net: PreTrainedModel, records: list[_Recorded], once: set[str]) ->
     names = {id(module): name for name, module in net.named_modules()}
     repeated = Counter(id(record.module) for record in records)
     stacks = [_stack(names[id(record.module)]) for record in records]
-    kinds: list[Literal["self", "cross"]] = [
-        "self" if record.query[2] == record.key[2] else "cross" for record in records
-    ]
-    decoders = {stack for stack, record in zip(stacks, records, strict=True) if _decodes(record)}
+    pairs = list(zip(stacks, records, strict=True))
+    decoders = {stack for stack, record in pairs if _is_causal(record)}
+    # A stack without self attention is recognised by its ``is_decoder``.
+    decoders |= {stack for stack, record in pairs if getattr(record.module, "is_decoder", False)}
     counts: Counter[int] = Counter()
     layers: Counter[tuple[str, str]] = Counter()
     latest: dict[str, tuple[str, int]] = {}
     calls: list[AttentionCall] = []
-    for record, stack, kind in zip(records, stacks, kinds, strict=True):
+    for record, stack in zip(records, stacks, strict=True):
+        kind: Literal["self", "cross"] = "self" if record.query[2] == record.key[2] else "cross"
         index, name = counts[id(record.module)], names[id(record.module)]
         counts[id(record.module)] += 1
         call = AttentionCall(
@@ -280,11 +267,6 @@ def _is_causal(record: _Recorded) -> bool:
     return not bool((record.valid & above).any())
 
 
-def _decodes(record: _Recorded) -> bool:
-    """True if a call's stack is causal; one without self attention is recognised by its ``is_decoder``."""
-    return _is_causal(record) or bool(getattr(record.module, "is_decoder", False))
-
-
 def _is_windowed(record: _Recorded) -> bool:
     if carries_bias(record.module):
         return True
@@ -314,9 +296,7 @@ def _owner(stack: str, once: set[str]) -> str:
 def _max_positions(net: PreTrainedModel, record: _Recorded) -> int | None:
     config = getattr(record.module, "config", net.config)
     pictures = getattr(config, "image_size", None) is not None and not hasattr(net, "dry_inputs")
-    if (
-        record.query[2] == 1 or pictures
-    ):  # a single query, or patches of a picture alone: as many in every pass
+    if record.query[2] == 1 or pictures:  # a single query, or patches alone: as many in every pass
         return int(record.query[2])
     for name in ("max_position_embeddings", "n_positions"):
         longest = getattr(config, name, None)

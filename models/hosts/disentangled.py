@@ -37,23 +37,24 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
+Maybe = Tensor | None
+Projected = tuple[Tensor, Tensor, Tensor, int, Tensor | int | None]
+"""Queries, keys and values ``[B, H, T, D]``, the number of terms of their scores, and a bias, if it is a tensor."""
+
+
 class _Bridged(nn.Module):
     """Both families' attention, which runs as the family's own where nothing is attached to the module."""
 
-    bridged: Callable[..., tuple[Tensor, Tensor | None]]
-    """The family's ``forward`` with its arguments, through a site."""
+    projected: Callable[[Tensor, Maybe, Maybe, Maybe], Projected]
+    """Of hidden states, query states, relative positions and their embeddings."""
 
     def forward(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
         """Attends through a site, or as the family does."""
         family: Any = super()
-        attend = family.forward if getattr(self, ATTRIBUTE, None) is None else self.bridged
+        attend = family.forward if getattr(self, ATTRIBUTE, None) is None else self._bridged
         return attend(*args, **options)
 
-
-class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
-    """Attention of DeBERTa-v2 and DeBERTa-v3 (He et al. 2021, Eq. 4)."""
-
-    def bridged(
+    def _bridged(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor,
@@ -62,19 +63,43 @@ class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention through a site."""
+        """The family's ``forward`` through a site: output ``[B, T, H * D]`` and weights."""
+        module: Any = self
+        query, key, value, terms, bias = self.projected(
+            hidden_states, query_states, relative_pos, rel_embeddings
+        )
+        root, own_mask = _root(self, terms), attention_mask.bool()
+        # Padded queries, which the family lets see no key, see those of their datum at the site: rows are alike.
+        blind = ~own_mask.any(dim=-1, keepdim=True)  # [B, 1, T, 1]
+        seen = own_mask | (own_mask.any(dim=-2, keepdim=True) & blind)
+        shape = (*query.shape[:2], *bias.shape[-2:]) if isinstance(bias, Tensor) else ()
+        options: dict[str, Any] = {"own_mask": own_mask, "root": root, "dropout": module.dropout.p}
+        options["position_bias"] = bias.view(shape) if isinstance(bias, Tensor) else None
+        output, weights = host_attention(self, query, key, value, seen, scaling=1 / root, **options)
+        if bool(blind.any()):
+            uniform = value.new_full((1, 1, *own_mask.shape[-2:]), 1 / own_mask.shape[-1])
+            mean = (uniform.expand(*value.shape[:2], -1, -1) @ value).transpose(1, 2).to(output.dtype)
+            output = torch.where(blind.transpose(1, 2), mean, output)
+            weights = None if weights is None else torch.where(blind, uniform.to(weights.dtype), weights)
+        return output.flatten(2), weights if output_attentions else None
+
+
+class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
+    """Attention of DeBERTa-v2 and DeBERTa-v3 (He et al. 2021, Eq. 4)."""
+
+    def projected(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Projected:
+        """As the family makes them."""
         heads = self.num_attention_heads
-        queried = hidden_states if query_states is None else query_states
-        query = self.transpose_for_scores(self.query_proj(queried), heads)  # [B * H, T, D]
-        key = self.transpose_for_scores(self.key_proj(hidden_states), heads)
-        value = self.transpose_for_scores(self.value_proj(hidden_states), heads)
+        query = self.transpose_for_scores(self.query_proj(hidden if queried is None else queried), heads)
+        key = self.transpose_for_scores(self.key_proj(hidden), heads)  # [B * H, T, D]
+        value = self.transpose_for_scores(self.value_proj(hidden), heads)
         terms = 1 + sum(term in self.pos_att_type for term in ("c2p", "p2c"))
         bias = None
         if self.relative_attention:
-            dropped = self.pos_dropout(rel_embeddings)
-            bias = self.disentangled_attention_bias(query, key, relative_pos, dropped, terms)
+            dropped = self.pos_dropout(embeddings)
+            bias = self.disentangled_attention_bias(query, key, positions, dropped, terms)
         query, key, value = (item.unflatten(0, (-1, heads)) for item in (query, key, value))
-        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
+        return query, key, value, terms, bias
 
     def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
         """Scores of the contents, divided as the family does it, so that no bit differs."""
@@ -84,83 +109,33 @@ class BridgedDebertaV2(_Bridged, modeling_deberta_v2.DisentangledSelfAttention):
 class BridgedDeberta(_Bridged, modeling_deberta.DisentangledSelfAttention):
     """Attention of DeBERTa (He et al. 2021, Eq. 4) without talking heads, whose weights are no softmax."""
 
-    def bridged(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor,
-        output_attentions: bool = False,
-        query_states: Tensor | None = None,
-        relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention through a site."""
+    def projected(self, hidden: Tensor, queried: Maybe, positions: Maybe, embeddings: Maybe) -> Projected:
+        """As the family makes them."""
         if self.talking_head:
             raise UnreadableError(
                 "DebertaModel: talking heads mix the weights of all heads, so the weights cannot be made latent; "
                 "expected a configuration without talking_head"
             )
-        if query_states is not None:
+        if queried is not None:
             raise UnreadableError(
                 "DebertaModel: expected queries of the hidden states themselves, got query_states"
             )
-        fused = self.transpose_for_scores(self.in_proj(hidden_states))  # [B, H, T, 3 * D]
+        fused = self.transpose_for_scores(self.in_proj(hidden))  # [B, H, T, 3 * D]
         query, key, value = fused.chunk(3, dim=-1)
         query = query + self.transpose_for_scores(self.q_bias[None, None])
         value = value + self.transpose_for_scores(self.v_bias[None, None])
-        terms = 1 + len(self.pos_att_type)
-        bias = None
-        if self.relative_attention and rel_embeddings is not None and relative_pos is not None:
-            divided, dropped = query / _root(self, terms), self.pos_dropout(rel_embeddings)
-            bias = self.disentangled_att_bias(divided, key, relative_pos, dropped, terms)
-        return _attend(self, query, key, value, attention_mask, terms, bias, output_attentions)
+        terms, bias = 1 + len(self.pos_att_type), None
+        if self.relative_attention and embeddings is not None and positions is not None:
+            divided, dropped = query / _root(self, terms), self.pos_dropout(embeddings)
+            bias = self.disentangled_att_bias(divided, key, positions, dropped, terms)
+        return query, key, value, terms, bias
 
     def content_scores(self, query: Tensor, key: Tensor, root: float) -> Tensor:
         """Scores of the contents, divided as the family does it, so that no bit differs."""
         return (query / root) @ key.transpose(-1, -2)
 
 
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    terms: int,
-    bias: Tensor | int | None,
-    output_attentions: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Output ``[B, T, H * D]`` and weights; ``bias`` is no tensor where there is no position term.
-
-    Padded queries, which the family lets see no key, see those of their datum at the site, as in other families: rows
-    are alike. What is made of them is the family's own, the mean of all values.
-    """
-    root, own_mask = _root(module, terms), mask.bool()
-    blind = ~own_mask.any(dim=-1, keepdim=True)  # [B, 1, T, 1]
-    seen = own_mask | (own_mask.any(dim=-2, keepdim=True) & blind)
-    output, weights = host_attention(
-        module,
-        query,
-        key,
-        value,
-        seen,
-        scaling=1 / root,
-        own_mask=own_mask,
-        root=root,
-        dropout=module.dropout.p,
-        position_bias=bias.view(len(query), query.shape[1], *bias.shape[-2:])
-        if isinstance(bias, Tensor)
-        else None,
-    )
-    if bool(blind.any()):
-        uniform = value.new_full((1, 1, *own_mask.shape[-2:]), 1 / own_mask.shape[-1])
-        mean = (uniform.expand(*value.shape[:2], -1, -1) @ value).transpose(1, 2).to(output.dtype)
-        output = torch.where(blind.transpose(1, 2), mean, output)
-        weights = None if weights is None else torch.where(blind, uniform.to(weights.dtype), weights)
-    return output.flatten(2), weights if output_attentions else None
-
-
 def _root(module: Any, terms: int) -> float:
     r""":math:`\sqrt{nD}` of n terms, in float32 for networks of any dtype, as the family has it."""
-    return torch.tensor(
-        math.sqrt(module.attention_head_size * terms), dtype=torch.float32, device="cpu"
-    ).item()
+    size = module.attention_head_size * terms
+    return torch.tensor(math.sqrt(size), dtype=torch.float32, device="cpu").item()

@@ -25,13 +25,8 @@ SAMPLES = 3200
 """Length of a wave."""
 FRAMES = 64
 """Length of a wave's features where a configuration names none."""
-FREQUENCIES = (
-    "num_mel_bins",
-    "input_feat_per_channel",
-    "feature_projection_input_dim",
-    "feature_size",
-    "input_dim",
-)
+FREQUENCIES: tuple[str, ...] = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
+FREQUENCIES += ("feature_size", "input_dim")
 """Names in configurations for the number of features of a frame."""
 
 
@@ -40,11 +35,7 @@ class UnknownInputError(ValueError):
 
 
 def dry_inputs(net: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
-    """Two short rows, the second padded, in the forms that a network may take; an error where none is known.
-
-    Where a network takes token ids and something else, such as pixels, the last form is token ids alone. A network that
-    takes what no other does has a method ``dry_inputs``, which gives it.
-    """
+    """Two short rows, the second padded, in the forms that a network may take; its own ``dry_inputs`` comes first."""
     declared: Any = getattr(net, "dry_inputs", None)
     if callable(declared):
         yield declared()
@@ -91,11 +82,8 @@ def _tokens(net: PreTrainedModel, length: int, prefix: str) -> dict[str, Tensor]
         if name.endswith(("_token_id", "_token_index")):
             number = getattr(config, name)
             special |= {*number} if isinstance(number, (list, tuple)) else {number}
-    plain = [
-        token
-        for token in range(min(config.vocab_size, 2 * length + 3 + len(special)))
-        if token not in special
-    ] or [0]
+    candidates = range(min(config.vocab_size, 2 * length + 3 + len(special)))
+    plain = [token for token in candidates if token not in special] or [0]
     ids = torch.tensor([plain[index % len(plain)] for index in range(length)], device=net.device).repeat(2, 1)
     return {f"{prefix}input_ids": ids, f"{prefix}attention_mask": _mask(net, length)}
 
@@ -192,19 +180,11 @@ def kept_generators(net: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def untouched(net: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode without gradients, products exact; afterwards, also after an error, everything is as before.
-
-    That is: every module's attributes (modes, hooks, buffers with their contents), the attention implementation in
-    every configuration, and the random generators of Python, numpy and torch.
-    """
-    attributes = [
-        (
-            module,
-            dict(vars(module)),
-            {name: dict(it) for name, it in vars(module).items() if isinstance(it, dict)},
-        )
-        for module in net.modules()
-    ]
+    """Evaluation without gradients, products exact; attributes, buffers and generators are put back, always."""
+    attributes = []
+    for module in net.modules():
+        dicts = {name: dict(value) for name, value in vars(module).items() if isinstance(value, dict)}
+        attributes.append((module, dict(vars(module)), dicts))
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     before = implementations(net)
     try:

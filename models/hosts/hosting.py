@@ -13,13 +13,14 @@ from transformers import PreTrainedModel
 
 from probattn.models.hosts.adapter import ATTRIBUTE, HostedSite
 from probattn.models.hosts.calls import AttentionCalls, Kind, Layers, Part, select
-from probattn.models.hosts.methods import Host, Placement, by_module
-from probattn.models.hosts.penalty import CallFactor, CallFactors
+from probattn.models.hosts.methods import CallFactor, CallFactors, Host, Placement, by_module
 from probattn.models.hosts.undriven import Implementations
 from probattn.sites import METHODS, BayesianAttention, Method
 from probattn.sites.observation import ObservationNoise, ObservationScale
 
 Item = TypeVar("Item")
+Methods = Mapping[type[Method], Method]
+Placements = Mapping[type[Method], Placement]
 AnyMethod = TypeVar("AnyMethod", bound=Method)
 
 
@@ -69,9 +70,7 @@ def in_order(methods: Sequence[object]) -> dict[type[Method], Method]:
     return {kind: several[0] for kind, several in by_kind.items() if several}
 
 
-def make_plan(
-    methods: Mapping[type[Method], Method], calls: AttentionCalls, layers: Layers | Part, attention: Kind
-) -> Plan:
+def make_plan(methods: Methods, calls: AttentionCalls, layers: Layers | Part, attention: Kind) -> Plan:
     """Chooses the calls of each method; ``layers`` and ``attention`` hold where a method does not choose itself."""
     placed: dict[type[Method], Placed] = {}
     for kind, method in methods.items():
@@ -80,9 +79,7 @@ def make_plan(
     return Plan(calls, placed)
 
 
-def hosted_sites(
-    plan: Plan, placements: Mapping[type[Method], Placement], host: Host
-) -> dict[str, HostedSite]:
+def hosted_sites(plan: Plan, placements: Placements, host: Host) -> dict[str, HostedSite]:
     """One hosted site for each attention module of the plan, by module name, joined to the stacks' chains in order."""
     latent, sites = _single("sites", {kind: placed.sites for kind, placed in placements.items()})
     aligned, factors = _single("factors", {kind: placed.factors for kind, placed in placements.items()})
@@ -90,20 +87,14 @@ def hosted_sites(
     penalties = _penalties(placements)
     concerned = {module for placed in placements.values() for module in placed.modules}
     crossed = {call.stack for call in plan.calls if call.module in concerned and call.kind == "cross"}
-    return {
-        name: HostedSite(
-            sites.get(name),
-            module_calls,
-            selected.get(name, ()),
-            host.stacks[module_calls[0].stack],
-            factors.get(name),
-            compared.get(name, ()),
-            penalties.get(name),
-        )
-        for name, module_calls in by_module(plan.calls).items()
+    hosted = {}
+    for name, calls in by_module(plan.calls).items():
         # Untouched self attention shows a cross attention after it which queries are real.
-        if name in concerned or any(call.stack in crossed and call.kind == "self" for call in module_calls)
-    }
+        if name in concerned or any(call.stack in crossed and call.kind == "self" for call in calls):
+            state, factor, indices = host.stacks[calls[0].stack], factors.get(name), compared.get(name, ())
+            latent_site = (sites.get(name), calls, selected.get(name, ()))
+            hosted[name] = HostedSite(*latent_site, state, factor, indices, penalties.get(name))
+    return hosted
 
 
 def attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:
@@ -134,13 +125,12 @@ def _single(
     nonempty = [(kind, items) for kind, items in brought.items() if items]
     if len(nonempty) > 1:
         names = " and ".join(kind.__name__ for kind, _ in nonempty)
-        raise ValueError(
-            f"convert: expected one method with {what} of its own, got {names}; convert with one"
-        )
+        expected = f"one method with {what} of its own"
+        raise ValueError(f"convert: expected {expected}, got {names}; convert with one")
     return nonempty[0] if nonempty else (None, {})
 
 
-def _penalties(placements: Mapping[type[Method], Placement]) -> dict[str, CallFactor]:
+def _penalties(placements: Placements) -> dict[str, CallFactor]:
     penalties: dict[str, dict[str, CallFactor]] = {}
     for kind, placed in placements.items():
         for module, penalty in placed.penalties.items():
@@ -152,11 +142,8 @@ def _penalties(placements: Mapping[type[Method], Placement]) -> dict[str, CallFa
 
 
 def _indices(plan: Plan, kind: type[Method] | None) -> dict[str, tuple[int, ...]]:
-    calls = AttentionCalls() if kind is None else plan.calls_of(kind)
-    return {
-        module: tuple(call.index for call in module_calls)
-        for module, module_calls in by_module(calls).items()
-    }
+    modules = by_module(AttentionCalls() if kind is None else plan.calls_of(kind))
+    return {module: tuple(call.index for call in calls) for module, calls in modules.items()}
 
 
 RECORD = "_probattn_conversion"
@@ -164,16 +151,7 @@ RECORD = "_probattn_conversion"
 
 @dataclass(eq=False)
 class Conversion:
-    """Record of :func:`convert`, kept on the network for :func:`revert` and for saving.
-
-    Attributes:
-        plan: the methods, and which calls became what.
-        layers: the requested layers.
-        attention: the requested kinds.
-        before: configurations with their former attention implementation.
-        hooks: handles of the hooks added.
-        attributes: names of the attributes added to the network.
-    """
+    """Record of :func:`convert`: plan, request, former implementations, handles of hooks, names of attributes."""
 
     plan: Plan
     layers: Layers | Part
@@ -181,6 +159,10 @@ class Conversion:
     before: Implementations
     hooks: list[RemovableHandle]
     attributes: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hooks of modules that are gone, whose handles cannot be copied."""
+        return {**vars(self), "hooks": [hook for hook in self.hooks if hook.hooks_dict_ref() is not None]}
 
     @property
     def methods(self) -> tuple[Method, ...]:

@@ -19,19 +19,13 @@ from probattn.models.hosts.undriven import CONFIGURED, Implementations, former_i
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
-    """Registers an attention function together with its mask: without it padding would vanish silently.
-
-    The name must not contain flash, sdpa or flex, which transformers treats specially.
-    """
+    """Registers an attention function with its mask; transformers treats names with flash, sdpa or flex specially."""
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, _mask)
 
 
 def _mask(**options: Any) -> Tensor | None:
-    """The eager mask; where all queries see the same keys one row of it, which the others share.
-
-    In a pass outside a driver it is the mask of the implementation that the network had.
-    """
+    """The eager mask, one row for all queries alike; outside a driver that of the former implementation."""
     former = former_implementation(options.get("config"))
     if former is not None:
         make: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS[former]
@@ -49,12 +43,8 @@ def _mask(**options: Any) -> Tensor | None:
 def own_configurations(net: PreTrainedModel) -> Implementations:
     """Gives a network copies of its configurations, which others may share; the originals, for :func:`restore`."""
     memo: dict[int, Any] = {}  # keeps what is one object within the network one object
-    before = [
-        (module, name, value)
-        for module in net.modules()
-        for name, value in vars(module).items()
-        if isinstance(value, PretrainedConfig)
-    ]
+    attributes = ((module, *item) for module in net.modules() for item in vars(module).items())
+    before = [attribute for attribute in attributes if isinstance(attribute[2], PretrainedConfig)]
     for module, name, config in before:
         setattr(module, name, copy.deepcopy(config, memo))
     return before

@@ -1,24 +1,26 @@
-"""Placement of attention methods on a network: a function for each method, in a registry."""
+"""Placement of attention methods on a network, a function for each, and factors of calls that have attended."""
 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
+from probattn.models.hosts.eager import Attended, HostCall, as_tokens, windows_to_heads
 from probattn.models.hosts.passes import StackPass
-from probattn.models.hosts.penalty import CallFactor, HeadPenalty
 from probattn.particles import FusedProjection
 from probattn.sites import (
     AlignmentAttention,
     AlignmentFactor,
+    AttentionMask,
     AttentionSite,
     BayesianAttention,
     DisagreementAttention,
@@ -28,6 +30,101 @@ from probattn.sites import (
 )
 from probattn.sites.handlers import is_handled
 from probattn.sites.repulsive import RECORD, HeadProjection, HeadRecord, Projection, RepulsiveAttention
+
+
+@dataclass(frozen=True, eq=False)
+class AttendedCall:
+    """One attention call with its output: W windows a datum in the batch, next to the heads in ``valid``.
+
+    ``latent``: whether the weights were drawn, or stand for draws.
+    """
+
+    call: AttentionCall
+    host: HostCall
+    attended: Attended
+    valid: AttentionMask | None
+    windows: int
+    latent: bool
+
+    def undisturbed(self) -> Attended:
+        """Output and weights without the attention dropout of the host; latent weights as drawn."""
+        if self.latent or not self.host.module.training or not self.host.options.get("dropout"):
+            return self.attended
+        return self.host.eager(dropout=0.0)
+
+    def tokens(self, tensor: Tensor) -> Tensor:
+        """``[B * W, H, T, ...]`` as ``[B, H, W * T, ...]``: a datum's windows one after the other."""
+        return as_tokens(windows_to_heads(tensor, self.windows), self.windows)
+
+
+class CallFactor(nn.Module, ABC):
+    """Submodule that adds a factor to a Pyro model for each call that has attended.
+
+    Args:
+        calls: the module's calls that it concerns, by index.
+    """
+
+    def __init__(self, calls: tuple[int, ...]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    @abstractmethod
+    def announce(self, attended: AttendedCall) -> None:
+        """Announces the factor of a call.
+
+        Raises:
+            RuntimeError: training without a driver.
+        """
+
+
+class CallFactors(CallFactor):
+    """Several factors of one attention module, by name."""
+
+    def __init__(self, factors: Mapping[str, CallFactor]) -> None:
+        super().__init__(tuple(sorted({index for factor in factors.values() for index in factor.calls})))
+        self.factors = nn.ModuleDict(factors)
+
+    def announce(self, attended: AttendedCall) -> None:
+        """Announces the factors that concern a call."""
+        for factor in self.factors.values():
+            if isinstance(factor, CallFactor) and attended.call.index in factor.calls:
+                factor.announce(attended)
+
+
+class HeadPenalty(CallFactor):
+    """Penalty on similar heads, for the module's ``calls`` by index; ``projections`` holds the weights it compares."""
+
+    def __init__(
+        self, factor: DisagreementFactor, calls: tuple[int, ...], projections: tuple[HeadProjection, ...] = ()
+    ) -> None:
+        super().__init__(calls)
+        self.factor = factor
+        self.projections = projections
+
+    def announce(self, attended: AttendedCall) -> None:
+        """Announces the factor of a call; weights of a module that is called twice pay once."""
+        looks_at = self.factor.method.looks_at
+        if looks_at == "parameters" and attended.call.index != self.calls[0]:
+            return
+        rows = len(attended.host.query) // attended.windows
+        self.factor.announce(attended.call.name, rows, lambda: self._penalty(attended))
+
+    def _penalty(self, attended: AttendedCall) -> Tensor:
+        looks_at, valid = self.factor.method.looks_at, attended.valid
+        if looks_at == "parameters":
+            module = attended.host.module
+            return self.factor.parameter_penalty([item.within(module).weights() for item in self.projections])
+        if looks_at == "value":
+            keys = None if valid is None else as_tokens(valid.key_valid, attended.windows).any(dim=1)
+            return self.factor.penalty(attended.tokens(attended.host.value), keys)
+        output, weights = attended.undisturbed()
+        compared = output.transpose(1, 2) if looks_at == "output" else weights
+        if compared is None:
+            raise ValueError(
+                f"{attended.call.name}: its attention function gives no weights to tell heads apart by; use the method "
+                "'outputs', 'subspaces' or 'parameters'"
+            )
+        return self.factor.penalty(attended.tokens(compared), None if valid is None else valid.query_valid)
 
 
 @dataclass(frozen=True)
@@ -169,7 +266,9 @@ def _latent(method: BayesianAttention, calls: AttentionCalls, host: Host) -> Pla
         if call.module in sites:
             sites[call.module].join(chain)
         else:
-            sites[call.module] = _site(method, call, chain)
+            form: dict[str, Any] = {"causal": call.causal, "windowed": call.windowed, "kind": call.kind}
+            spec = SiteSpec(call.num_heads, call.head_dim, max_positions=call.max_positions, **form)
+            sites[call.module] = AttentionSite(method, spec, chain)
     return Placement(sites=sites)
 
 
@@ -177,17 +276,10 @@ def _latent(method: BayesianAttention, calls: AttentionCalls, host: Host) -> Pla
 def _aligned(method: AlignmentAttention, calls: AttentionCalls, _: Host) -> Placement:
     """A module's factor serves all its calls; one generator for all, so that layers begin differently."""
     source = torch.Generator().manual_seed(method.seed)
-    factors = {
-        module: AlignmentFactor(
-            method,
-            module_calls[0].num_heads,
-            module_calls[0].head_dim,
-            num_sites=len(calls),
-            generator=source,
-        )
-        for module, module_calls in by_module(calls).items()
-    }
-    return Placement(factors=factors)
+    form: dict[str, Any] = {"num_sites": len(calls), "generator": source}
+    firsts = {module: module_calls[0] for module, module_calls in by_module(calls).items()}
+    sizes = {name: (first.num_heads, first.head_dim) for name, first in firsts.items()}
+    return Placement(factors={name: AlignmentFactor(method, *size, **form) for name, size in sizes.items()})
 
 
 @place.register
@@ -212,12 +304,10 @@ def _repelled(method: RepulsiveAttention, calls: AttentionCalls, host: Host) -> 
 def _penalised(method: DisagreementAttention, calls: AttentionCalls, host: Host) -> Placement:
     """Single heads, and projections that the network does not keep apart, are refused."""
     heads = _penalised_heads(method, calls, host.net)
-    penalties = {
-        module: HeadPenalty(
-            DisagreementFactor(method), tuple(call.index for call in module_calls), heads.get(module, ())
-        )
-        for module, module_calls in by_module(calls).items()
-    }
+    penalties = {}
+    for module, module_calls in by_module(calls).items():
+        indices = tuple(call.index for call in module_calls)
+        penalties[module] = HeadPenalty(DisagreementFactor(method), indices, heads.get(module, ()))
     return Placement(penalties=penalties)
 
 
@@ -245,18 +335,6 @@ def _refuse_positions(method: BayesianAttention, calls: AttentionCalls) -> None:
         else:
             continue
         raise ValueError(f"{call.name}: upward='positions' mixes queries, {reason}; use upward='heads'")
-
-
-def _site(method: BayesianAttention, call: AttentionCall, chain: UpwardChain) -> AttentionSite:
-    spec = SiteSpec(
-        call.num_heads,
-        call.head_dim,
-        causal=call.causal,
-        max_positions=call.max_positions,
-        kind=call.kind,
-        windowed=call.windowed,
-    )
-    return AttentionSite(method, spec, chain)
 
 
 def _penalised_heads(

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from probattn.models.hosts.cache import cache_in
-from probattn.models.hosts.masks import HostMask, own_keys, read_mask
+from probattn.models.hosts.eager import HostMask, own_keys, read_mask
 from probattn.sites import AttentionMask, UpwardChain
-from probattn.sites.handlers import Contexts, checkpoint_contexts, is_handled
-from probattn.sites.hooks import hooked_call, is_running
+from probattn.sites.handlers import Contexts, checkpoint_contexts, hooked_call, is_handled, is_running
 from probattn.sites.noise import Origin
 from probattn.sites.traced import compiled_pass
 from probattn.sites.upward import swapped
@@ -28,26 +27,22 @@ FUNCTION = "_gradient_checkpointing_func"
 """Attribute under which transformers keeps the function that checkpoints."""
 
 
+@dataclass(eq=False)
 class HostContexts:
     """``context_fn`` of a host's checkpoints: handlers, and the states of the stacks that the module belongs to."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    module: nn.Module
 
     def __call__(self) -> Contexts:
         """The contexts of the first and the second run."""
-        modules = self._module.modules()
+        modules = self.module.modules()
         states = {id(state): state for state in (getattr(module, "state", None) for module in modules)}
         passes = [state for state in states.values() if isinstance(state, StackPass)]
         return checkpoint_contexts(*(state.remember() for state in passes))
 
 
 def prepare_recomputing(owner: nn.Module) -> None:
-    """Gives the checkpoints of a network in training the contexts in which its sites can run again.
-
-    Raises:
-        RuntimeError: checkpoints that are reentrant or do not restore the generators, or a pass without a driver.
-    """
+    """Gives checkpoints in training the contexts in which sites run again; ``RuntimeError`` where they cannot."""
     for module in owner.modules():
         if getattr(module, "gradient_checkpointing", False) is True and module.training:
             function: Any = getattr(module, FUNCTION, None)
@@ -111,16 +106,7 @@ class _Pass:
 
 
 class StackPass:
-    """State of one stack of layers: empty between forward passes, held by every attention module of the stack.
-
-    The stack's owner, the module whose forward runs all its layers, opens a pass with :meth:`begin` (a forward
-    pre-hook) and closes it with :meth:`end` (a forward hook that runs after errors too), in each thread its own.
-    ``chains`` are the upward chains of the stack, by :attr:`AttentionCall.chain`; ``traceable`` tells that all its
-    calls may be parts of a compiled graph.
-
-    Args:
-        net: the whole network; None if its family may need attention weights.
-    """
+    """What the calls of one stack share in a pass; hooks of its owner open and close it, in each thread its own."""
 
     def __init__(self, net: nn.Module | None = None) -> None:
         modules = () if net is None else net.modules()
@@ -152,16 +138,14 @@ class StackPass:
 
     @property
     def shows_weights(self) -> bool:
-        """True if the caller of the pass asked for attention weights, or if the family may need them.
-
-        A family that runs with torch's own attention function, which gives none, does not.
-        """
+        """True if the pass asked for weights or the family may need them, as one without torch's attention does."""
         return self._needs_weights or self._current.shows_weights
 
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass, in a graph that is being compiled one that the guide keeps."""
         within = compiled_pass() if self.traceable else None
-        if within is None or _recomputes(owner):
+        recomputes = (getattr(module, "gradient_checkpointing", False) is True for module in owner.modules())
+        if within is None or any(recomputes):
             self._begin(owner, args, kwargs)
         else:
             within.stacks.append(self)
@@ -169,19 +153,19 @@ class StackPass:
     @torch.compiler.disable(reason="passes are kept by thread")
     def _begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass; refuses ``torch.nn.DataParallel``, and prepares layers that are checkpointed."""
-        _refuse_replica(owner)
+        if getattr(owner, "_is_replica", False):
+            raise RuntimeError(
+                f"{type(owner).__name__}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is "
+                "not supported; launch one process per device (accelerate launch, torchrun)"
+            )
         if owner.training and torch.is_grad_enabled():
             prepare_recomputing(owner)
         self.clear()
         values = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         rows = next((len(value) for value in values if value.dim()), None)
-        self._passes[threading.get_ident()] = _Pass(
-            open=True,
-            call=hooked_call(),
-            rows=rows,
-            past=_cached(kwargs),
-            shows_weights=bool(kwargs.get("output_attentions")),
-        )
+        shown, past = bool(kwargs.get("output_attentions")), _cached(kwargs)
+        current = _Pass(open=True, call=hooked_call(), rows=rows, past=past, shows_weights=shown)
+        self._passes[threading.get_ident()] = current
 
     def end(self, *_: object) -> None:
         """Closes the pass."""
@@ -223,11 +207,7 @@ class StackPass:
         return index
 
     def origin(self, queries: int, keys: int, *, cross: bool) -> Origin:
-        """Places of a call's first query and first key in their texts.
-
-        Queries follow those of the cache. The last key of a self attention is that of the last query; a cache of fixed
-        length begins with the first key and has empty places at its end.
-        """
+        """Places of a call's first query and key: queries follow the cache, a cache of fixed length starts at 0."""
         past = self._current.past
         first = past + (queries - keys)
         return past, 0 if cross else first.clamp_min(0) if isinstance(first, Tensor) else max(0, first)
@@ -239,20 +219,13 @@ class StackPass:
             return read_mask(module, mask)
         cached = current.read.get(id(mask))
         if cached is None:
-            cached = current.read[id(mask)] = (
-                mask,
-                read_mask(module, mask),
-            )  # holding it keeps its id its own
+            cached = current.read[id(mask)] = mask, read_mask(module, mask)  # holding it keeps its id its own
         return cached[1]
 
     def mask(
         self, valid: Tensor | None, query: Tensor, keys: int, *, cross: bool, real: Tensor | None = None
     ) -> AttentionMask | None:
-        """Validity and real queries of a call; None where all pairs are valid and all queries real.
-
-        A self attention's own mask shows which queries are real. A cross attention's does not: its queries are those
-        of the self attention before it, or the network names them (``real``, bool ``[B, T]``).
-        """
+        """Validity and real queries of a call, the network's ``real`` ones first; None where all pairs are valid."""
         rows, _, queries, _ = query.shape
         explicit = real is not None
         if real is None:
@@ -287,15 +260,3 @@ def _cached(kwargs: Mapping[str, Any]) -> Tensor | int:
     cache = cache_in(kwargs)
     past: Tensor | int = cache.get_seq_length() if isinstance(cache, Cache) else 0
     return past.clone() if isinstance(past, Tensor) else past
-
-
-def _recomputes(owner: nn.Module) -> bool:
-    return any(getattr(module, "gradient_checkpointing", False) is True for module in owner.modules())
-
-
-def _refuse_replica(owner: nn.Module) -> None:
-    if getattr(owner, "_is_replica", False):
-        raise RuntimeError(
-            f"{type(owner).__name__}: torch.nn.DataParallel runs threads that Pyro's handlers do not reach and is not "
-            "supported; launch one process per device (accelerate launch, torchrun)"
-        )

@@ -79,18 +79,9 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
             original(net, save_directory, *args, **options)
             return
         state_dict = options.pop("state_dict", None)
-        weights = (
-            None
-            if state_dict is None
-            else {name.removeprefix(PREFIX): value for name, value in state_dict.items()}
-        )
-        save_over(
-            host,
-            Description.of(host, record, {}),
-            save_directory,
-            writer(net, *args, **options),
-            weights,
-        )
+        weights = {name.removeprefix(PREFIX): value for name, value in (state_dict or {}).items()}
+        write, description = writer(net, *args, **options), Description.of(host, record, {})
+        save_over(host, description, save_directory, write, None if state_dict is None else weights)
 
     return save_pretrained
 
@@ -137,13 +128,8 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _access(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Options about the hub among those of PEFT's ``load_adapter``, or of transformers'."""
-    further = getattr(parameters.get("load_config"), "download_kwargs", None) or {}
-    further = {
-        **further,
-        **(parameters.get("adapter_kwargs") or {}),
-        **parameters.get("kwargs", {}),
-        **parameters,
-    }
+    further = dict(getattr(parameters.get("load_config"), "download_kwargs", None) or {})
+    further |= (parameters.get("adapter_kwargs") or {}) | parameters.get("kwargs", {}) | dict(parameters)
     return {name: further[name] for name in (*ACCESS, "revision") if further.get(name)}
 
 
@@ -162,17 +148,11 @@ def _folder(model_id: Any, access: Mapping[str, Any]) -> Path | None:
 
 
 def refuse_copies(name: str, copied: Collection[str]) -> None:
-    """Raises ``ValueError`` for an attention module, by name, in a part of which PEFT makes a copy that it trains.
-
-    Args:
-        name: of the module.
-        copied: ends of the names of such parts, as ``modules_to_save`` has them.
-    """
+    """``ValueError`` for an attention module, by name, in a part that PEFT copies: one of ``modules_to_save``."""
     path = name.split(".")
     names = [".".join(path[: stop + 1]) for stop in range(len(path))]
-    if {"modules_to_save", "original_module"} & {*path} or any(
-        prefix.endswith(tuple(copied)) for prefix in names
-    ):
+    inside = {"modules_to_save", "original_module"} & {*path}
+    if inside or any(prefix.endswith(tuple(copied)) for prefix in names):
         raise ValueError(
             f"{name}: expected modules_to_save of PEFT to name parts without attention sites, since PEFT trains copies "
             "of these parts and a copy has no site; leave the part out, or convert other layers"
@@ -182,15 +162,10 @@ def refuse_copies(name: str, copied: Collection[str]) -> None:
 @contextmanager
 def _without_sites(net: nn.Module) -> Iterator[None]:
     """Sets the sites aside, so that what is done to the modules of a network is done to the host's own."""
-    sites = [
-        (module, site)
-        for module in list(net.modules())
-        if isinstance(site := module._modules.get(ATTRIBUTE), HostedSite)
-    ]
-    for module, _ in sites:
-        del module._modules[ATTRIBUTE]
+    hosts = [m for m in net.modules() if isinstance(m._modules.get(ATTRIBUTE), HostedSite)]
+    sites = [module._modules.pop(ATTRIBUTE) for module in hosts]
     try:
         yield
     finally:
-        for module, site in sites:
+        for module, site in zip(hosts, sites, strict=True):
             module._modules[ATTRIBUTE] = site

@@ -43,11 +43,7 @@ class StoredNetworkError(ValueError):
 
 
 def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:
-    """Returns ``cls.from_pretrained`` of a folder or hub name; every failure becomes a :class:`StoredNetworkError`.
-
-    The content of a file decides which of many exceptions transformers, tokenizers and safetensors raise: of a wrong
-    type, of a division by 0 heads, a panic in Rust. Code that comes with the files is not run.
-    """
+    """``cls.from_pretrained`` without code of the files; any failure becomes a :class:`StoredNetworkError`."""
     check_folder(source)
     with reading(source):
         return cls.from_pretrained(source, **({"trust_remote_code": False} | options))
@@ -90,10 +86,7 @@ def check_classes(config: Mapping[str, Any], file: Path) -> None:
 
 
 def check_patterns(adapters: Mapping[str, Any], net: nn.Module, source: Path) -> None:
-    """Refuses regular expressions of adapters that need more than seconds for the names of a network's modules.
-
-    Python cannot stop a match, so that another process tries them.
-    """
+    """Refuses patterns of adapters that need more than seconds; a process tries them, for Python stops no match."""
     patterns = [adapters.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern")]
     for table in (adapters.get(name) for name in ("rank_pattern", "alpha_pattern")):
         patterns += [rf"(.*\.)?({key})$" for key in table] if isinstance(table, Mapping) else []
@@ -103,13 +96,8 @@ def check_patterns(adapters: Mapping[str, Any], net: nn.Module, source: Path) ->
     names = [name for name, _ in net.named_modules()]
     content = json.dumps([patterns, names])
     try:
-        subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _MATCHES],
-            input=content.encode(),
-            stderr=subprocess.DEVNULL,
-            timeout=SECONDS,
-            check=True,
-        )
+        command, silent = [sys.executable, "-I", "-S", "-c", _MATCHES], subprocess.DEVNULL
+        subprocess.run(command, input=content.encode(), stderr=silent, timeout=SECONDS, check=True)
     except subprocess.TimeoutExpired as error:
         raise StoredNetworkError(
             f"{source}: expected patterns of modules that match in {SECONDS:g} seconds, got {shown(patterns)}; list "
@@ -162,16 +150,10 @@ def register_system(config: Mapping[str, Any]) -> None:
 
 
 def network_class(name: str, config: PretrainedConfig) -> type[PreTrainedModel] | None:
-    """The network class of a name in ``architectures``, None where there is none.
-
-    Classes that are not transformers' own are those registered with an auto class for the configuration's type.
-    """
+    """The network class of a name in ``architectures``, transformers' or registered with an auto class, or None."""
     registered = (getattr(transformers, mapping).get(type(config), None) for mapping in MAPPINGS)
     for candidate in (getattr(transformers, name, None), *registered):
-        if (
-            isinstance(candidate, type)
-            and issubclass(candidate, PreTrainedModel)
-            and candidate.__name__ == name
-        ):
+        is_network = isinstance(candidate, type) and issubclass(candidate, PreTrainedModel)
+        if is_network and candidate.__name__ == name:
             return candidate
     return None

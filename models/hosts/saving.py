@@ -28,8 +28,19 @@ from transformers.utils import CONFIG_NAME
 from probattn.checks import shown
 from probattn.files.durable import full_disk_explained, sync_folder, tensor_bytes
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
-from probattn.models.hosts.card import CARD, card_sections, leave_out_folders, notes, write_card
-from probattn.models.hosts.description import FILE, WEIGHTS, Description, described_noise, is_site, plain
+from probattn.models.hosts.description import (
+    CARD,
+    FILE,
+    WEIGHTS,
+    Description,
+    card_sections,
+    described_noise,
+    is_site,
+    leave_out_folders,
+    notes,
+    plain,
+    write_card,
+)
 from probattn.models.hosts.hosting import Conversion, conversion, host_of
 
 DRAFT = ".probattn-draft"
@@ -46,10 +57,7 @@ Writer = Callable[[Path, dict[str, Tensor]], object]
 
 
 def give_exits(net: PreTrainedModel, record: Conversion | None) -> None:
-    """Has a converted network, and every part of it that is a network, save its sites with ``save_pretrained``.
-
-    Without a record it is one that has nothing but the scale of its observed numbers.
-    """
+    """Has a network and its parts save their sites; None for a record: it has the scale of its numbers alone."""
     names = {name: module for name, module in net.named_modules() if isinstance(module, PreTrainedModel)}
     for name, module in names.items() if record is not None else (("", net),):
         touched = () if record is None else record.plan.touched
@@ -103,11 +111,7 @@ def save_over(
     write: Writer,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Saves a converted network into a folder that may hold an earlier save and files of others.
-
-    All is written beside the files that are there and then put in their place, the sums first: the files of two saves,
-    which an interruption may leave, do not fit them.
-    """
+    """Saves a converted network over an earlier save: sums first, so that what an interruption mixes does not fit."""
     if description is None:
         raise ValueError(
             f"{type(net).__name__}.save_pretrained: this is a part of a converted network and has some of its sites; "
@@ -142,14 +146,9 @@ def save_pretrained(
     hub = {key: options.pop(key) for key in HUB_OPTIONS & options.keys()}
     if not is_main_process:
         # Every process takes part where weights are gathered; releases before 5.9 write them in every one.
+        weights = plain(net.state_dict() if state_dict is None else state_dict)
         with tempfile.TemporaryDirectory() as nowhere:
-            type(net).save_pretrained(
-                _for_transformers(net),
-                nowhere,
-                False,
-                plain(net.state_dict() if state_dict is None else state_dict),
-                **options,
-            )
+            type(net).save_pretrained(_for_transformers(net), nowhere, False, weights, **options)
         return
     save_over(net, description, save_directory, writer(net, **options), state_dict)
     if push_to_hub:
@@ -172,9 +171,8 @@ def push_to_hub(
     """``push_to_hub`` of a converted network, with the options of transformers' own."""
     unknown = sorted(options.keys() - HUB_OPTIONS)
     if unknown:
-        raise TypeError(
-            f"push_to_hub: expected one of {', '.join(sorted(HUB_OPTIONS))}, got {shown(unknown[0])}"
-        )
+        listed = ", ".join(sorted(HUB_OPTIONS))
+        raise TypeError(f"push_to_hub: expected one of {listed}, got {shown(unknown[0])}")
     with tempfile.TemporaryDirectory() as folder:
         save_over(net, description, folder, writer(net, max_shard_size=max_shard_size))
         return upload(Path(folder), repo_id, tags=tags, **options)
@@ -195,7 +193,7 @@ def upload(
     from huggingface_hub import HfApi, ModelCard
     from huggingface_hub.errors import EntryNotFoundError
 
-    from probattn.models.hosts.card import MARK
+    from probattn.models.hosts.description import MARK
 
     hub = HfApi(token=token)
     repo = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
@@ -210,27 +208,18 @@ def upload(
         names.append(CARD)
         if tags:
             card = ModelCard.load(folder / CARD)
-            card.data.tags = [
-                *(card.data.tags or []),
-                *(tag for tag in tags if tag not in (card.data.tags or [])),
-            ]
+            card.data.tags = [*dict.fromkeys([*(card.data.tags or []), *tags])]
             card.save(folder / CARD)
-    return hub.upload_folder(
-        repo_id=repo,
-        folder_path=folder,
-        allow_patterns=names,
-        revision=revision,
-        commit_message=commit_message or "Upload model",
-        **options,
-    )
+    options |= {"revision": revision, "commit_message": commit_message or "Upload model"}
+    return hub.upload_folder(repo_id=repo, folder_path=folder, allow_patterns=names, **options)
 
 
 def card_of(net: Any) -> str:
     """What the card of a network says of its attention; empty for one that is not converted."""
     host, record = host_of(net), conversion(net)
-    return (
-        "" if record is None else card_sections(Description.of(host, record, notes(host)), _auto_class(host))
-    )
+    if record is None:
+        return ""
+    return card_sections(Description.of(host, record, notes(host)), _auto_class(host))
 
 
 def writer(net: Any, *args: Any, **options: Any) -> Writer:
@@ -248,11 +237,7 @@ def writer(net: Any, *args: Any, **options: Any) -> Writer:
 
 
 def _for_transformers(net: Any) -> Any:
-    """A shallow copy of a network, which transformers saves as its own.
-
-    Its configuration names no attention implementation: the name is not written, but transformers accepts some options,
-    such as ``output_attentions``, beside names of its own alone.
-    """
+    """A shallow copy to save: some options are refused beside another implementation than transformers' own."""
     copied = copy.copy(net)
     vars(copied).pop(EXIT, None)
     copied.config = copy.deepcopy(net.config)
@@ -278,13 +263,9 @@ def _write(
             "give the state dict of the converted network, or none"
         )
     if description.methods:
-        write_card(
-            draft, description, _auto_class(net)
-        )  # before the host's, to which PEFT adds a card of its own
+        write_card(draft, description, _auto_class(net))  # before the host's, to which PEFT adds its own card
     write(draft, plain(state_dict))
-    if not (
-        draft / CONFIG_NAME
-    ).exists():  # adapters, whose base network may have been read with other options
+    if not (draft / CONFIG_NAME).exists():  # adapters, whose base network was read with options
         _for_transformers(net).config.save_pretrained(draft)
         config = json.loads((draft / CONFIG_NAME).read_bytes())
         description = description.model_copy(update={"config": config})

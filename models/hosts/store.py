@@ -13,9 +13,8 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTraine
 from probattn.checks import shown
 from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder
-from probattn.models.hosts.card import NOTES
 from probattn.models.hosts.convert import conversion, convert
-from probattn.models.hosts.description import FILE, Description, fetched, fill_sites, read_description
+from probattn.models.hosts.description import FILE, NOTES, Description, fetched, fill_sites, read_description
 from probattn.models.hosts.hosting import add_scale
 from probattn.models.hosts.peft_networks import ADAPTERS
 from probattn.models.hosts.pretrained import (
@@ -53,8 +52,7 @@ def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = N
         The network in evaluation mode; with ``output_loading_info=True`` a pair, with the report of transformers.
 
     Raises:
-        StoredNetworkError: the folder, its description or its weights are missing, corrupt or do not fit together; the
-            hub is out of reach, or has no such network.
+        StoredNetworkError: folder, description or weights are missing, corrupt or do not fit, or the hub has no such.
 
     Example:
         >>> import tempfile
@@ -72,30 +70,22 @@ def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = N
     check_folder(source)
     described = read_description(source)
     verify_network(source)
-    loaded, info = _loaded(source, described, auto_class, options)
-    return (loaded.eval(), info) if report else loaded.eval()
-
-
-def _loaded(
-    source: Path, described: Description, auto_class: Any, options: dict[str, Any]
-) -> tuple[Any, Any]:
-    """The network in a folder, and the report of transformers."""
     if (source / ADAPTERS).exists():
-        return _with_adapters(source, described, auto_class, options)
-    _check_layers(source)
-    cls = auto_class or _network_class(source, described.name, _config(source, described))
-    net, info = _host(source, cls, options)
-    _restore(net, described, source)
-    if described.methods or described.noise:
-        fill_sites(net, source)
-    return net, info
+        loaded, info = _with_adapters(source, described, auto_class, options)
+    else:
+        _check_layers(source)
+        cls = auto_class or _network_class(source, described.name, _config(source, described))
+        loaded, info = _host(source, cls, options)
+        _restore(loaded, described, source)
+        if described.methods or described.noise:
+            fill_sites(loaded, source)
+    return (loaded.eval(), info) if report else loaded.eval()
 
 
 def from_pretrained(auto_class: Any, folder: Path | str, **options: Any) -> Any:
     """Loads a network with probabilistic attention: ``from_pretrained`` of a class of transformers, and the posterior.
 
-    It is :func:`probattn.models.load` for a network that must be probabilistic: where the folder holds a plain one, it
-    says so.
+    It is :func:`probattn.models.load` for a network that must be probabilistic; a plain one is refused.
 
     Args:
         auto_class: the class, such as ``AutoModelForSequenceClassification``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,12 +18,25 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from probattn.models.hosts.calls import AttentionCall
 from probattn.models.hosts.eager import Attended, HostCall, is_bridge
-from probattn.models.hosts.replaced import Outer, outer_modules
+from probattn.models.hosts.replaced import (
+    Outer,
+    OuterCall,
+    check_outer,
+    may_drop_layers,
+    module_at,
+    outer_modules,
+)
 from probattn.sites import AttentionSite
-from probattn.sites.handlers import refuse_none, refuse_unreached, takes_expectations
-from probattn.sites.hooks import hooked_call, is_running, may_look
-from probattn.sites.threads import in_child
-from probattn.sites.traced import compiled_pass, graph_pass
+from probattn.sites.handlers import (
+    hooked_call,
+    in_child,
+    is_running,
+    may_look,
+    refuse_none,
+    refuse_unreached,
+    takes_expectations,
+)
+from probattn.sites.traced import GraphPass, compiled_pass, graph_pass
 
 if TYPE_CHECKING:
     from probattn.models.hosts.adapter import HostedSite
@@ -39,11 +53,7 @@ OWN_FUNCTIONS = ("eager", "sdpa", "flex_attention")
 
 @dataclass
 class _Pass:
-    """One forward pass of the network in one thread: how many of its parts are inside, and whether none is driven.
-
-    ``call`` is the outermost part's; ``ran`` are the attention modules that ran, with their
-    names, ``reached`` those whose sites did, ``outer`` the modules around them that ran, by name.
-    """
+    """A thread's pass: its outermost call, and by name the modules that ran and those that reached their sites."""
 
     owner: NetworkPasses
     undriven: bool
@@ -51,7 +61,7 @@ class _Pass:
     depth: int = 0
     ran: dict[nn.Module, str] = field(default_factory=dict)
     reached: set[nn.Module] = field(default_factory=set)
-    outer: dict[str, nn.Module] = field(default_factory=dict)
+    outer: dict[str, OuterCall] = field(default_factory=dict)
 
 
 _PASSES: dict[int, list[_Pass]] = {}
@@ -78,23 +88,10 @@ def _current() -> _Pass | None:
 
 
 class NetworkPasses:
-    """Keeps sites connected in every forward pass of a network, and tells whether anything wants its weights.
+    """Forward passes of a converted network: as before conversion outside a driver, else through its sites.
 
-    With sigma 0 the posterior expectation is the network's own softmax. A pass without a Pyro handler, a sampler, a
-    request for attention weights or a hook that may look at them therefore runs the function and the masks that the
-    network had, which makes it equal to the unconverted network bit for bit.
-
-    In all other passes attention modules that hold sites must run, and those that run must reach them. transformers
-    chooses the attention function by a name in the configuration, which anybody may set: a name set after conversion is
-    that of the function for passes outside a driver from the next pass on. What goes round the sites otherwise is
-    refused where the pass ends; where the guide's pass ends, if torch.compile has put the network into a graph.
-
-    Args:
-        before: configurations with the names of the implementations that they had; names set later replace these.
-        hosts: the attention modules that hold a site, a factor or a penalty, with what holds them.
-        members: all attention modules.
-        outer: modules around those that hold something, by name.
-        attends_as_before: whether passes outside a driver may run the function that the network had.
+    Outside a driver, where nothing wants weights, passes are those of the former implementation bit for bit. In others
+    attention modules with sites must run and reach them; what goes round them is refused where the pass ends.
     """
 
     is_active: ClassVar[bool] = False
@@ -114,6 +111,7 @@ class NetworkPasses:
         self._names = {host: hosted.calls[0].module for host, hosted in hosts.items()}
         self.members = members
         self._outer = outer
+        self._named_removed = False
         self._attends_as_before = attends_as_before
 
     @classmethod
@@ -135,13 +133,9 @@ class NetworkPasses:
         )
         hosts = {net.get_submodule(name): hosting for name, hosting in hosted.items()}
         members = {net.get_submodule(call.module) for call in calls}
-        outer = outer_modules(net, hosted)
+        outer = outer_modules(net, {name: hosting.calls[0] for name, hosting in hosted.items()})
         passes = cls(before, hosts, members, outer, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
-        handles += [  # passes refer neither to these nor to parts, which they would keep alive
-            net.get_submodule(name).register_forward_pre_hook(partial(passes.meet_outer, name=name))
-            for name in outer
-        ]
         for network in net.modules() if hosts else ():
             if isinstance(network, PreTrainedModel):
                 site = next(
@@ -150,15 +144,21 @@ class NetworkPasses:
                 enter, leave = partial(passes.enter, site=site), partial(passes.leave, site=site)
                 handles.append(network.register_forward_pre_hook(enter, with_kwargs=True))
                 handles.append(network.register_forward_hook(leave, always_call=True))
+        for name in outer.keys() - hosted.keys():  # passes refer neither to these nor to parts, to free them
+            passes._watch(net.get_submodule(name), name)
         return handles
+
+    def _watch(self, module: nn.Module, name: str, *, other: bool = False) -> None:
+        hook = partial(self.meet_outer, name=name, other=other)
+        module.register_forward_pre_hook(hook, with_kwargs=True)  # which revert looks for
 
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, site: str | None
     ) -> None:
         """A forward pre-hook of a part, whose first attention module with a site is ``site``; the outermost decides."""
         within = graph_pass()
-        if within is not None and site is not None and not _may_drop_layers(module):
-            within.expected[type(module).__name__] = site
+        if within is not None and site is not None and not may_drop_layers(module):
+            within.expected[self, type(module).__name__] = site
         if compiled_pass() is None:
             self._enter(module, kwargs)
         elif any(getattr(config, CONFIGURED) != IMPLEMENTATION for config in self._configs):
@@ -180,7 +180,7 @@ class NetworkPasses:
         _refuse_other(host)
         within = graph_pass()
         if within is not None:
-            within.ran.add(self._names[host])
+            within.ran.add((self._hosts[host].state, self._names[host]))
         if compiled_pass() is None:
             self._meet(host)
 
@@ -190,24 +190,69 @@ class NetworkPasses:
         if current is not None and current.owner is self:
             current.ran[host] = self._names[host]
 
-    def meet_outer(self, module: nn.Module, _: tuple[Any, ...], *, name: str) -> None:
-        """A forward pre-hook of a module around attention modules."""
-        within = graph_pass()
+    def meet_outer(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        name: str,
+        other: bool = False,
+    ) -> None:
+        """A forward pre-hook of a module around attention modules, or of ``other`` that is in its place."""
+        call, within = self._outer[name].call(module, args, kwargs, other), graph_pass()
         if within is not None:
-            within.outer[name] = self, module
+            within.outer[self, name] = call
         if compiled_pass() is None:
-            self._meet_outer(module, name)
+            self._meet_outer(call, name)
 
     @torch.compiler.disable(reason="passes are kept by thread")
-    def _meet_outer(self, module: nn.Module, name: str) -> None:
+    def _meet_outer(self, call: OuterCall, name: str) -> None:
         current = _current()
-        if current is not None and current.owner is self:
-            current.outer[name] = module
+        if current is None or current.owner is not self or current.undriven:
+            return
+        current.outer[name] = call
+        for child, keys in () if call.is_other else self._outer[name].children.items():
+            module = module_at(call.module, keys)
+            if module is not None and self._name_of(module) is None:
+                self._watch(module, child, other=True)
 
-    def check_outer(self, network: str, modules: Mapping[str, nn.Module], ran: Collection[str]) -> None:
-        """Refuses a pass of modules of which one was replaced and did not run the attention modules in it."""
-        for name, module in modules.items():
-            self._outer[name].check(network, name, module, ran)
+    def _name_of(self, module: nn.Module) -> str | None:
+        """The name under which a module is watched."""
+        if module in self._names:
+            return self._names[module]
+        hooks = module._forward_pre_hooks.values()
+        mine = (hook for hook in hooks if isinstance(hook, partial) and hook.func == self.meet_outer)
+        return next((hook.keywords["name"] for hook in mine), None)
+
+    def _ran(self, within: GraphPass | None) -> set[str]:
+        """The names of the attention modules that ran in this thread's pass, or in a graph."""
+        if within is None:
+            return set()
+        return {name for host, name in self._names.items() if (self._hosts[host].state, name) in within.ran}
+
+    def check_graph(self, network: str, within: GraphPass, site: str | None = None) -> None:
+        """The same of a graph; refuses one in which no attention module ran, of which ``site`` is the first."""
+        calls = {name: call for (passes, name), call in within.outer.items() if passes is self}
+        ran = self._ran(within)
+        self.check_outer(network, calls, ran)
+        if site is not None and not ran:
+            refuse_none(network, site)
+
+    def check_outer(self, network: str, calls: Mapping[str, OuterCall], ran: Collection[str]) -> None:
+        """Refuses a pass in which a module was replaced and left attention modules out; says once what was removed."""
+        left_out = {name: self._hosts[host].calls[0] for host, name in self._names.items() if name not in ran}
+        if not left_out:
+            return
+        removed = check_outer(network, self._outer, calls, left_out, ran, self._name_of)
+        if removed and not self._named_removed:
+            self._named_removed = True
+            warnings.warn(
+                f"{network}: after conversion {removed[0]} was removed from the network ({len(removed)} of "
+                f"{len(self._names)} attention modules), so that its posterior is that of the others; put it back, or "
+                "call probattn.models.revert(net) and convert the network again",
+                stacklevel=2,
+            )
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: object, *, site: str | None) -> None:
         """A forward hook of a part that runs after errors too."""
@@ -228,9 +273,8 @@ class NetworkPasses:
             names = [name for host, name in current.ran.items() if host not in current.reached]
             refuse_unreached(network, names, len(current.ran))
             within = graph_pass()
-            ran = {*current.ran.values(), *(() if within is None else within.ran)}
-            self.check_outer(network, current.outer, ran)
-            if site is not None and not current.ran and within is None and not _may_drop_layers(module):
+            self.check_outer(network, current.outer, {*current.ran.values(), *self._ran(within)})
+            if site is not None and not current.ran and within is None and not may_drop_layers(module):
                 refuse_none(network, site)
 
     @torch.compiler.disable(reason="a name that was set after conversion is taken over once")
@@ -280,11 +324,12 @@ def take_names(before: Implementations) -> None:
             setattr(owner, CONFIGURED, IMPLEMENTATION)
 
 
-def _may_drop_layers(network: Any) -> bool:
-    """Whether a pass may leave out all layers of a part, by layer dropout in training."""
-    return network.training and any(
-        rate for name, rate in vars(network.config).items() if name.endswith("layerdrop")
-    )
+def forget_outer(module: nn.Module) -> None:
+    """Removes the hooks of a converted network from a module of it, or from one that replaced it."""
+    for number, hook in list(module._forward_pre_hooks.items()):
+        if isinstance(hook, partial) and isinstance(getattr(hook.func, "__self__", None), NetworkPasses):
+            del module._forward_pre_hooks[number]
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
 def _refuse_other(module: nn.Module) -> None:
@@ -325,13 +370,13 @@ def _former_implementation(config: object) -> str | None:
     return current.owner.former(config) if current is not None and current.undriven else None
 
 
-def note_reached(host: nn.Module, name: str) -> None:
-    """Notes that an attention module has reached its site; in a graph, the module ran under this name."""
+def note_reached(host: nn.Module, state: object, name: str) -> None:
+    """Notes that an attention module has reached its site; in a graph, it ran under this state and name."""
     current, within = _current(), graph_pass()
     if current is not None:
         current.reached.add(host)
     if within is not None:
-        within.reached.add(name)
+        within.reached.add((state, name))
 
 
 def attend_as_before(host: HostCall) -> Attended | None:

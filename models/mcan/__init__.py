@@ -3,7 +3,7 @@
 Importing it makes the networks known to transformers' Auto classes, which find them by a folder's configuration.
 """
 
-from probattn.models.mcan.configuration import McanConfig
+from probattn.models.mcan.layers import McanConfig
 from probattn.models.mcan.network import McanForQuestionAnswering, McanOutput, VisualQuestionProgram
 
 __all__ = ["McanConfig", "McanForQuestionAnswering", "McanOutput", "VisualQuestionProgram"]

@@ -1,21 +1,115 @@
-"""Layers of MCAN: attention of words and regions, their reduction to vectors, and regions of an image."""
+"""Sizes of MCAN, and its layers: attention of words and regions, their reduction, and regions of an image."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probattn.models.dot_product import (
+from probattn.checks import check_integer
+from probattn.models.layers import (
+    Attended,
     OwnAttention,
+    OwnConfig,
     ProjectedAttention,
     additive_mask,
     eager_attention_forward,
 )
-from probattn.models.mcan.configuration import McanConfig
+from probattn.options import Count, Dropout
+
+PAPER_ANSWERS = 3129
+"""Answers to VQA-v2 that the papers' networks choose between."""
+
+
+class McanConfig(OwnConfig):
+    """Sizes of a network that answers a question about an image (Yu et al., CVPR 2019).
+
+    The defaults are those of the papers' network: four encoder-decoder layers (Zhang et al. 2021, appendix A.3).
+
+    Args:
+        vocab_size: words of questions, padding (number 0) included.
+        embedding_size: of a word; 300 is that of GloVe's vectors.
+        hidden_size: d, of words and regions, a multiple of ``num_attention_heads``.
+        num_hidden_layers: L, of the encoder and of the decoder.
+        num_attention_heads: of every attention call in these layers.
+        intermediate_size: hidden units of a feed-forward layer.
+        fused_size: of what question and image are fused to.
+        region_size: F, the feature dimension of a region.
+        dropout: share that is dropped in training, of attention weights, of the output of each layer and within
+            feed-forward layers, in [0, 1). Latent weights have none.
+        grid_channels: of the convolutions that make an image's regions from its pixels, each of which halves height
+            and width, the last with F channels; None for regions that are given.
+        image_size: height and width of an image in pixels, with ``grid_channels``.
+        glimpses: attention maps of each attentional reduction.
+        latent_reduction: whether the reductions go through attention methods too; in the papers the attention within
+            the layers does.
+        **kwargs: the rest is for ``PretrainedConfig``: ``num_labels``, C answers, is 3129 by default.
+
+    Raises:
+        ValueError: a size below 1, one that does not fit the heads or the grid, or a dropout outside [0, 1).
+
+    Example:
+        >>> config = McanConfig(region_size=128, grid_channels=(32, 64, 128), image_size=64)
+        >>> config.num_hidden_layers, config.grid_size
+        (4, 8)
+    """
+
+    model_type = "probattn_mcan"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: Count = 20_000,
+        embedding_size: Count = 300,
+        hidden_size: Count = 512,
+        num_hidden_layers: Count = 4,
+        num_attention_heads: Count = 8,
+        intermediate_size: Count = 2048,
+        fused_size: Count = 1024,
+        region_size: Count = 2048,
+        dropout: Dropout = 0.1,
+        grid_channels: Sequence[int] | None = None,
+        image_size: Count = 64,
+        glimpses: Count = 1,
+        latent_reduction: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self._take(McanConfig.__init__, locals())
+        self.grid_channels = None if grid_channels is None else list(grid_channels)
+        self._check_grid()
+        answers = {} if "id2label" in kwargs else {"num_labels": PAPER_ANSWERS}
+        super().__init__(**answers | kwargs)
+
+    @property
+    def grid_size(self) -> int | None:
+        """Height and width of the grid that the convolutions make; None for regions that are given."""
+        return None if self.grid_channels is None else self.image_size >> len(self.grid_channels)
+
+    def _check_grid(self) -> None:
+        channels = self.grid_channels
+        for index, value in enumerate(channels or ()):
+            check_integer("McanConfig", f"grid_channels[{index}]", value, minimum=1)
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"McanConfig.hidden_size: expected a multiple of the heads ({self.num_attention_heads}), got "
+                f"{self.hidden_size}"
+            )
+        if channels is None:
+            return
+        if not channels or channels[-1] != self.region_size:
+            raise ValueError(
+                f"McanConfig.grid_channels: expected one or more, the last {self.region_size} (region_size), got "
+                f"{channels}"
+            )
+        if self.image_size % 2 ** len(channels):
+            raise ValueError(
+                f"McanConfig.image_size: expected a multiple of {2 ** len(channels)} for {len(channels)} halvings, "
+                f"got {self.image_size}"
+            )
 
 
 class PaddingMask(NamedTuple):
@@ -39,24 +133,14 @@ class MultiHeadAttention(ProjectedAttention):
 
     def forward(
         self, states: Tensor, others: Tensor, mask: PaddingMask, key_mask: PaddingMask, *, maps: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """States ``[B, T, d]`` after they attend to others ``[B, S, d]``, and the map ``[B, H, T, S]``, if any.
-
-        ``maps`` tells whether the caller reads the map.
-        """
+    ) -> Attended:
+        """States ``[B, T, d]`` after they attend to others ``[B, S, d]``, and the map, if ``maps`` are read."""
         output, weights = self.attend(states, others, key_mask.additive, mask.valid, output_attentions=maps)
         return self.output(output), weights
 
 
 class AttentionalReduction(OwnAttention):
-    r"""A whole question, or a whole image, as one vector (Yu et al. 2019, Eq. 9).
-
-    .. math:: \tilde x = W \sum_j \alpha_j x_j, \qquad
-        \alpha = \mathrm{softmax}_j\bigl(v^\top \mathrm{ReLU}(U x_j)\bigr)
-
-    With several glimpses each has a :math:`v` of its own and W joins their sums. As dot-product attention the query is
-    v, a parameter, and the key :math:`\mathrm{ReLU}(U x_j)`, which all glimpses share.
-    """
+    """A question or an image as one vector, by dot products of v and ReLU(U x) (Yu et al. 2019, Eq. 9)."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__(config)
@@ -66,9 +150,7 @@ class AttentionalReduction(OwnAttention):
         self.query = nn.Linear(size, config.glimpses, bias=False)
         self.output = nn.Linear(config.glimpses * size, config.fused_size)
 
-    def forward(
-        self, states: Tensor, mask: PaddingMask, *, maps: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, states: Tensor, mask: PaddingMask, *, maps: bool = False) -> Attended:
         """``[B, fused]`` of states ``[B, S, d]``, and the map ``[B, g, 1, S]``, if the implementation gives any."""
         # A copy: code that keeps the arguments of attention must not hold the parameter itself.
         queries = self.query.weight.to(states.dtype)[None, :, None].repeat(len(states), 1, 1, 1)
@@ -86,10 +168,8 @@ class FeedForward(nn.Sequential):
     """Two linear maps with a ReLU between them."""
 
     def __init__(self, config: McanConfig) -> None:
-        size, inner = config.hidden_size, config.intermediate_size
-        super().__init__(
-            nn.Linear(size, inner), nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(inner, size)
-        )
+        size, inner, dropout = config.hidden_size, config.intermediate_size, nn.Dropout(config.dropout)
+        super().__init__(nn.Linear(size, inner), nn.ReLU(), dropout, nn.Linear(inner, size))
 
 
 class AddNorm(nn.Module):
@@ -106,45 +186,28 @@ class AddNorm(nn.Module):
         return normalised
 
 
-class SelfAttentionLayer(nn.Module):
-    """Words attend to words: a unit SA (Yu et al. 2019, figure 2)."""
+class CoAttentionLayer(nn.Module):
+    """States attend to themselves, and ``guided`` also to words: units SA and SGA (Yu et al. 2019, figure 2)."""
 
-    def __init__(self, config: McanConfig) -> None:
+    def __init__(self, config: McanConfig, *, guided: bool) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(config)
+        self.guided = MultiHeadAttention(config) if guided else None
         self.feed_forward = FeedForward(config)
-        self.add_norm = nn.ModuleList(AddNorm(config) for _ in range(2))
+        self.add_norm = nn.ModuleList(AddNorm(config) for _ in range(2 + guided))
 
     def forward(
-        self, words: Tensor, mask: PaddingMask, *, maps: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Words ``[B, T, d]`` after the layer, and the map ``[B, H, T, T]``."""
-        first, second = self.add_norm
-        output, weights = self.attention(words, words, mask, mask, maps=maps)
-        words = first(words, output)
-        return second(words, self.feed_forward(words)), weights
-
-
-class GuidedAttentionLayer(nn.Module):
-    """Regions attend to regions and then to words: a unit SGA (Yu et al. 2019, figure 2)."""
-
-    def __init__(self, config: McanConfig) -> None:
-        super().__init__()
-        self.attention = MultiHeadAttention(config)
-        self.guided = MultiHeadAttention(config)
-        self.feed_forward = FeedForward(config)
-        self.add_norm = nn.ModuleList(AddNorm(config) for _ in range(3))
-
-    def forward(
-        self, regions: Tensor, words: Tensor, mask: PaddingMask, word_mask: PaddingMask, *, maps: bool = False
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Regions ``[B, R, d]`` after the layer, and the maps ``[B, H, R, R]`` and ``[B, H, R, T]``."""
-        first, second, third = self.add_norm
-        output, weights = self.attention(regions, regions, mask, mask, maps=maps)
-        regions = first(regions, output)
-        output, guided = self.guided(regions, words, mask, word_mask, maps=maps)
-        regions = second(regions, output)
-        return third(regions, self.feed_forward(regions)), weights, guided
+        self, states: Tensor, words: Tensor, mask: PaddingMask, word_mask: PaddingMask, *, maps: bool
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """States ``[B, T, d]`` after the layer, and the maps of its attention calls ``[B, H, T, ...]``."""
+        first, *others = self.add_norm
+        output, weights = self.attention(states, states, mask, mask, maps=maps)
+        states, all_weights = first(states, output), [weights]
+        if self.guided is not None:
+            output, weights = self.guided(states, words, mask, word_mask, maps=maps)
+            states = others[0](states, output)
+            all_weights.append(weights)
+        return others[-1](states, self.feed_forward(states)), all_weights
 
 
 class CoAttended(NamedTuple):
@@ -158,16 +221,13 @@ class CoAttended(NamedTuple):
 
 
 class CoAttention(nn.Module):
-    """Encoder-decoder of co-attention layers (Yu et al. 2019, section 3.2).
-
-    All layers of the encoder come first; every layer of the decoder is guided by the encoder's last words.
-    """
+    """Co-attention: the encoder's last words guide every layer of the decoder (Yu et al. 2019, section 3.2)."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
         layers = range(config.num_hidden_layers)
-        self.encoder = nn.ModuleList(SelfAttentionLayer(config) for _ in layers)
-        self.decoder = nn.ModuleList(GuidedAttentionLayer(config) for _ in layers)
+        self.encoder = nn.ModuleList(CoAttentionLayer(config, guided=False) for _ in layers)
+        self.decoder = nn.ModuleList(CoAttentionLayer(config, guided=True) for _ in layers)
 
     def forward(
         self, words: Tensor, regions: Tensor, word_mask: PaddingMask, mask: PaddingMask, *, maps: bool = False
@@ -175,20 +235,16 @@ class CoAttention(nn.Module):
         """Words ``[B, T, d]`` and regions ``[B, R, d]`` after all layers; ``maps``: whether maps are read."""
         of_words, maps_of_regions = [], []
         for layer in self.encoder:
-            words, weights = layer(words, word_mask, maps=maps)
-            of_words.append(weights)
+            words, word_maps = layer(words, words, word_mask, word_mask, maps=maps)
+            of_words += word_maps
         for layer in self.decoder:
-            regions, *region_maps = layer(regions, words, mask, word_mask, maps=maps)
+            regions, region_maps = layer(regions, words, mask, word_mask, maps=maps)
             maps_of_regions.append(region_maps)
         return CoAttended(words, regions, tuple(of_words), *zip(*maps_of_regions, strict=True))
 
 
 class ImageGrid(nn.Module):
-    """Regions of an image on a grid, by convolutions with stride 2, group normalisation and ReLU.
-
-    A region's numbers are normalised to mean 0 and variance 1, so that noise of a given variance is as strong in every
-    network.
-    """
+    """Regions of an image by convolutions; normalised, so that noise of a variance is as strong in every network."""
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__()
@@ -196,11 +252,8 @@ class ImageGrid(nn.Module):
         before = 3
         for channels in config.grid_channels or ():
             groups = next(count for count in range(GROUPS, 0, -1) if channels % count == 0)
-            layers += [
-                nn.Conv2d(before, channels, 3, stride=2, padding=1),
-                nn.GroupNorm(groups, channels),
-                nn.ReLU(),
-            ]
+            convolution = nn.Conv2d(before, channels, 3, stride=2, padding=1)
+            layers += [convolution, nn.GroupNorm(groups, channels), nn.ReLU()]
             before = channels
         self.convolutions = nn.Sequential(*layers)
 

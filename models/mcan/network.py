@@ -11,11 +11,16 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForVisualQuestionAnswering
 from transformers.utils.generic import ModelOutput
 
-from probattn.models.dot_product import all_maps, valid_positions
 from probattn.models.heads.classification import MultiLabelClassifier
-from probattn.models.lstm import OwnPreTrainedModel, check_mask, read_padded
-from probattn.models.mcan.configuration import McanConfig
-from probattn.models.mcan.layers import AttentionalReduction, CoAttended, CoAttention, ImageGrid, PaddingMask
+from probattn.models.layers import OwnPreTrainedModel, all_maps, check_mask, read_padded, valid_positions
+from probattn.models.mcan.layers import (
+    AttentionalReduction,
+    CoAttended,
+    CoAttention,
+    ImageGrid,
+    McanConfig,
+    PaddingMask,
+)
 from probattn.models.program import Program
 
 
@@ -167,9 +172,8 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         """
         maps = bool(self.config.output_attentions if output_attentions is None else output_attentions)
         if input_ids is None:
-            raise ValueError(
-                f"{type(self).__name__}: expected input_ids, the words of the questions, got none"
-            )
+            owner = type(self).__name__
+            raise ValueError(f"{owner}: expected input_ids, the words of the questions, got none")
         regions = self._regions(region_features, pixel_values, feature_noise)
         self._check_mask("attention_mask", attention_mask, input_ids, "word")
         self._check_mask("region_mask", region_mask, regions, "region")
@@ -189,34 +193,24 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
             loss = summed / len(logits)
         if not maps:
             return McanOutput(loss, logits)
-        word_maps, image_maps = (
-            None if weights is None else weights[:, :, 0] for weights in (word_weights, region_weights)
-        )
-        in_words, in_regions, guided = map(
-            all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps)
-        )
-        return McanOutput(loss, logits, in_words, in_regions, guided, word_maps, image_maps)
+        reductions: Any = (None if one is None else one[:, :, 0] for one in (word_weights, region_weights))
+        layers: Any = map(all_maps, (attended.word_maps, attended.region_maps, attended.guided_maps))
+        return McanOutput(loss, logits, *layers, *reductions)
 
     def _regions(self, features: Tensor | None, pixels: Tensor | None, noise: Tensor | None) -> Tensor:
         """Features ``[B, R, F]``."""
-        name = "region_features" if self.grid is None else "pixel_values"
+        owner, name = type(self).__name__, "region_features" if self.grid is None else "pixel_values"
         inputs = features if self.grid is None else pixels
         if inputs is None:
-            raise ValueError(
-                f"{type(self).__name__}: expected {name}, got none; give an image to each question"
-            )
-        size = self.config.image_size
-        shape = (
-            [*inputs.shape[:2], self.config.region_size]
-            if self.grid is None
-            else [len(inputs), 3, size, size]
-        )
+            raise ValueError(f"{owner}: expected {name}, got none; give an image to each question")
+        flat, size = self.grid is None, self.config.image_size
+        shape = [*inputs.shape[:2], self.config.region_size] if flat else [len(inputs), 3, size, size]
         if list(inputs.shape) != shape:
-            raise ValueError(f"{type(self).__name__}: expected {name} {shape}, got {list(inputs.shape)}")
+            raise ValueError(f"{owner}: expected {name} {shape}, got {list(inputs.shape)}")
         regions: Tensor = inputs if self.grid is None else self.grid(inputs)
         if noise is not None and noise.shape != regions.shape:
             raise ValueError(
-                f"{type(self).__name__}: expected feature_noise {list(regions.shape)}, got {list(noise.shape)}"
+                f"{owner}: expected feature_noise {list(regions.shape)}, got {list(noise.shape)}"
             )
         return regions if noise is None else regions + noise
 
@@ -228,6 +222,5 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         check_mask(owner, name, mask, states.shape[:2])
         some = mask.bool().any(dim=1)
         if not bool(some.all()):
-            raise ValueError(
-                f"{owner}: expected a {what} in every row, got none in row {int((~some).nonzero()[0])}"
-            )
+            row = int((~some).nonzero()[0])
+            raise ValueError(f"{owner}: expected a {what} in every row, got none in row {row}")

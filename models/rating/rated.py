@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from probattn.files.durable import write_tensors
+from probattn.models.program import Batch
 from probattn.models.rating.words import WordRatings
 from probattn.probes import BagOfWordsProxy, mean_agreement, random_agreement
 
@@ -61,24 +62,16 @@ class RatedWords:
         for batch in batches:
             pairs = batch.query_mask[..., None] & batch.mask[:, None]  # [B, T, S]
             rows, _ = batch.query_mask.nonzero(as_tuple=True)
-            columns.append(
-                (
-                    batch.attention[pairs].float(),
-                    batch.probe[pairs].float(),
-                    batch.mask.sum(dim=1)[rows],
-                    rows + before,
-                    batch.correct[batch.query_mask],
-                )
-            )
+            ratings = batch.attention[pairs].float(), batch.probe[pairs].float()
+            outputs = batch.mask.sum(dim=1)[rows], rows + before, batch.correct[batch.query_mask]
+            columns.append((*ratings, *outputs))
             before += len(batch.mask)
         if not columns:
             raise ValueError("RatedWords.gather: expected ratings of at least one batch, got none")
         return cls(*(torch.cat(group).cpu() for group in zip(*columns, strict=True)))
 
     @classmethod
-    def flat(
-        cls, batches: Iterable[Mapping[str, Tensor]], rate: Callable[[Mapping[str, Tensor]], Tensor]
-    ) -> Tensor:
+    def flat(cls, batches: Iterable[Batch], rate: Callable[[Batch], Tensor]) -> Tensor:
         """Other ratings ``[P]`` of the same examples, in the order of :meth:`gather`, as :meth:`agreement` takes them.
 
         Args:

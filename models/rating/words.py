@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from probattn.models.dot_product import valid_positions
 from probattn.models.hosts.capture import capture
 from probattn.models.hosts.dry_run import untouched
-from probattn.models.program import IGNORED
+from probattn.models.layers import valid_positions
+from probattn.models.program import IGNORED, Batch
 from probattn.models.sentence import SelfAttentiveForSequenceClassification
 from probattn.models.translation import RecurrentForTranslation
 from probattn.probes import SaliencyKind, classifier_probe, gradient_saliency, lexical_probe
@@ -41,8 +41,7 @@ def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
     r"""Answer of a classifier if one state were all that its head reads.
 
     The head is the network's own code: its base model is put aside for one call, and each state replaces a
-    text of one word. For the self-attentive classifier every head attends to that word, so that the state is repeated
-    r times.
+    text of one word. For the self-attentive classifier every head attends to that word: the state is repeated.
 
     Args:
         net: a Hugging Face classifier in evaluation mode, or
@@ -165,15 +164,9 @@ def _translation(net: RecurrentForTranslation, inputs: Mapping[str, Tensor], lab
         (call,) = capture(net, inputs).values()
     assert call.weights is not None
     output, target = outputs[net], labels.where(valid, 0)
-    heads = net.config.num_attention_heads
-    probe = lexical_probe(
-        lambda context, state: net.output(heads * context, state),
-        output.encoder_last_hidden_state,
-        output.decoder_last_hidden_state,
-        target,
-        mask,
-        log=True,
-    )
+    heads, states = net.config.num_attention_heads, output.encoder_last_hidden_state
+    of = (states, output.decoder_last_hidden_state, target, mask)
+    probe = lexical_probe(lambda context, state: net.output(heads * context, state), *of, log=True)
     attention = call.weights.mean(dim=1).masked_fill(~mask[:, None], 0)
     return WordRatings(attention, probe, mask, valid, output.logits.argmax(dim=-1) == target)
 
@@ -199,17 +192,13 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     weights = list(calls.values())[-1].weights  # [B, H, T, S]
     assert weights is not None
     rows = torch.arange(len(labels), device=labels.device)
-    position = (
-        0
-        if isinstance(net, SelfAttentiveForSequenceClassification)
-        else _read_place(net, states, logits, mask)
-    )
+    pooled = isinstance(net, SelfAttentiveForSequenceClassification)
+    position = 0 if pooled else _read_place(net, states, logits, mask)
     attention = weights[rows, :, position].mean(dim=1).masked_fill(~mask, 0)
     probe = classifier_probe(lambda hidden: own_head(net, hidden), states, labels, mask, log=True)
     correct = logits.argmax(dim=-1) == labels
-    return WordRatings(
-        attention[:, None], probe[:, None], mask, torch.ones_like(correct)[:, None], correct[:, None]
-    )
+    valid = torch.ones_like(correct)[:, None]
+    return WordRatings(attention[:, None], probe[:, None], mask, valid, correct[:, None])
 
 
 def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
@@ -225,9 +214,7 @@ def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tens
     )
 
 
-def word_saliency(
-    net: PreTrainedModel, batch: Mapping[str, Tensor], *, kind: SaliencyKind = "norm"
-) -> Tensor:
+def word_saliency(net: PreTrainedModel, batch: Batch, *, kind: SaliencyKind = "norm") -> Tensor:
     r"""Gradient saliency :math:`\Delta` of every input word (Snell et al. 2021, section 5.1).
 
     The score is the log-probability of the right output, the gradient that by the word's embedding; see
@@ -240,8 +227,7 @@ def word_saliency(
         kind: which of the three.
 
     Returns:
-        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input. The network and its parts are in the
-        modes they were in.
+        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input; the network's modes stay.
 
     Raises:
         ValueError: no labels.
@@ -270,11 +256,6 @@ def word_saliency(
         return saliency
 
     with untouched(net), without_cudnn():
-        saliency = gradient_saliency(
-            score,
-            table(batch["input_ids"]),
-            None if mask is None else mask.bool(),
-            kind=kind,
-            table=table.weight if kind == "replace" else None,
-        )
+        weight, real = table.weight if kind == "replace" else None, None if mask is None else mask.bool()
+        saliency = gradient_saliency(score, table(batch["input_ids"]), real, kind=kind, table=weight)
     return saliency if saliency.ndim == 3 else saliency[:, None]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedModel
 
 from probattn.models.heads.sequences import Translator
-from probattn.models.lstm import BEGIN, END, PAD
+from probattn.models.layers import BEGIN, END, PAD
 from probattn.models.program import evaluating, seeded
 from probattn.options import Count, Dropout, Options
 
@@ -83,36 +83,21 @@ def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) 
         raise ValueError(
             f"build_transformer: expected a vocabulary of at least {END + 2} tokens, got {vocabulary}"
         )
-    config = MarianConfig(
-        vocab_size=vocabulary,
-        d_model=size.width,
-        encoder_layers=size.layers,
-        decoder_layers=size.layers,
-        encoder_attention_heads=size.heads,
-        decoder_attention_heads=size.heads,
-        encoder_ffn_dim=size.feed_forward,
-        decoder_ffn_dim=size.feed_forward,
-        dropout=size.dropout,
-        attention_dropout=size.attention_dropout,
-        activation_dropout=size.activation_dropout,
-        max_position_embeddings=size.max_positions,
-        activation_function="relu",
-        scale_embedding=True,
-        init_std=size.width**-0.5,
-        pad_token_id=PAD,
-        bos_token_id=BEGIN,
-        eos_token_id=END,
-        forced_eos_token_id=None,
-        decoder_start_token_id=BEGIN,
-    )
+    stack = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": size.feed_forward}
+    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in stack.items()}
+    sizes |= {"vocab_size": vocabulary, "d_model": size.width, "max_position_embeddings": size.max_positions}
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    dropouts = {name: getattr(size, name) for name in names}
+    form = {"activation_function": "relu", "scale_embedding": True, "init_std": size.width**-0.5}
+    special = {"pad_token_id": PAD, "bos_token_id": BEGIN, "eos_token_id": END}
+    special["decoder_start_token_id"] = BEGIN
+    make: Any = MarianConfig
     with seeded(seed):
-        net = MarianMTModel(config)
-    net.generation_config = GenerationConfig(
-        pad_token_id=PAD, bos_token_id=BEGIN, eos_token_id=END, decoder_start_token_id=BEGIN
-    )
-    for stack in (net.model.encoder, net.model.decoder):
+        net = MarianMTModel(make(**sizes, **dropouts, **form, **special, forced_eos_token_id=None))
+    net.generation_config = GenerationConfig(**special)
+    for side in (net.model.encoder, net.model.decoder):
         # Positions are computed and get no gradient, which several processes would wait for.
-        positions = stack.embed_positions
+        positions = side.embed_positions
         weight = positions.weight.detach()
         del positions.weight
         positions.register_buffer("weight", weight)
@@ -206,9 +191,8 @@ def _position_limit(net: nn.Module, encoded: Sequence[Sequence[int]]) -> int | N
     """Most tokens the network has positions for; None where there is no most."""
     config: Any = getattr(net, "config", None)
     if not hasattr(net, "generate"):
-        raise ValueError(
-            f"translate: {type(net).__name__} has no generate; use an encoder-decoder of transformers"
-        )
+        network = type(net).__name__
+        raise ValueError(f"translate: {network} has no generate; use an encoder-decoder of transformers")
     limit: int | None = getattr(config, "max_position_embeddings", None)
     if limit is None:
         return None
@@ -230,13 +214,9 @@ def _search(
     rows = [[*tokens, END] + [PAD] * (longest - 1 - len(tokens)) for tokens in sources]
     input_ids = torch.tensor(rows, device=net.device)  # [B, S]
     generate: Any = net.generate
-    output: Tensor = generate(
-        input_ids=input_ids,
-        attention_mask=(input_ids != PAD).long(),
-        num_beams=options.num_beams,
-        length_penalty=options.length_penalty,
-        do_sample=False,
-        max_new_tokens=longest_target if limit is None else min(longest_target, limit - 1),
-        suppress_tokens=[PAD, BEGIN],
-    )  # [B, T]
+    search = {"num_beams": options.num_beams, "length_penalty": options.length_penalty, "do_sample": False}
+    length = longest_target if limit is None else min(longest_target, limit - 1)
+    inputs = {"input_ids": input_ids, "attention_mask": (input_ids != PAD).long()}
+    limits = {"max_new_tokens": length, "suppress_tokens": [PAD, BEGIN]}
+    output: Tensor = generate(**inputs, **search, **limits)  # [B, T]
     return [[token for token in row if token > END] for row in output.tolist()]

@@ -13,13 +13,15 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from probattn.models.dot_product import valid_positions
 from probattn.models.heads.sequences import Translator, check_labels
 from probattn.models.hosts.convert import conversion
-from probattn.models.lstm import check_mask
+from probattn.models.layers import check_mask, valid_positions
 from probattn.models.program import IGNORED
-from probattn.models.translation.recurrent.attention import AlignmentInference, RecurrentTranslationConfig
-from probattn.models.translation.recurrent.lstms import AlignedTokens
+from probattn.models.translation.recurrent.lstms import (
+    AlignedTokens,
+    AlignmentInference,
+    RecurrentTranslationConfig,
+)
 from probattn.models.translation.recurrent.network import RecurrentForTranslation
 from probattn.sites.handlers import is_handled
 
@@ -46,12 +48,10 @@ class VariationalTranslator(Translator):
 
     (Deng et al. 2018): the attention weights are the prior of an alignment, and a token sees the state of its own
     source token, not a mean of states. One call announces the plates ``"data"`` over sentence pairs and ``"tokens"``
-    over target tokens and in them the sites ``"alignment"`` and ``"target"``, padding masked. Its guide is
-    :class:`AlignmentGuide`.
+    over target tokens and in them the sites ``"alignment"`` and ``"target"``, for :class:`AlignmentGuide`.
 
     Outside Pyro's handlers it answers as its network does, and :func:`probattn.models.translate` translates with that:
-    by ``net.config.latent_alignment`` with the probability of a token over all alignments, which is exact, or from the
-    mean context.
+    by ``net.config.latent_alignment`` with the probability of a token over all alignments, or the mean context.
 
     Args:
         net: with one head of attention, not converted.
@@ -110,20 +110,23 @@ class VariationalTranslator(Translator):
             batch: as for :class:`probattn.models.Translator`.
 
         Returns:
-            Logits ``[B, T, V]``; within a program the places in the source that tokens come from, int64 ``[B, T]``, or
-            ``[S, 1, 1]`` of an enumeration.
+            Logits ``[B, T, V]``; in a program places in the source, int64 ``[B, T]``, or ``[S, 1, 1]`` enumerated.
 
         Raises:
-            ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source whose tokens are all
-                masked, which no target token can come from.
+            ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source of masked tokens.
         """
         inputs = self.inputs(batch)
-        _check_sources(inputs)
+        source = inputs.get("attention_mask")
+        if source is not None and source.ndim == 2 and not bool(source.any(dim=1).all()):
+            row = source.any(dim=1).tolist().index(False)
+            raise ValueError(
+                f"VariationalTranslator: expected a token that counts in every source, got none in row {row} of "
+                "attention_mask; leave the pair out"
+            )
         if not is_handled():
             return self.read(self.net(**inputs, **self.arguments), inputs)
         net = self._network
         hidden, states, _ = net.model.read(**inputs)
-        source = inputs.get("attention_mask")
         prior = net.model.attention.log_weights(states, hidden, source)[:, 0]  # [B, T, S]
         labels, valid = self.targets(batch)
         rows = torch.arange(len(prior), device=prior.device)[:, None]
@@ -170,25 +173,12 @@ class VariationalTranslator(Translator):
         net = self._network
         hidden, states, _ = net.model.read(**inputs)
         weights = net.model.attention.log_weights(states, hidden, inputs.get("attention_mask"))[:, 0].exp()
-        tokens = AlignedTokens(
-            net.output.units(weights @ hidden, states), net.output.logits, valid, self.label_smoothing
-        )
-        return tokens.log_prob(labels)
+        units = net.output.units(weights @ hidden, states)
+        return AlignedTokens(units, net.output.logits, valid, self.label_smoothing).log_prob(labels)
 
     @property
     def _network(self) -> RecurrentForTranslation:
         return cast(RecurrentForTranslation, self.net)
-
-
-def _check_sources(inputs: Mapping[str, Tensor]) -> None:
-    mask = inputs.get("attention_mask")
-    if mask is None or mask.ndim != 2 or bool(mask.any(dim=1).all()):
-        return
-    row = mask.any(dim=1).tolist().index(False)
-    raise ValueError(
-        f"VariationalTranslator: expected a token that counts in every source, got none in row {row} of "
-        "attention_mask; leave the pair out"
-    )
 
 
 class AlignmentGuide(PyroModule):
@@ -200,8 +190,7 @@ class AlignmentGuide(PyroModule):
     there is no noise in the objective; the output network runs for every pair of positions. With ``"sample"`` each
     token has one alignment drawn, for :class:`probattn.inference.TraceGraphMeanFieldELBO`, which has the divergence in
     closed form as Deng et al. do, or ``pyro.infer.TraceGraph_ELBO``, which draws it too. The score-function gradient
-    has as its baseline the log-likelihood from the mean context (section 4 there). That takes a pass of the network
-    more, without gradients.
+    has as its baseline the log-likelihood from the mean context (section 4 there). It takes one pass more.
 
     Args:
         model: the program; the guide keeps it, but none of its parameters.
@@ -275,9 +264,8 @@ class AlignmentGuide(PyroModule):
             )
         posterior = self.inference(source, mask, labels, valid)
         with model.plates(valid), poutine.scale(scale=max(model.kl_weight, SMALLEST)):
-            alignment: Tensor = pyro.sample(
-                SITE, dist.Categorical(logits=posterior), infer=self._infer(batch, valid)
-            )
+            law, infer = dist.Categorical(logits=posterior), self._infer(batch, valid)
+            alignment: Tensor = pyro.sample(SITE, law, infer=infer)
         return alignment
 
     def _infer(self, batch: Mapping[str, Tensor], valid: Tensor) -> dict[str, Any]:

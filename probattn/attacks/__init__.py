@@ -10,56 +10,30 @@ from typing import TYPE_CHECKING
 from probattn.checks import imported_when_used
 
 if TYPE_CHECKING:
-    from probattn.attacks.options import AttackOptions
+    from probattn.attacks.options import AttackOptions, CounterFitting
     from probattn.attacks.records import (
         AttackedText,
         AttackFile,
         AttackResult,
         AttackSummary,
         Share,
+        Victim,
         attack_table,
         compared_attacks,
         read_attack,
         summarise,
     )
-    from probattn.attacks.running import attack_run, attack_texts
-    from probattn.attacks.vectors import (
-        CounterFitting,
-        Fitted,
-        counter_fit,
-        make_vectors,
-        read_vectors,
-        vectors_file,
-    )
-    from probattn.attacks.victims import NetworkVictim, Victim, fixed_draws
+    from probattn.attacks.running import NetworkVictim, attack_run, attack_texts, fixed_draws
+    from probattn.attacks.vectors import Fitted, counter_fit, make_vectors, read_vectors, vectors_file
 
-__all__ = [
-    "AttackFile",
-    "AttackOptions",
-    "AttackResult",
-    "AttackSummary",
-    "AttackedText",
-    "CounterFitting",
-    "Fitted",
-    "NetworkVictim",
-    "Share",
-    "Victim",
-    "attack_run",
-    "attack_table",
-    "attack_texts",
-    "compared_attacks",
-    "counter_fit",
-    "fixed_draws",
-    "make_vectors",
-    "read_attack",
-    "read_vectors",
-    "summarise",
-    "vectors_file",
-]
+# Attacks and what is attacked
+__all__ = ["AttackOptions", "attack_run", "attack_texts", "Victim", "NetworkVictim", "fixed_draws"]
+# Records and figures
+__all__ += ["AttackFile", "AttackedText", "AttackResult", "AttackSummary", "Share", "summarise"]
+__all__ += ["read_attack", "attack_table", "compared_attacks"]
+# Word vectors
+__all__ += ["CounterFitting", "Fitted", "counter_fit", "make_vectors", "read_vectors", "vectors_file"]
 
 __getattr__ = imported_when_used(
-    __name__,
-    __all__,
-    ("records", "running", "vectors", "victims"),
-    options=("AttackOptions",),
+    __name__, __all__, ("records", "running", "vectors"), options=("AttackOptions", "CounterFitting")
 )

@@ -22,9 +22,8 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from probattn.attacks.options import AttackName, Tagger
-from probattn.attacks.records import AttackedText, Outcome
+from probattn.attacks.records import AttackedText, Outcome, Text, Victim
 from probattn.attacks.vectors import read_vectors
-from probattn.attacks.victims import Text, Victim
 from probattn.data.tokens import FEATURES, length_limit
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.tasks.classification.recipe import NetworkRecipe
@@ -79,10 +78,7 @@ class Resources:
 
 @cache
 def load_textattack() -> Any:
-    """TextAttack, or ``RunError``; what its import does to the environment is undone.
-
-    The import tries, once, to download data for NLTK, and reads NLTK's stop words and flair for what is not used here.
-    """
+    """TextAttack, or ``RunError``; its import changes neither the environment nor NLTK, and does without flair."""
     if importlib.util.find_spec("textattack") is None:
         raise RunError(
             f"attacks: expected the package textattack, which is not installed; install it: {INSTALL}"
@@ -137,10 +133,7 @@ def _nltk_words() -> Iterator[None]:
 
 
 def build_attack(name: AttackName, victim: Victim, queries: int, resources: Resources) -> Attacker:
-    """What attacks texts one by one, in at most so many queries each (>= 2, the first for the text itself).
-
-    Raises ``RunError`` where TextAttack or a resource is missing.
-    """
+    """What attacks texts one by one, in at most so many queries each (>= 2); ``RunError`` without a resource."""
     textattack: Any = load_textattack()
     swaps, constraints, importance = _COMPONENTS[name](textattack, resources)
     methods, kinds = textattack.search_methods, textattack.transformations
@@ -283,13 +276,8 @@ def _bae(textattack: Any, resources: Resources) -> Components:
             return {name: encoded[name].to(net.device) for name in FEATURES if name in encoded}
 
     limit = length_limit(tokenizer, net.config)
-    swap = Masked(
-        method="bae",
-        masked_language_model=net,
-        tokenizer=tokenizer,
-        max_candidates=NEIGHBOURS,
-        min_confidence=0.0,
-    )
+    candidates = {"max_candidates": NEIGHBOURS, "min_confidence": 0.0}
+    swap = Masked(method="bae", masked_language_model=net, tokenizer=tokenizer, **candidates)
     net.to(current_device())
     options = {"threshold": 0.936338023, "metric": "cosine", "compare_against_original": True}
     near = _meaning(textattack, resources, **options, **WINDOWED)

@@ -1,4 +1,4 @@
-"""Options of an attack, which the command line shows without importing what attacks."""
+"""Options of attacks and of their vectors, which the command line shows without importing what attacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from probattn.options import Count, Natural, Options, Share
+from probattn.options import Count, Natural, NonNegative, Options, Positive, Share
 
 if TYPE_CHECKING:
     from probattn.attacks.building import Resources
@@ -112,3 +112,22 @@ class AttackOptions(Options):
                     f"{values[name]} {digest(map(file_sha256, sorted(folder.glob('*.safetensors'))))}"
                 )
         return values
+
+
+@dataclass(frozen=True)
+class CounterFitting(Options):
+    r"""How vectors are counter-fitted.
+
+    Args:
+        epochs: passes over all pairs of words.
+        step: by how much of its mean directions a vector moves in a pass.
+        antonyms: distance up to which antonyms repel each other. It is :math:`\delta`.
+        synonyms: distance down to which synonyms attract each other. It is :math:`\gamma`.
+        neighbours: cosine distance within which neighbours are to stay near. It is :math:`\rho`.
+    """
+
+    epochs: Count = 20
+    step: Positive = 0.1
+    antonyms: NonNegative = 1.0
+    synonyms: NonNegative = 0.0
+    neighbours: NonNegative = 0.2

@@ -1,4 +1,4 @@
-"""Records of attacks, one line a text, kept as it comes; their figures, and these as tables."""
+"""What is attacked; records of attacks, one line a text, kept as it comes; their figures, and these as tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import scipy
 from filelock import FileLock, Timeout
@@ -14,9 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from probattn.files.json_files import JSONError, first_problem, read_json
 from probattn.inference.records import Record, RecordWriter, read_records, truncate_records
+from probattn.metrics.functional import mean_interval
 from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.task import BASELINE
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Outcome = Literal["failed", "exhausted", "successful", "skipped"]
 """The attack failed, failed since no query was left, was successful, or was not tried: the class was wrong before."""
@@ -27,6 +31,24 @@ ATTACKS = "attacks"
 SHOWN = 2
 """Texts that :func:`attack_table` shows."""
 MEASURES = ("failed", "accuracy", "accuracy_attacked")
+
+
+Text = str | tuple[str, str]
+"""A text, or a pair of texts."""
+
+
+class Victim(Protocol):
+    """Answers texts."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes."""
+
+    def begin(self, number: int) -> None:
+        """A new text is attacked, which has this number."""
+
+    def __call__(self, texts: Sequence[Text]) -> Tensor:
+        """Probabilities of the classes, float64 ``[N, C]``."""
 
 
 class AttackedText(BaseModel):
@@ -243,9 +265,7 @@ def attacked_texts(path: Path, records: Sequence[Record]) -> list[AttackedText]:
     texts = []
     for line, record in enumerate(records[1:], start=2):
         try:
-            texts.append(
-                AttackedText.model_validate({k: v for k, v in record.items() if k not in {"kind", "step"}})
-            )
+            texts.append(AttackedText.model_validate(record))
         except ValidationError as error:
             raise RunError(
                 f"{path}, line {line}: expected an attacked text ({first_problem(error)}); remove this line and those "
@@ -365,11 +385,8 @@ def _over_networks(networks: Iterable[Sequence[AttackResult]], measure: str) -> 
     values = [100 * statistics.fmean(share) for share in shares if share]
     if not values:
         return "-"
-    mean = statistics.fmean(values)
-    if len(values) == 1:
-        return f"{mean:.1f}"
-    half = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{mean:.1f} ± {half:.1f}"
+    mean, _, high, _ = mean_interval(values)
+    return f"{mean:.1f}" if high is None else f"{mean:.1f} ± {high - mean:.1f}"
 
 
 def _number(value: float | None, form: str) -> str:

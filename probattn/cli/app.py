@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,12 +15,14 @@ from probattn.cli.console import echo, fails_in_one_line, says_how_to_resume, sh
 from probattn.cli.options import (
     BaselineOption,
     DeviceOption,
+    FileOptions,
     JsonOption,
     LimitOption,
     QuietOption,
     RunArgument,
     RunsArgument,
     SamplesOption,
+    output_option,
     takes_options,
 )
 from probattn.options import DrawingOptions
@@ -48,9 +50,7 @@ def _recipe_names() -> list[str]:
     return sorted(file.stem for file in tasks.glob("*/recipes/*.yaml"))
 
 
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Folder of the run; the recipe's by default.")
-]
+OutputOption = Annotated[Path | None, output_option("Folder of the run; the recipe's by default.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -154,6 +154,7 @@ def predict(
     ] = None,
     *,
     options: DrawingOptions,
+    file: FileOptions,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -162,95 +163,48 @@ def predict(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    input_: Annotated[
-        str | None,
-        typer.Option(
-            "--input", "-i", help="A .csv, .tsv, .jsonl or .txt file of texts, or - for standard input."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File for the rows of --input and what is predicted beside them, of the format that its ending names; "
-            "it is there, or replaced, when it is complete. Standard output by default.",
-        ),
-    ] = None,
-    format_: Annotated[
-        str | None,
-        typer.Option("--format", help="Format of --input: csv, tsv, jsonl or txt (a text a line)."),
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of the texts in --input; the recipe's by default.")
-    ] = None,
-    pair_column: Annotated[
-        str | None, typer.Option(help="Column of the second texts in --input; the recipe's by default.")
-    ] = None,
-    escape: Annotated[
-        Literal["words", "all", "none"],
-        typer.Option(
-            help="Cells of a .csv or .tsv that a spreadsheet would take for a formula get an apostrophe: the words of "
-            "predictions, all cells (which are read without it), or none."
-        ),
-    ] = "words",
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
     from probattn import tasks
-    from probattn.cli.predicting import FileRequest, check_texts, predict_file
+    from probattn.cli.predicting import check_texts, predict_file
     from probattn.tasks import devices
 
-    if (input_ is None) == (not texts):
-        got = "neither" if input_ is None else "both"
+    if (file.input is None) == (not texts):
+        got = "neither" if file.input is None else "both"
         raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
     answers_by = tasks.required(task.answering, run)
     answers_by.drawing(options)  # refuses what the task does not take
-    answering: Any
-    with devices.on(device):
-        answering, options = (
-            (answers_by, options) if policy is None else _decided_by(policy, task, run, options)
-        )
-    if input_ is not None:
+    applied: Any = None
+    if policy is not None:
+        with devices.on(device):
+            applied, options = _decided_by(policy, task, run, options)
+    if file.input is not None:
         if pair:
             raise tasks.RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        request = FileRequest(
-            input_,
-            output,
-            format_,
-            text_column,
-            pair_column,
-            quiet,
-            as_json,
-            undecided=None if policy is None else answering.undecided,
-            escape=escape,
-        )
+        columns = applied.columns if applied else lambda answers: map(answers_by.columns, answers)
+        undecided = applied.undecided if applied else None
         with devices.on(device):
             counts = predict_file(
-                answers_by,
-                run,
-                request,
-                (lambda answers: map(answers_by.columns, answers)) if policy is None else answering.columns,
-                options,
+                answers_by, run, file, columns, options, undecided=undecided, quiet=quiet, as_json=as_json
             )
-        _tell_file(output, *counts, None if policy is None else answering)
+        _tell_file(file.output, *counts, applied)
         return
-    for option, value in (
-        ("--output", output),
-        ("--format", format_),
-        ("--text-column", text_column),
-        ("--pair-column", pair_column),
-    ):
-        if value is not None:
-            raise tasks.RunError(f"{option}: expected --input with it, got texts on the command line")
+    for_files = ("output", "format", "text_column", "pair_column")
+    unused = next((name for name in for_files if getattr(file, name) is not None), None)
+    if unused is not None:
+        option = unused.replace("_", "-")
+        raise tasks.RunError(f"--{option}: expected --input with it, got texts on the command line")
     first = texts or []
     check_texts(answers_by, run, first, pair or [])
     with devices.on(device):
-        answers, objects = answering.answers(list(answers_by.predict(run, first, pair or None, options)))
+        answers, objects = (applied or answers_by).answers(
+            list(answers_by.predict(run, first, pair or None, options))
+        )
     if as_json:
         for item in objects:
             typer.echo(json.dumps(item))
@@ -425,10 +379,7 @@ def init(
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The new file; by default in this folder, named after the source."
-        ),
+        Path | None, output_option("The new file; by default in this folder, named after the source.")
     ] = None,
     text_column: Annotated[
         str | None, typer.Option(help="Column of the texts; recognised by default.")

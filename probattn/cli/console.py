@@ -56,17 +56,8 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from probattn.report import ResultsFileError
     from probattn.tasks.errors import RunError
 
-    return (
-        RunError,
-        RecipeError,
-        DataError,
-        StoredNetworkError,
-        ResultsFileError,
-        RecordsError,
-        CheckpointError,
-        NonFiniteError,
-        OSError,
-    )
+    of_files = (DataError, StoredNetworkError, ResultsFileError, RecordsError, CheckpointError, OSError)
+    return (RunError, RecipeError, NonFiniteError, *of_files)
 
 
 def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -82,7 +73,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
             from probattn.tasks.errors import one_line
 
         with warnings.catch_warnings():
-            warnings.showwarning = _Lines((DataWarning, ExplodedKLWarning))
+            warnings.showwarning = _lines((DataWarning, ExplodedKLWarning))
             for category in (DataWarning, ExplodedKLWarning):
                 warnings.simplefilter("always", category)
             try:
@@ -103,12 +94,8 @@ def wrapped(text: str, stream: TextIO) -> str:
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    return "\n".join(
-        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-        if len(line) > width
-        else line
-        for line in text.splitlines()
-    )
+    fill = functools.partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(fill(line) if len(line) > width else line for line in text.splitlines())
 
 
 @contextmanager
@@ -174,15 +161,11 @@ def _check_arguments(values: Iterable[object]) -> None:
                 ) from error
 
 
-class _Lines:
-    """Writes a warning of some categories as a line, once a command; others as Python does."""
+def _lines(categories: tuple[type[Warning], ...]) -> Callable[..., None]:
+    """What writes a warning of some categories as a line, once a command; others as Python does."""
+    written: set[str] = set()
 
-    def __init__(self, categories: tuple[type[Warning], ...]) -> None:
-        self._categories = categories
-        self._written: set[str] = set()
-
-    def __call__(
-        self,
+    def write(
         message: Warning | str,
         category: type[Warning],
         filename: str,
@@ -192,8 +175,10 @@ class _Lines:
     ) -> None:
         from probattn.report import printable
 
-        if not issubclass(category, self._categories):
+        if not issubclass(category, categories):
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
-        elif str(message) not in self._written:
-            self._written.add(str(message))
+        elif str(message) not in written:
+            written.add(str(message))
             sys.stderr.write(wrapped(printable(f"warning: {message}"), sys.stderr) + "\n")
+
+    return write

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -13,10 +14,43 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 from annotated_types import Ge, Le
 
+from probattn.files.spreadsheets import Escape
 from probattn.options import DrawingOptions, Options, descriptions, hints
 
 SENTENCE = re.compile(r"(?<!\bal)(?<!\bFig)\.(?=\s|$)(?!\s+[a-z0-9(])")
 """The full stop that ends a sentence."""
+
+
+@dataclass(frozen=True)
+class FileOptions(Options):
+    """A file of texts to predict.
+
+    Args:
+        input: a .csv, .tsv, .jsonl or .txt file of texts, or - for standard input.
+        output: file for the rows of `input` and what is predicted beside them, of the format that its ending names; it
+            is there, or replaced, when it is complete; standard output by default.
+        format: format of `input`: csv, tsv, jsonl or txt (a text a line).
+        text_column: column of the texts in `input`; the recipe's by default.
+        pair_column: column of the second texts in `input`; the recipe's by default.
+        escape: cells of a .csv or .tsv that a spreadsheet would take for a formula get an apostrophe: the words of
+            predictions, all cells (which are read without it), or none.
+    """
+
+    input: str | None = None
+    output: Path | None = None
+    format: str | None = None
+    text_column: str | None = None
+    pair_column: str | None = None
+    escape: Escape = "words"
+
+
+SHORT = {"input": ("-i",), "output": ("-o",)}
+"""Short names of options."""
+
+
+def output_option(text: str) -> Any:
+    """What the command line shows of a folder or a file that a command writes."""
+    return typer.Option("--output", "-o", help=text)
 
 
 def first_sentence(text: str) -> str:
@@ -34,8 +68,7 @@ def first_sentence(text: str) -> str:
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replaces each parameter that is a class of options by the options of a command line that its fields declare.
 
-    Defaults, ranges and choices are those of the annotations, help is the first sentence of a field's description. A
-    field without a default is an argument. The class checks the values; its error names the command.
+    Help is the first sentence of a field's description; a field without a default is an argument.
     """
     signature, types = inspect.signature(command), get_type_hints(command, include_extras=True)
     kinds = {
@@ -55,19 +88,15 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             try:
                 values[name] = kind(**{field: value for field, value in fields.items() if value is not None})
             except ValueError as problem:
-                raise _options_error(command.__name__, problem) from problem
+                from probattn.tasks import RunError
+
+                words = re.sub(r"^[A-Za-z]+Options[.]", "", str(problem))
+                raise RunError(f"{command.__name__}: {words}") from problem
         command(**values)
 
     vars(filled)["__signature__"] = signature.replace(parameters=parameters)
     filled.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return filled
-
-
-def _options_error(command: str, error: ValueError) -> ValueError:
-    """The error of a command's options, which names the command in place of their class."""
-    from probattn.tasks import RunError
-
-    return RunError(f"{command}: {re.sub(r'^[A-Za-z]+Options[.]', '', str(error))}")
 
 
 def _parameters(kind: type[Options]) -> Iterator[inspect.Parameter]:
@@ -89,6 +118,7 @@ def _declared(kind: type[Options], name: str) -> Any:
     low, high = bounds.get(Ge), bounds.get(Le)
     return typer.Option(
         f"--{name.replace('_', '-')}",
+        *SHORT.get(name, ()),
         help=text,
         min=None if low is None else low.ge,
         max=None if high is None else high.le,

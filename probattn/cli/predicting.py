@@ -4,35 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from probattn.cli.options import FileOptions
 from probattn.cli.rows import STANDARD, TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
-from probattn.files.spreadsheets import Escape
 from probattn.options import DrawingOptions
 from probattn.tasks import RunError
 from probattn.tasks.answering import Answering
 from probattn.tasks.progress import shown, tracked
-
-
-@dataclass(frozen=True)
-class FileRequest:
-    """Options of ``predict`` for a file of texts; "-" and None stand for the standard streams and the usual columns.
-
-    ``undecided`` are the columns with which a policy leaves a row without a text to a person; None without a policy.
-    """
-
-    input: str
-    output: Path | None = None
-    format: str | None = None
-    text_column: str | None = None
-    pair_column: str | None = None
-    quiet: bool = False
-    as_json: bool = False
-    undecided: Mapping[str, Any] | None = None
-    escape: Escape = "words"
 
 
 def check_texts(answering: Answering, run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
@@ -54,18 +35,22 @@ def check_texts(answering: Answering, run: Path, texts: Sequence[str], pairs: Se
 def predict_file(
     answering: Answering,
     run: Path,
-    options: FileRequest,
+    options: FileOptions,
     columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
     drawing: DrawingOptions | None = None,
+    *,
+    undecided: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> tuple[int, int]:
-    """Predicts the rows of a file and writes them with ``columns`` of their answers.
+    """Writes the rows of a file with ``columns`` of their answers; returns how many have a text, and how many none.
 
-    Returns:
-        Number of rows that were predicted, and of those without a text, which a policy leaves to a person.
+    ``undecided`` are the columns with which a policy leaves the latter to a person; without a policy they are refused.
     """
-    kind, decides = format_of(options.input, options.format, "--format"), options.undecided is not None
+    assert options.input is not None
+    kind, decides = format_of(options.input, options.format, "--format"), undecided is not None
     if options.output is None:
-        output_format = "jsonl" if options.as_json else kind
+        output_format = "jsonl" if as_json else kind
     else:
         output_format = format_of(str(options.output), None, "--output, expected")
         if (
@@ -81,15 +66,9 @@ def predict_file(
                 f"--output {options.output}: expected .csv, .tsv or .jsonl beside a policy, got plain text"
             )
         output_format = "tsv"
-    reading = partial(
-        opened,
-        options.input,
-        kind,
-        options.text_column or answering.columns_read[0],
-        quotes=answering.quotes,
-        blank=decides,
-        escape=options.escape,
-    )
+    column = options.text_column or answering.columns_read[0]
+    form: Any = {"quotes": answering.quotes, "blank": decides, "escape": options.escape}
+    reading = partial(opened, options.input, kind, column, **form)
     check = answering.check(run)
     if Path(options.input).is_file():  # a row that is refused is found before hours of work
         with reading() as table:
@@ -99,7 +78,7 @@ def predict_file(
         check = None  # every text of the file has passed
     waiting: deque[tuple[Row, bool]] = deque()
     seconds: deque[str] = deque()
-    with reading() as table, shown(quiet=options.quiet or options.output is None):
+    with reading() as table, shown(quiet=quiet or options.output is None):
         text, pair = _columns(answering, table, options)
 
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
@@ -110,7 +89,7 @@ def predict_file(
 
         def rows() -> Iterator[tuple[Row, Mapping[str, Any]]]:
             nonlocal predicted
-            for row, answer, has_text in _beside(waiting, outputs, options.undecided or {}):
+            for row, answer, has_text in _beside(waiting, outputs, undecided or {}):
                 predicted += has_text
                 yield row, answer
 
@@ -141,10 +120,7 @@ def _texts(
     *,
     blank: bool,
 ) -> Iterator[str]:
-    """The texts in a column; their rows and second texts go into the queues. What is refused has its place.
-
-    A row waits with whether it has a text: without one it is passed over where ``blank`` rows may be.
-    """
+    """The texts in a column; second texts, and rows with whether they have a text or may be blank, go into queues."""
     for location, row in table.rows:
         has_text = all(is_given(row, column) for column in (text, pair) if column is not None)
         waiting.append((row, has_text or not blank))
@@ -161,7 +137,7 @@ def _texts(
         yield content
 
 
-def _columns(answering: Answering, table: Table, options: FileRequest) -> tuple[str, str | None]:
+def _columns(answering: Answering, table: Table, options: FileOptions) -> tuple[str, str | None]:
     """The columns of the texts and of the second texts, which are there."""
     usual, usual_pair = answering.columns_read
     text = options.text_column or (TEXT if table.columns == (TEXT,) else usual)

@@ -12,21 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TextIO, cast
 
 from probattn.checks import shown
-from probattn.data import DataError
+from probattn.data import DataError, tables
 from probattn.data.errors import nearest
 from probattn.data.files import utf8_advice
 from probattn.data.rows import whole_text
-from probattn.data.tables import (
-    QUOTING,
-    SEPARATORS,
-    check_length,
-    delimited_records,
-    json_objects,
-    long_fields,
-)
 from probattn.files.durable import replace_atomically
 from probattn.files.spreadsheets import Escape, escaped, unescaped
 
@@ -40,6 +33,7 @@ ENDINGS: Mapping[str, Format] = {
     ".txt": "txt",
 }
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+END = "\r\n"
 STANDARD = "-"
 """Standard input in place of a file."""
 TEXT = "text"
@@ -96,21 +90,18 @@ def opened(
 ) -> Iterator[Table]:
     """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read.
 
-    The separator is one that gives the ``expected`` column, if there is such a one. Fields stand in double quotes only
-    where ``quotes`` says that they may. Lines of a plain text that are ``blank`` are rows or errors. Where all cells
-    are written with an ``escape``, they are read without it.
+    ``expected`` is a column that the separator should give; ``quotes`` and ``blank`` say what fields and lines may be.
     """
     form = _Form(kind, expected, quotes, blank, escape == "all")
     if path == STANDARD:
-        with long_fields():
-            lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline="")
-            yield _table("standard input", form, lines)
+        with tables.long_fields():
+            yield _table("standard input", form, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""))
         return
     try:
         file = Path(path).expanduser().open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    with file, long_fields():
+    with file, tables.long_fields():
         yield _table(path, form, file)
 
 
@@ -158,10 +149,10 @@ def _rows(name: str, form: _Form, lines: Iterable[str]) -> Iterator[tuple[str, R
             empty.clear()
             yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
     elif form.kind == "jsonl":
-        yield from ((f"{name} line {number}", fields) for number, fields in json_objects(name, lines))
+        yield from ((f"{name} line {number}", fields) for number, fields in tables.json_objects(name, lines))
     else:
         separator, lines = _separator(form, iter(lines))
-        records = delimited_records(name, lines, separator, quotes=form.quotes)
+        records = tables.delimited_records(name, lines, separator, quotes=form.quotes)
         read = unescaped if form.escaped else str
         _, header = next(records, (0, []))
         columns = [read(column.strip()) for column in header]
@@ -171,7 +162,7 @@ def _rows(name: str, form: _Form, lines: Iterable[str]) -> Iterator[tuple[str, R
         if count > 1:
             raise DataError(f"{name}: expected columns of different names, got {count} {twice!r}")
         for number, record in records:
-            check_length(f"{name} line {number}", record, columns)
+            tables.check_length(f"{name} line {number}", record, columns)
             yield f"{name} line {number}", dict(zip(columns, map(read, record), strict=True))
 
 
@@ -185,11 +176,11 @@ def _separator(form: _Form, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
     header = head[-1:] or [""]
 
     def fit(separator: str) -> tuple[bool, int]:
-        fields = next(csv.reader(header, delimiter=separator, quoting=QUOTING[form.quotes]))
+        fields = next(csv.reader(header, delimiter=separator, quoting=tables.QUOTING[form.quotes]))
         columns = [column.strip() for column in fields]
         return form.expected in columns, len(columns)
 
-    return max((DELIMITERS[form.kind], *SEPARATORS), key=fit), chain(head, lines)
+    return max((DELIMITERS[form.kind], *tables.SEPARATORS), key=fit), chain(head, lines)
 
 
 def is_given(row: Row, column: str) -> bool:
@@ -231,10 +222,7 @@ def write_rows(
     *,
     escape: Escape = "words",
 ) -> int:
-    """Writes rows with their predictions and returns their number; a file replaces an older one only when complete.
-
-    A link stays, and the file that it names is replaced.
-    """
+    """Writes rows with their predictions and returns their number; a file, or a link's, is replaced at the end."""
     count = 0
 
     def write(line: Callable[[str], Any]) -> None:
@@ -261,7 +249,9 @@ def _writer(
         return lambda _, answer: line(f"{' '.join(str(next(iter(answer.values()))).split())}\n")
     if kind == "jsonl":
         return lambda row, answer: line(f"{json.dumps(with_answer(row, answer), ensure_ascii=False)}\n")
-    table = csv.writer(_Lines(line), delimiter=DELIMITERS[kind], lineterminator=_Lines.END)
+    # the csv module quotes the line breaks that its lines end with; ours end with one alone
+    file: Any = SimpleNamespace(write=lambda text: line(f"{text.removesuffix(END)}\n"))
+    table = csv.writer(file, delimiter=DELIMITERS[kind], lineterminator=END)
     columns: list[str] = []
 
     def put(row: Row, answer: Mapping[str, Any]) -> None:
@@ -275,12 +265,8 @@ def _writer(
                 f"--output: expected the columns of the first row in every row ({', '.join(columns[:12])}), got a row "
                 f"that differs in {other!r}; write to a file that ends in .jsonl"
             )
-        table.writerow(
-            [
-                _cell(value, escape == "all" or (escape == "words" and name not in row))
-                for name, value in merged.items()
-            ]
-        )
+        guarded = merged if escape == "all" else merged.keys() - row if escape == "words" else ()
+        table.writerow([_cell(value, name in guarded) for name, value in merged.items()])
 
     return put
 
@@ -298,15 +284,3 @@ def _cell(value: Any, escape: bool) -> str:
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return escaped(value) if escape else value
-
-
-class _Lines:
-    """File object for the csv module, which quotes the line breaks that its lines end with; ours end with one alone."""
-
-    END = "\r\n"
-
-    def __init__(self, line: Callable[[str], Any]) -> None:
-        self._line = line
-
-    def write(self, text: str) -> None:
-        self._line(f"{text.removesuffix(self.END)}\n")

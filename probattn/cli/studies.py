@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from probattn.attacks import AttackOptions
+from probattn.attacks import AttackOptions, CounterFitting
 from probattn.cli.console import echo, fails_in_one_line, interruption_says, show
-from probattn.cli.options import DeviceOption, JsonOption, QuietOption, takes_options
+from probattn.cli.options import DeviceOption, JsonOption, QuietOption, output_option, takes_options
 from probattn.comparison import CompareOptions
 from probattn.triage import TriageOptions
 
@@ -26,9 +26,7 @@ def attack(
         Path, typer.Argument(help="Folder of a finished run of texts, or the folder 'baseline' in one.")
     ],
     options: AttackOptions,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the records; RUN/attacks by default.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder of the records; RUN/attacks by default.")] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Begin anew; an interrupted attack goes on otherwise.")
     ] = False,
@@ -53,28 +51,23 @@ def attack(
 
 @commands.command()
 @fails_in_one_line
+@takes_options
 def attack_vectors(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; in the user's cache by default.")
-    ] = None,
+    options: CounterFitting,
+    output: Annotated[Path | None, output_option("The file; in the user's cache by default.")] = None,
     source: Annotated[
         str, typer.Option(help="Vectors to fit: glove-6b-50d, or a text file, frequent words first.")
     ] = "glove-6b-50d",
     words: Annotated[int, typer.Option(help="Most words, the most frequent ones.", min=2)] = 60_000,
-    epochs: Annotated[int, typer.Option(help="Passes over all pairs of words.", min=1)] = 20,
-    neighbours: Annotated[
-        float, typer.Option(help="Cosine distance within which neighbours are to stay near.", min=0)
-    ] = 0.2,
     quiet: QuietOption = False,
 ) -> None:
     """Make counter-fitted word vectors (synonyms near, antonyms apart), which attacks by words need."""
-    from probattn.attacks import CounterFitting, make_vectors
+    from probattn.attacks import make_vectors
     from probattn.attacks.vectors import fitted_table
     from probattn.tasks import progress
 
-    fitting = CounterFitting(epochs=epochs, neighbours=neighbours)
     with progress.shown(quiet=quiet):
-        file, fitted = make_vectors(output, source, most=words, options=fitting)
+        file, fitted = make_vectors(output, source, most=words, options=options)
     show(fitted_table(fitted))
     typer.echo(f"vectors: {file}")
 
@@ -97,7 +90,7 @@ def attack_table(
 @takes_options
 def compare(
     options: CompareOptions,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the runs and of the page.")],
+    output: Annotated[Path, output_option("Folder of the runs and of the page.")],
     as_json: JsonOption = False,
     device: DeviceOption = None,
     quiet: QuietOption = False,
@@ -130,9 +123,7 @@ def triage(
             "set; the run's test data by default."
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The policy; policy.json in the run by default.")
-    ] = None,
+    output: Annotated[Path | None, output_option("The policy; policy.json in the run by default.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Predict anew what an earlier call kept.")] = False,
     as_json: JsonOption = False,
     device: DeviceOption = None,

@@ -15,17 +15,9 @@ if TYPE_CHECKING:
     from probattn.comparison.running import compare
     from probattn.comparison.variants import ComparisonResults, Interval, Row, Variants, all_variants, figures
 
-__all__ = [
-    "CompareOptions",
-    "ComparisonResults",
-    "Interval",
-    "Row",
-    "Variants",
-    "all_variants",
-    "compare",
-    "comparison_table",
-    "figures",
-]
+# A comparison, its variants and its records
+__all__ = ["CompareOptions", "compare", "Variants", "all_variants", "figures", "ComparisonResults", "Row"]
+__all__ += ["Interval", "comparison_table"]
 
 __getattr__ = imported_when_used(
     __name__, __all__, ("variants", "page", "running"), options=("CompareOptions",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
@@ -88,17 +88,13 @@ COSTS = (1, 2, 5, 10, 20, 50, 100)
 WIDTH, HEIGHT = 420, 280
 
 
-class _Named(NamedTuple):
-    name: str
-
-
 def page(results: ComparisonResults) -> str:
     """The page as text; equal records give an equal page."""
     recipe, variant = results.reference
     return render_page(
         _sections(results),
         kind="comparison",
-        run=_Named(" against ".join(results.methods)),
+        name=" against ".join(results.methods),
         headline=headline(results),
         opening=f"Differences are to {recipe}, {TITLES[variant]}, paired by seed.",
         facts=(
@@ -171,11 +167,12 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
     for index, name in enumerate(names):
         style, best = STYLES[index % len(STYLES)], -math.inf
         ordered = sorted(
-            (row for row in rows if row.recipe == name), key=lambda row: (row.cost.mean, -_mean(row, measure))
+            (row for row in rows if row.recipe == name),
+            key=lambda row: (row.cost.mean, -row.values[measure].mean),
         )
         points = []
         for row in ordered:
-            at, mean = math.log10(max(row.cost.mean, 1.0)), _mean(row, measure)
+            at, mean = math.log10(max(row.cost.mean, 1.0)), row.values[measure].mean
             dot = add(plot.root, "circle", f"dot {style}", cx=plot.across(at), cy=plot.up(mean), r=3)
             hint(dot, f"{row.recipe}, {row_title(row)}: {MEASURES[measure].value(mean)}")
             if mean > best:
@@ -193,10 +190,6 @@ def _frontier(results: ComparisonResults, measure: str, title: str) -> Markup:
     for (name, style, _), height in zip(ends, heights, strict=True):
         write(plot.root, plot.across(x.high) + 8, height + 4, name, f"end-label {style}")
     return text_of(plot.root)
-
-
-def _mean(row: Row, measure: str) -> float:
-    return row.values[measure].mean
 
 
 def _whisker(plot: Plot, at: float, interval: Interval, limits: tuple[float, float], style: str) -> None:

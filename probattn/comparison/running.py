@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import Tensor
 
-from probattn.comparison.costs import measured_costs, passes_of
+from probattn.comparison import variants as predicting
 from probattn.comparison.options import CompareOptions
 from probattn.comparison.page import page
-from probattn.comparison.variants import MEASURES, ComparisonResults, Interval, Row, Variants, all_variants
+from probattn.comparison.variants import MEASURES, ComparisonResults, Interval, Row, Variants
 from probattn.comparison.workers import BUSY, end_with_parent, workers
 from probattn.files.durable import digest, write_atomically, write_tensors
 from probattn.files.json_files import JSONError, read_json
@@ -54,11 +54,6 @@ class _Job:
         """The task of its recipe."""
         classification_of(load_task(self.recipe), self.recipe)
         return classification_of(load_task(self.recipe, self.keys), self.recipe)
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether it was measured once, which leaves the network and no checkpoints."""
-        return (self.folder / MODEL).exists() and not (self.folder / CHECKPOINTS).exists()
 
     @property
     def is_done(self) -> bool:
@@ -112,16 +107,8 @@ def _jobs(options: CompareOptions, folder: Path) -> Iterator[_Job]:
 
 def _spread(options: CompareOptions, folder: Path) -> None:
     """Shares the runs among processes; each takes what no other is at."""
-    command = [
-        sys.executable,
-        "-m",
-        "probattn",
-        "compare",
-        *options.recipes,
-        "--output",
-        str(folder),
-        "--quiet",
-    ]
+    command = [sys.executable, "-m", "probattn", "compare", *options.recipes]
+    command += ["--output", str(folder), "--quiet"]
     command += [f"--seeds={options.seeds}", f"--error={options.error}", f"--against={options.against}"]
     command += [f"--set={item}" for item in options.set]
     device = current_device()
@@ -148,7 +135,7 @@ def _finish(job: _Job, error: float, prefix: str, *, quiet: bool) -> None:
                 return
             note(f"{prefix}{job.name}, seed {job.seed}")
             task = job.task()
-            if job.is_trained:
+            if (job.folder / MODEL).exists() and not (job.folder / CHECKPOINTS).exists():  # measured once
                 check_folder(task, job.folder, resume=True)
             else:
                 train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)
@@ -164,7 +151,7 @@ def _recipe_digest(task: Classification) -> str:
 
 
 def _measure(job: _Job, task: Classification, error: float) -> None:
-    variants = all_variants(task, load_network(job.folder))
+    variants = predicting.all_variants(task, load_network(job.folder))
     points = {
         f"point.{role}": probability.float() for role, probability in variants.probabilities["point"].items()
     }
@@ -185,7 +172,7 @@ def _results(
     if reference not in values:
         choices = ", ".join(variant for recipe, variant in values if recipe == reference[0])
         raise RunError(f"--against {options.against}: expected a way of {reference[0]} ({choices})")
-    costs = measured_costs(
+    costs = predicting.measured_costs(
         folder,
         {job.name: (tasks[job.name], job.folder) for job in jobs if job.seed == 0},
         {name: [variant for recipe, variant in values if recipe == name] for name in tasks},
@@ -194,11 +181,10 @@ def _results(
     gaps = _gaps(values, reference)
     rows = []
     for name in tasks:
-        by_variant = {variant: figures for (recipe, variant), figures in values.items() if recipe == name}
-        rows += [
-            _row((name, variant), figures, costs[name][passes_of(variant)], gaps.get((name, variant), {}))
-            for variant, figures in by_variant.items()
-        ]
+        for key, figures in values.items():
+            if key[0] == name:
+                cost = costs[name][predicting.passes_of(key[1])]
+                rows.append(_row(key, figures, cost, gaps.get(key, {})))
         if options.seeds > 1:
             cost = costs[name]["point"].times(options.seeds)
             rows += [
@@ -278,7 +264,7 @@ def _row(
     gaps: Mapping[str, Comparison],
 ) -> Row:
     def over_seeds(measure: str) -> Interval:
-        return Interval(**mean_interval(item[measure] for item in by_seed.values())._asdict())
+        return Interval.over(item[measure] for item in by_seed.values())
 
     measures = [name for name in MEASURES if all(name in item for item in by_seed.values())]
     return Row(

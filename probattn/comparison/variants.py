@@ -1,64 +1,52 @@
-"""The variants of predicting with one network, what they are measured by, and the records of ``comparison.json``."""
+"""The variants of predicting with one network, what they are measured by and cost, and the records of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from filelock import FileLock
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from probattn.data import TextDataset
+from probattn.files.durable import write_atomically
+from probattn.files.json_files import JSONError, read_json
 from probattn.inference import posterior_expectation
-from probattn.inference.last_layer import (
-    FITTED,
-    FeatureDistance,
-    LastLayerLaplace,
-    energy,
-    last_layer,
-)
-from probattn.metrics.functional import (
-    best_temperature,
-    controlled_threshold,
-    mutual_information,
-    ood_auroc,
-    risk_coverage_curve,
-    sequence_start,
-)
+from probattn.inference.last_layer import FITTED, FeatureDistance, LastLayerLaplace, energy, last_layer
+from probattn.metrics import functional
 from probattn.options import DrawingOptions
 from probattn.report import Comparison, Predictions
 from probattn.report.bootstrap import is_reliable
 from probattn.report.columns import ClassMeasures, class_columns, detection
-from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict
+from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict, share
 from probattn.report.record import Count, Record
+from probattn.tasks import load_network
 from probattn.tasks.classification.networks import TrainedClassifier
 from probattn.tasks.classification.task import Classification
 from probattn.tasks.networks import predictions
+from probattn.tasks.progress import shown, tracked
 
 ROLES = ("validation", "test", "out_of_domain")
 MEASURES: Mapping[str, MeasureText] = MappingProxyType(
     {
         **{name: CLASS_MEASURES[name] for name in ("accuracy", "nll", "ece", "aurc")},
-        "coverage": MeasureText(
+        "coverage": share(
             "Coverage",
-            "coverage",
             "The largest share of the test texts, the most confident first, whose error is at most the given one",
-            "higher",
-            "share",
-            "higher coverage",
-            "lower coverage",
+            short="coverage",
         ),
-        "answered": MeasureText(
+        "answered": share(
             "Answered by a policy",
-            "answered",
             "The share that a policy answers which promises that error with 95% confidence",
-            "higher",
-            "share",
-            "more answers by a policy",
-            "fewer answers by a policy",
+            short="answered",
+            words=("more answers by a policy", "fewer answers by a policy"),
         ),
         "auroc": CLASS_MEASURES["auroc"],
     }
@@ -96,7 +84,7 @@ class Variants:
             role: probability.double().clamp_min(1e-12).log()
             for role, probability in self.probabilities[variant].items()
         }
-        temperature = best_temperature(logs["validation"], self.labels["validation"])
+        temperature = functional.best_temperature(logs["validation"], self.labels["validation"])
         probabilities = {role: (log / temperature).softmax(dim=-1) for role, log in logs.items()}
         self.add(name, probabilities)
 
@@ -130,9 +118,9 @@ def figures(
     """
     pilot, test = (class_columns(probabilities[role], None, labels[role]) for role in ("validation", "test"))
     wrong = ~test["right"]
-    start = sequence_start(pilot["doubt"], ~pilot["right"], error=error)
-    policy = controlled_threshold(test["doubt"], wrong, error=error, start=start)
-    curve = risk_coverage_curve(test["doubt"], wrong)
+    start = functional.sequence_start(pilot["doubt"], ~pilot["right"], error=error)
+    policy = functional.controlled_threshold(test["doubt"], wrong, error=error, start=start)
+    curve = functional.risk_coverage_curve(test["doubt"], wrong)
     attained = curve.coverage[curve.risk <= error]
     measures: dict[Any, float | None] = {
         **ClassMeasures(BINS).figures(test),
@@ -140,7 +128,7 @@ def figures(
         "answered": policy.answered / len(wrong),
     }
     if ood_scores is not None:
-        measures["auroc"] = ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
+        measures["auroc"] = functional.ood_auroc(ood_scores["test"], ood_scores["out_of_domain"]).item()
     elif "out_of_domain" in probabilities:
         outside = class_columns(probabilities["out_of_domain"], None, None)
         measures |= detection(test["uncertainty"], outside["uncertainty"])
@@ -205,7 +193,11 @@ def _drawn(
             variants.closed_form = by_role["test"].closed_form
         elif "out_of_domain" in by_role:
             drawn = {role: by_role[role].draws for role in ("test", "out_of_domain")}
-            scores = {role: mutual_information(value) for role, value in drawn.items() if value is not None}
+            scores = {
+                role: functional.mutual_information(value)
+                for role, value in drawn.items()
+                if value is not None
+            }
             variants.add(f"{variant}_information", probabilities, **scores)
 
 
@@ -234,6 +226,11 @@ class Interval(Record):
     low: float | None
     high: float | None
     seeds: Count
+
+    @classmethod
+    def over(cls, values: Iterable[float]) -> Interval:
+        """The interval of some values."""
+        return cls(**functional.mean_interval(values)._asdict())
 
     def times(self, factor: float) -> Interval:
         """The interval of a multiple."""
@@ -294,3 +291,83 @@ class ComparisonResults(Record):
         roles = ("test", "out_of_domain") if measure == "auroc" else ("test",)
         examples = min(self.sizes[role] for role in roles)
         return MEASURES[measure].verdict(gap.value) if is_reliable(gap, examples) else "unclear"
+
+
+COSTS = "costs.json"
+"""What has been measured, in the folder of a comparison."""
+TEXTS, REPEATS = 64, 5
+DRAWN = ("dropout", "draws")
+PASSES = (*DRAWN, "moments")
+Action = Callable[[], object]
+Costs = dict[str, dict[str, Interval]]
+_FILE = TypeAdapter(tuple[list[str], Costs])
+
+
+def passes_of(variant: str) -> str:
+    """The passes that a variant takes: "dropout", "draws", "moments", or "point" for one without noise."""
+    return next((item for item in PASSES if variant == item or variant.startswith(f"{item}_")), "point")
+
+
+def measured_costs(
+    folder: Path,
+    networks: Mapping[str, tuple[Classification, Path]],
+    variants: Mapping[str, Collection[str]],
+    digests: Sequence[str],
+) -> Costs:
+    """Costs by recipe, that of the reference first, and kind of passes, with their intervals over repeats.
+
+    What the comparison's folder holds is read, unless it is of other variants or of recipes with other ``digests``.
+    """
+    file = folder / COSTS
+    with FileLock(folder / f".{COSTS}.lock"):
+        try:
+            previous, costs = read_json(file, _FILE)
+        except (JSONError, FileNotFoundError):
+            previous, costs = [], {}
+        needed = {(name, passes_of(variant)) for name, entries in variants.items() for variant in entries}
+        if previous != list(digests) or needed != {
+            (name, kind) for name, entries in costs.items() for kind in entries
+        }:
+            costs = _measured(networks, variants)
+            write_atomically(file, _FILE.dump_json((list(digests), costs)))
+    return costs
+
+
+def _measured(
+    networks: Mapping[str, tuple[Classification, Path]], variants: Mapping[str, Collection[str]]
+) -> Costs:
+    unit: Action | None = None
+    costs: Costs = {}
+    for name, (task, folder) in networks.items():
+        network, texts = load_network(folder), task.texts.test.take(TEXTS)
+        kinds = {passes_of(variant) for variant in variants[name]}
+        actions: dict[str, Action] = {
+            item: partial(predicted, task, network, texts, item) for item in PASSES if item in kinds
+        }
+        point = partial(pass_once, task, network, texts)
+        if unit is not None:
+            actions = {"point": point} | actions
+        unit = unit or point
+        rounds = tracked(range(REPEATS + 1), f"{name}: cost of a prediction")
+        ratios = [_ratios(unit, actions) for _ in rounds][1:]  # the first warms up
+        costs[name] = {kind: Interval.over(item[kind] for item in ratios) for kind in ratios[0]}
+    return costs
+
+
+@shown(quiet=True)
+def _ratios(unit: Action, actions: Mapping[str, Action]) -> dict[str, float]:
+    """How much longer each action takes than the unit, "point" itself unless it is among them, run before and after."""
+    before, ratios = _seconds(unit), {"point": 1.0}
+    for kind, action in actions.items():
+        spent, after = _seconds(action), _seconds(unit)
+        ratios[kind] = 2 * spent / (before + after)
+        before = after
+    # one pass without noise goes along with draws
+    drawn = {kind: max(ratios[kind] - ratios["point"], ratios["point"]) for kind in DRAWN if kind in ratios}
+    return ratios | drawn
+
+
+def _seconds(action: Action) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started

@@ -34,28 +34,22 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def workers(command: Sequence[str], number: int, device: torch.device, folder: Path) -> Iterator[None]:
-    """Runs a command in further processes beside a block, and waits for them; they end where the block is interrupted.
+    """Runs a command in further processes beside a block, which writes ``worker-N.log``, and waits for them.
 
-    A command that calls :func:`end_with_parent` ends also where this process is killed.
-    What each of them writes is in ``worker-N.log`` in the folder.
+    They end where the block is interrupted and, if they call :func:`end_with_parent`, where this process is killed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"worker-{index}.log" for index in range(1, number + 1)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", WORKER: "1"}
     started: list[subprocess.Popen[bytes]] = []
     with _terminated():
         try:
             for index, file in enumerate(files, 1):
                 with file.open("wb") as log:
-                    environment = {
-                        **os.environ,
-                        "OMP_NUM_THREADS": "1",
-                        WORKER: "1",
-                        **other_gpu(device, index),
-                    }
                     started.append(
                         subprocess.Popen(  # a Ctrl-C of the terminal does not reach a session of its own
                             command,
-                            env=environment,
+                            env={**environment, **other_gpu(device, index)},
                             stdin=subprocess.PIPE,
                             stdout=log,
                             stderr=log,
@@ -91,10 +85,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def end_with_parent() -> None:
-    """Lets a worker end as by a SIGTERM when the process that began it is gone, however that ended.
-
-    The kernel closes a killed process's end of the pipe that is the worker's standard input, which then ends.
-    """
+    """Lets a worker end as by a SIGTERM when the process that began it, and with it its standard input, has ended."""
 
     def watch() -> None:
         while sys.stdin.buffer.read(1):

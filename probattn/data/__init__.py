@@ -27,9 +27,14 @@ from probattn.data.subwords import SubwordModel, Subwords
 from probattn.data.tables import read_hub, read_table
 from probattn.data.task import Task, load_task
 from probattn.data.tokenized_graph_texts import GraphTextCollate, GraphVocabulary, TokenizedGraphTexts
-from probattn.data.tokenized_visual_questions import TokenizedVisualQuestions, VisualQuestionCollate
 from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
-from probattn.data.visual_questions import VisualQuestion, VisualQuestions, read_visual_questions
+from probattn.data.visual_questions import (
+    TokenizedVisualQuestions,
+    VisualQuestion,
+    VisualQuestionCollate,
+    VisualQuestions,
+    read_visual_questions,
+)
 from probattn.data.words import WordSplit, WordVectors, word_tokenizer, word_vectors
 
 __all__ = [

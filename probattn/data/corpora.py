@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,9 @@ from typing import Any
 
 from probattn.checks import shown
 from probattn.data.errors import DataError, DataWarning
-from probattn.data.files import DATA_VARIABLE, read_text
+from probattn.data.files import DATA_VARIABLE, lacking, read_text
 from probattn.data.identity import SPLITS, Examples, LabelledText, Split, class_index, disjoint, split_of
-from probattn.data.tables import load_hub
+from probattn.data.tables import json_objects, load_hub
 
 Fields = Mapping[str, Any]
 """Fields of a row by their names."""
@@ -32,12 +31,9 @@ PLACES = 3
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the rows of a data set stand, by split, and the names of its columns there, several where files differ.
+    """Where the rows of a data set stand (``files``, or ``hub``: name, configuration, test part), and its columns.
 
-    The validation part is a tenth of the training rows where it has no file. Where only test files are there, they are
-    cut into parts of 80%, 10% and 10%, with a warning. Rows with the same first text (premise, question) are always in
-    one part. ``hub`` has name, configuration and labelled test part of the same rows there, ``header`` the columns of
-    files without them.
+    Rows with the same first text are in one part where it is cut; ``header`` has the columns of files without them.
     """
 
     name: str
@@ -48,15 +44,12 @@ class Corpus:
     header: tuple[str, ...] = ()
 
     def by_split(self, *, raw: bool = False) -> RowsBySplit:
-        """The labelled rows by split, with fields ``text``, ``text_pair``, ``label``; ``raw`` ones as they stand.
-
-        ``DataError`` where neither files nor hub have them; ``DataWarning`` for skipped lines, or test files alone.
-        """
+        """Labelled rows with fields by role, or ``raw``; ``DataError`` without any, ``DataWarning`` for test files."""
         folder = os.environ.get(DATA_VARIABLE)
         paths = self._paths(Path(folder)) if folder else {}
         if not paths and self.hub is None:
-            raise self._missing(folder)
-        rows = {split: self._file(path) for split, path in paths.items()} or self._from_hub(folder)
+            raise self._missing()
+        rows = {split: self._file(path) for split, path in paths.items()} or self._from_hub()
         by_split: RowsBySplit = {
             split: list(row if raw else self._labelled(row)) for split, row in rows.items()
         }
@@ -102,31 +95,21 @@ class Corpus:
                 paths[split] = path
         return paths if "test" in paths else {}
 
-    def _missing(self, folder: str | None) -> DataError:
-        expected = ", ".join(names[0] for names in self.files.values())
-        if folder:
-            return DataError(
-                f"data set {self.name!r}: expected {expected} in {folder} ({DATA_VARIABLE}), got no such file; "
-                f"{self.origin} has the files"
-            )
-        return DataError(
-            f"data set {self.name!r}: expected the environment variable {DATA_VARIABLE} to name a folder with "
-            f"{expected}, got no such variable; {self.origin} has the files"
-        )
+    def _missing(self) -> DataError:
+        files = ", ".join(names[0] for names in self.files.values())
+        return lacking(self.name, files, f"{self.origin} has the files")
 
-    def _from_hub(self, folder: str | None) -> dict[Split, Iterable[tuple[str, Fields]]]:
+    def _from_hub(self) -> dict[Split, Iterable[tuple[str, Fields]]]:
         assert self.hub is not None
         name, configuration, tested = self.hub
         rows: dict[Split, Iterable[tuple[str, Fields]]] = {}
-        splits: dict[Split, str] = {"test": tested}
-        if "train" in self.files:
-            splits["train"] = "train"
+        splits: dict[Split, str] = {"test": tested, **({"train": "train"} if "train" in self.files else {})}
         for split, hub_split in splits.items():
             source = f"hub:{name} ({hub_split})"
             try:
                 table = load_hub(name, hub_split, configuration, source)
             except DataError as error:
-                raise DataError(f"{self._missing(folder)}, and so has the hub, but: {error}") from error
+                raise DataError(f"{self._missing()}, and so has the hub, but: {error}") from error
             rows[split] = [(f"{source} row {number}", row) for number, row in enumerate(table, start=1)]
         return rows
 
@@ -158,11 +141,9 @@ class Corpus:
         """Rows of a file: an object a line (.jsonl), commas (.csv) or tabs, where quotes are plain characters."""
         text = read_text(path)
         if path.suffix == ".jsonl":
-            for line, content in enumerate(text.splitlines(), start=1):
-                try:
-                    yield f"{path} line {line}", json.loads(content)
-                except json.JSONDecodeError as error:
-                    raise DataError(f"{path} line {line}: expected JSON, got {error.msg}") from None
+            yield from (
+                (f"{path} line {line}", fields) for line, fields in json_objects(path, text.split("\n"))
+            )
             return
         if path.suffix == ".csv":
             for line, fields in enumerate(csv.DictReader(io.StringIO(text, newline="")), start=2):
@@ -200,10 +181,7 @@ def _glue(
     header: tuple[str, ...] = (),
     further: tuple[str, ...] = (),
 ) -> Corpus:
-    """A data set of GLUE (Wang et al. 2019), in a folder of its name, in GLUE's own, or on the hub.
-
-    Its test part is GLUE's labelled development part, called as on the hub; ``further`` are more files of it.
-    """
+    """A data set of GLUE (Wang et al. 2019), tested on its development part, ``test_split`` of the hub."""
     folders = (name, f"glue/{folder}", folder)
     tested = test_split.replace("validation", "dev")
     files: dict[Split, tuple[str, ...]] = {"test": (*(f"{path}/{tested}.tsv" for path in folders), *further)}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from probattn.data.errors import DataError
-from probattn.data.identity import Sampled, by_length, text_key
+from probattn.data.identity import Sampled, text_key
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,13 @@ class TextDataset(Sampled):
         counted = Counter(self.labels or ())
         return {name: counted[index] for index, name in enumerate(self.label_names)} if self.labels else {}
 
-    def shortest_first(self) -> list[int]:
-        """Places of the texts by their length in characters: batches of neighbours need little padding.
-
-        Example:
-            >>> TextDataset(("longer", "text"), None, (), "an example").shortest_first()
-            [1, 0]
-        """
-        return by_length(text + (pair or "") for text, pair in self._identities())
-
     def rows(self, rows: Sequence[int]) -> TextDataset:
         """The texts at the given places, in the order given."""
         labels = None if self.labels is None else tuple(self.labels[row] for row in rows)
         pairs = None if self.pairs is None else tuple(self.pairs[row] for row in rows)
         return replace(self, texts=tuple(self.texts[row] for row in rows), labels=labels, pairs=pairs)
 
-    _at = rows
+    at = rows
 
     def _identities(self) -> Iterator[tuple[str, str | None]]:
         return ((text, self.pair(row)) for row, text in enumerate(self.texts))

@@ -24,21 +24,32 @@ TOLD: dict[tuple[str, int], int] = {}
 """Number of truncated texts that this process has been warned of, by their source and the tokens that were kept."""
 
 
-def warn_truncated(source: str, max_length: int, count: int, message: str, level: int = 4) -> None:
-    """Warns once of a source whose texts are truncated, however often it is tokenized, and again where more are."""
-    if count > TOLD.get((source, max_length), 0):
-        TOLD[source, max_length] = count
-        warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=level)
+def warn_long(
+    source: str,
+    lengths: Sequence[int],
+    limit: int,
+    rows: str,
+    unit: str,
+    *,
+    refuse: bool = False,
+    numbered: bool = False,
+) -> None:
+    """Warns of rows that are longer than a limit, once a source unless there are more later; or refuses them.
 
-
-def warn_long(source: str, lengths: Sequence[int], limit: int, rows: str, unit: str) -> None:
-    """Warns with the number of rows that are longer than a limit, as :func:`warn_truncated` does."""
-    long = [length for length in lengths if length > limit]
-    message = (
-        f"{source}: {len(long):,} of {len(lengths):,} {rows} are longer than {limit} {unit} (the longest has "
-    )
-    if long:
-        warn_truncated(source, limit, len(long), f"{message}{max(long):,})", level=5)
+    With ``numbered`` a warning says which row is the longest; without, it is the same in whatever order rows are read.
+    """
+    count = sum(length > limit for length in lengths)
+    if not count:
+        return
+    longest = max(lengths)
+    where = f", {rows.removesuffix('s')} {lengths.index(longest) + 1:,}," if numbered or refuse else ""
+    message = f"{source}: {count:,} of {len(lengths):,} {rows} are longer than {limit} {unit} (the longest{where} has "
+    message = f"{message}{longest:,})"
+    if refuse:
+        raise DataError(f"{message}; shorten them, raise max_length, or set on_long to 'truncate'")
+    if count > TOLD.get((source, limit), 0):
+        TOLD[source, limit] = count
+        warnings.warn(f"{message}: they are truncated", DataWarning, stacklevel=3)
 
 
 def suggestion(word: str, names: Iterable[str]) -> str:

@@ -55,18 +55,21 @@ DATA_VARIABLE = "PROBATTN_DATA"
 def data_file(name: str, relative: str, *, origin: str) -> Path:
     """Path of a file in the folder of public data; ``DataError``, naming the ``origin`` to get it from, without one."""
     folder = os.environ.get(DATA_VARIABLE)
-    where = f"{origin} has it; put it there as {relative}"
-    if not folder:
-        raise DataError(
-            f"data set {name!r}: expected the environment variable {DATA_VARIABLE} to name a folder with {relative}, "
-            f"got no such variable; {where}"
-        )
-    path = Path(folder) / relative
-    if not path.is_file():
-        raise DataError(
-            f"data set {name!r}: expected {relative} in {folder} ({DATA_VARIABLE}), got no such file; {where}"
-        )
+    path = Path(folder or "", relative)
+    if not folder or not path.is_file():
+        raise lacking(name, relative, f"{origin} has it; put it there as {relative}")
     return path
+
+
+def lacking(name: str, files: str, advice: str) -> DataError:
+    """The error of a data set whose files are not in the folder of public data, or that no variable names."""
+    folder = os.environ.get(DATA_VARIABLE)
+    missing = (
+        f"{files} in {folder} ({DATA_VARIABLE}), got no such file"
+        if folder
+        else f"the environment variable {DATA_VARIABLE} to name a folder with {files}, got no such variable"
+    )
+    return DataError(f"data set {name!r}: expected {missing}; {advice}")
 
 
 def data_folder(what: str, name: str, origin: str) -> Path:

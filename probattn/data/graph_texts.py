@@ -110,23 +110,21 @@ class GraphTexts(Sampled):
         """The rows at the given places, in the order given."""
         return replace(self, rows=tuple(self.rows[index] for index in places))
 
-    _at = at
-
     def _identities(self) -> Iterator[tuple[str, str]]:
         return ((row.title, row.text) for row in self.rows)
 
-    def check_types(self, known: Sequence[str]) -> None:
-        """Makes sure that all entities have one of the ``known`` types.
+    def check_types(self, types: Sequence[str]) -> None:
+        """Makes sure that all entities have one of the ``types``.
 
         Raises:
             DataError: one has another.
         """
         for number, row in enumerate(self.rows, 1):
-            other = next((name for name in row.types if name not in known), None)
+            other = next((name for name in row.types if name not in types), None)
             if other is not None:
                 raise DataError(
-                    f"{self.source}, text {number:,}: expected entities of the types {', '.join(known)}, which the "
-                    f"training texts have, got {other!r}{suggestion(other, known)}"
+                    f"{self.source}, text {number:,}: expected entities of the types {', '.join(types)}, which the "
+                    f"training texts have, got {other!r}{suggestion(other, types)}"
                 )
 
 
@@ -165,21 +163,7 @@ def read_graph_texts(path: Path | str, relations: Sequence[str]) -> GraphTexts:
 
 
 def read_row(line: str, relations: Sequence[str], where: str, *, written: bool = True) -> GraphText:
-    r"""Reads one line of a file of AGENDA.
-
-    Args:
-        line: its columns with tabs between them.
-        relations: names of the kinds of relations.
-        where: the line stands, for messages.
-        written: whether it has a text.
-
-    Raises:
-        DataError: in one line, what is wrong.
-
-    Example:
-        >>> read_row("a parser\tfast parser ; corpus\t<method> <material>\t0 0 1\ta <method_0> .", ["USED-FOR"], "here")
-        GraphText(title='a parser', entities=('fast parser', 'corpus'), types=('method', 'material'), ...)
-    """
+    """Reads a line of a file of AGENDA, with a text if ``written``; ``DataError`` says what is wrong ``where``."""
     columns, needed = line.rstrip("\r\n").split("\t"), len(COLUMNS) - (not written)
     if len(columns) < needed:
         raise DataError(

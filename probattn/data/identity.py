@@ -89,6 +89,12 @@ def first_of_each(keys: Iterable[str]) -> list[int]:
     return list(seen.values())
 
 
+def by_length(texts: Iterable[Sized]) -> list[int]:
+    """Numbers of texts, the shortest first."""
+    lengths = list(map(len, texts))
+    return sorted(range(len(lengths)), key=lengths.__getitem__)
+
+
 class Sampled(ABC):
     """A data set of rows, from which a fixed choice can be taken."""
 
@@ -98,7 +104,7 @@ class Sampled(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def _at(self, indices: Sequence[int], /) -> Self:
+    def at(self, indices: Sequence[int], /) -> Self:
         """The rows of these numbers, in the order given."""
 
     @abstractmethod
@@ -106,15 +112,11 @@ class Sampled(ABC):
         """The text, or pair of texts, by which each row is chosen."""
 
     def take(self, limit: int | None) -> Self:
-        """At most ``limit`` rows: a fixed choice that looks random and depends on their texts alone.
+        """At most ``limit`` rows, those of the smallest hashes of their texts, in their order.
 
-        Those with the smallest hashes are taken, so that a larger limit holds the rows of a smaller one, whatever the
-        order of the data. They stay in their order.
-
-        Raises:
-            DataError: a limit below 1.
+        A larger limit holds the rows of a smaller one, in data of any order. ``DataError`` for a limit below 1.
         """
-        return self if limit is None or limit >= len(self) else self._at(self.choice(limit))
+        return self if limit is None or limit >= len(self) else self.at(self.choice(limit))
 
     def choice(self, limit: int) -> list[int]:
         """Numbers of the rows that :meth:`take` takes, rising; ``DataError`` for a limit below 1."""
@@ -123,11 +125,9 @@ class Sampled(ABC):
         ranks = [order(text, pair) for text, pair in self._identities()]
         return sorted(sorted(range(len(ranks)), key=lambda row: (ranks[row], row))[:limit])
 
-
-def by_length(texts: Iterable[Sized]) -> list[int]:
-    """Numbers of texts, the shortest first."""
-    lengths = list(map(len, texts))
-    return sorted(range(len(lengths)), key=lengths.__getitem__)
+    def shortest_first(self) -> list[int]:
+        """Numbers of the rows by their length in characters: batches of neighbours need little padding."""
+        return by_length(text + (pair or "") for text, pair in self._identities())
 
 
 class LabelledText(NamedTuple):
@@ -169,7 +169,8 @@ def disjoint(split: Examples) -> Examples:
     seen: set[str] = set()
     distinct: Examples = {}
     for name in reversed(SPLITS):
-        distinct[name] = [example for example in unrepeated(split[name]) if example.key not in seen]
+        examples = unrepeated(split.get(name, []))
+        distinct[name] = [example for example in examples if example.key not in seen]
         seen.update(example.key for example in distinct[name])
     return distinct
 

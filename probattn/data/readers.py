@@ -73,12 +73,9 @@ def _windows_text(path: Path) -> str:
 
 def sst2() -> Examples:
     """The official splits, less what a later one holds too."""
-    names: tuple[tuple[Split, str], ...] = (
-        ("train", "stsa.binary.train"),
-        ("validation", "stsa.binary.dev"),
-        ("test", "stsa.binary.test"),
-    )
-    return disjoint({split: _numbered_lines("sst2", f"sentiment/{name}", "utf-8") for split, name in names})
+    names: dict[Split, str] = {"train": "train", "validation": "dev", "test": "test"}
+    files = {split: f"sentiment/stsa.binary.{name}" for split, name in names.items()}
+    return disjoint({split: _numbered_lines("sst2", file, "utf-8") for split, file in files.items()})
 
 
 def trec() -> Examples:
@@ -88,38 +85,31 @@ def trec() -> Examples:
     return disjoint(by_hash(questions, validation=0.1, test=0.0) | {"test": tests})
 
 
-def _numbered_lines(name: str, relative: str, encoding: str) -> list[LabelledText]:
-    """Lines of a class number, a space and a sentence."""
-    path = data_file(name, relative, origin=LINES_ORIGIN)
-    return list(_parse_numbered(path, read_text(path, encoding=encoding)))
-
-
-def _parse_numbered(path: Path, text: str) -> Iterator[LabelledText]:
-    for line, content in enumerate(text.split("\n"), start=1):
-        if not content.strip():
-            continue
+def _numbered_lines(name: str, relative: str, encoding: str, *, bare: bool = False) -> list[LabelledText]:
+    """Lines of a class number, a space and a sentence; ``bare`` numbers are left out, or else refused."""
+    examples = []
+    for where, row in _rows(data_file(name, relative, origin=LINES_ORIGIN), encoding):
+        content = "\t".join(row)
         number, _, sentence = content.strip().partition(" ")
+        if bare and not content[1:].strip():
+            continue
         if not number.isdigit() or not sentence.strip():
-            raise DataError(f"{path} line {line}: expected a class number and a sentence, got {content!r}")
-        yield LabelledText(sentence.strip(), int(number))
+            raise DataError(f"{where}: expected a class number and a sentence, got {content!r}")
+        examples.append(LabelledText(sentence.strip(), int(number)))
+    return examples
 
 
 def custrev() -> Examples:
     """Sentences of customer reviews, split by the hash of the text; labels without a sentence are left out."""
-    path = data_file("customer_reviews", "sentiment/custrev.all", origin=LINES_ORIGIN)
-    lines = read_text(path, encoding="iso-8859-1").split("\n")
-    return by_hash(_parse_numbered(path, "\n".join(line if line[1:].strip() else "" for line in lines)))
+    return by_hash(_numbered_lines("customer_reviews", "sentiment/custrev.all", "iso-8859-1", bare=True))
 
 
 def sms_spam() -> Examples:
     """Text messages, split by the hash of the text; quotes are plain characters."""
     path = data_file("sms_spam", "sms_spam/SMSSpamCollection", origin=SMS_ORIGIN)
+    rows = ((where, row) for where, row in _rows(path) if len(row) > 1)
     return by_hash(
-        LabelledText(
-            _sentence(row[1], f"{path} line {line}"), class_index(row[0], SPAM, f"{path} line {line}")
-        )
-        for line, row in _rows(path)
-        if len(row) > 1
+        LabelledText(_sentence(row[1], where), class_index(row[0], SPAM, where)) for where, row in rows
     )
 
 
@@ -127,32 +117,24 @@ def attacked(name: str, classes: tuple[str, ...]) -> Examples:
     """The texts, or pairs of texts, that TextFooler was measured on (Jin et al. 2020): nothing to train on."""
     path = data_file(f"textfooler_{name}", f"attack/textfooler_{name}.txt", origin=TEXTFOOLER_ORIGIN)
     tests = []
-    for line, content in enumerate(read_text(path).split("\n"), start=1):
-        where, fields = f"{path} line {line}", content.strip().split("\t")
-        if not content.strip():
-            continue
-        if len(fields) == 3:
+    for where, row in _rows(path):
+        content, pair = "\t".join(row).strip(), None
+        if len(fields := content.split("\t")) == 3:
             label, text, pair = fields
-            tests.append(
-                LabelledText(_sentence(text, where), class_index(label, classes, where), pair.strip())
-            )
-            continue
-        label, _, text = content.strip().partition(" ")
-        plain = text.strip().removeprefix('"').removesuffix('"').replace("\\n", " ").replace('\\"', '"')
-        tests.append(LabelledText(_sentence(plain, where), class_index(label, classes, where)))
-    return disjoint({"train": [], "validation": [], "test": tests})
+        else:
+            label, _, text = content.partition(" ")
+            text = text.strip().removeprefix('"').removesuffix('"').replace("\\n", " ").replace('\\"', '"')
+        tests.append(LabelledText(_sentence(text, where), class_index(label, classes, where), pair))
+    return disjoint({"test": tests})
 
 
 def vader(domain: str) -> Examples:
-    """Texts of one domain by the sign of their mean rating, -4 to 4 by ten people or more; nothing to train on.
-
-    Ratings closer than :data:`NEUTRAL` to zero are left out.
-    """
+    """Test texts of a domain by the sign of their mean rating, -4 to 4; those within :data:`NEUTRAL` are left out."""
     tests = []
     for line, row in enumerate(_vader_rows(domain), start=1):
         if len(row) >= 3 and abs(float(row[1])) >= NEUTRAL:
             tests.append(LabelledText(_sentence(row[2], f"{domain} line {line}"), int(float(row[1]) > 0)))
-    return disjoint({"train": [], "validation": [], "test": tests})
+    return disjoint({"test": tests})
 
 
 def _vader_rows(domain: str) -> Iterator[list[str]]:
@@ -188,13 +170,12 @@ def cola() -> Examples:
 def cola_out_of_domain() -> Examples:
     """Sentences from other publications than those of :func:`cola`: nothing to train on."""
     tests = list(_sentences("cola_out_of_domain", "out_of_domain_dev.tsv"))
-    return disjoint({"train": [], "validation": [], "test": tests})
+    return disjoint({"test": tests})
 
 
 def _sentences(dataset: str, name: str) -> Iterator[LabelledText]:
     path = data_file(dataset, f"cola/{name}", origin=COLA_ORIGIN)
-    for line, row in _rows(path):
-        where = f"{path} line {line}"
+    for where, row in _rows(path):
         if len(row) != len(COLA_COLUMNS):
             raise DataError(
                 f"{where}: expected {len(COLA_COLUMNS)} columns ({', '.join(COLA_COLUMNS)}), got {len(row)}"
@@ -202,11 +183,11 @@ def _sentences(dataset: str, name: str) -> Iterator[LabelledText]:
         yield LabelledText(_sentence(row[3], where), _zero_or_one(row[1], where))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each line that is not blank."""
-    for line, content in enumerate(read_text(path).split("\n"), start=1):
+def _rows(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, list[str]]]:
+    """Place and fields of each line that is not blank."""
+    for line, content in enumerate(read_text(path, encoding=encoding).split("\n"), start=1):
         if content.strip():
-            yield line, content.removesuffix("\r").split("\t")
+            yield f"{path} line {line}", content.removesuffix("\r").split("\t")
 
 
 def _sentence(text: str, where: str) -> str:
@@ -270,9 +251,7 @@ def clinc() -> Examples:
 def clinc_out_of_scope() -> Examples:
     """Queries of none of the intents: nothing to train on."""
     queries = _clinc(_clinc_file("clinc150_out_of_scope"))
-    return disjoint(
-        {"train": [], "validation": [], "test": [LabelledText(text, 0) for text, _ in queries["oos_test"]]}
-    )
+    return disjoint({"test": [LabelledText(text, 0) for text, _ in queries["oos_test"]]})
 
 
 def _banking(name: str) -> dict[str, list[tuple[str, str]]]:
@@ -297,15 +276,12 @@ def banking_names(subset: str = "all") -> tuple[str, ...]:
 
 
 def banking(subset: str = "all") -> Examples:
-    """The official test set; a tenth of the rest, by the hash of the text, is for validation.
-
-    Texts of intents that are left out are all for testing.
-    """
+    """The official test set, a tenth of the rest to validate; of intents that are left out all texts to test."""
     names = {name: index for index, name in enumerate(banking_names(subset))}
     splits = {
         split: [LabelledText(text, names[intent]) for text, intent in rows if intent in names]
         for split, rows in _banking("banking77").items()
     }
     if subset == "left_out":
-        return disjoint({"train": [], "validation": [], "test": splits["test"]})
+        return disjoint({"test": splits["test"]})
     return disjoint(by_hash(splits["train"], validation=0.1, test=0.0) | {"test": splits["test"]})

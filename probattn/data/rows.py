@@ -106,8 +106,7 @@ class Row:
 def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str, licence: str) -> TextDataset:
     """A data set of checked rows, without labels unless ``labelled``; ``DataError`` names the place of a wrong row.
 
-    Rows with an empty field are skipped with a ``DataWarning`` that counts them; where labels are "optional", answers
-    have to line up with the rows, and they are refused.
+    Rows with an empty field are skipped with a ``DataWarning``, and refused where labels are "optional".
     """
     wheres: list[str] = []
     fields: list[dict[str, str]] = []

@@ -9,13 +9,12 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from probattn.data.errors import DataError, warn_truncated
+from probattn.data.errors import DataError, warn_long
 from probattn.data.files import data_folder, read_text
-from probattn.data.identity import Sampled, by_length
+from probattn.data.identity import Sampled
 from probattn.data.subwords import Subwords
-from probattn.data.tokens import OnLong
+from probattn.data.tokens import OnLong, TokenizedRows
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,10 @@ class SentencePairs(Sampled):
         sources, targets = (tuple(side[row] for row in rows) for side in (self.sources, self.targets))
         return replace(self, sources=sources, targets=targets)
 
-    _at = rows
+    at = rows
 
     def _identities(self) -> Iterable[tuple[str, str]]:
         return zip(self.sources, self.targets, strict=True)
-
-    def shortest_first(self) -> list[int]:
-        """Places of the pairs by their length in characters: batches of neighbours need little padding."""
-        return by_length(map("".join, self._identities()))
 
     def reversed(self) -> SentencePairs:
         """The same pairs, to be translated the other way round."""
@@ -191,7 +186,7 @@ IGNORED = -100
 """Label of a position that is padding."""
 
 
-class TokenizedPairs(Dataset[dict[str, list[int]]]):
+class TokenizedPairs(TokenizedRows):
     """Sentence pairs as subwords, tokenized once, without padding.
 
     A row has ``input_ids``, the source with its end, and ``labels``, the target with its end; :class:`PairCollate`
@@ -211,49 +206,27 @@ class TokenizedPairs(Dataset[dict[str, list[int]]]):
         DataWarning: how many sentences were truncated.
     """
 
+    counted = ("input_ids", "labels")
+
     def __init__(
         self, pairs: SentencePairs, subwords: Subwords, *, max_length: int = 256, on_long: OnLong = "truncate"
     ) -> None:
         if max_length < 2:
             raise DataError(f"max_length: expected at least 2 tokens (one is the end), got {max_length}")
         self.pairs = pairs
-        sides = [[subwords.encode(text) for text in side] for side in (pairs.sources, pairs.targets)]
-        for language, side in zip(pairs.languages, sides, strict=True):
-            _check_lengths(f"{pairs.source}, {language}", side, max_length - 1, on_long)
-        self._sources, self._targets = (
-            [[*tokens[: max_length - 1], Subwords.END] for tokens in side] for side in sides
-        )
-
-    def __len__(self) -> int:
-        return len(self._sources)
-
-    def __getitem__(self, row: int) -> dict[str, list[int]]:
-        return {"input_ids": self._sources[row], "labels": self._targets[row]}
-
-    def lengths(self) -> list[int]:
-        """Number of tokens of each pair, source and target together."""
-        return [
-            len(source) + len(target) for source, target in zip(self._sources, self._targets, strict=True)
-        ]
-
-    @property
-    def mean_target_length(self) -> float:
-        """Mean number of target tokens of a pair, ends included."""
-        return sum(map(len, self._targets)) / len(self)
+        refuse, cut = on_long == "refuse", []
+        for language, texts in zip(pairs.languages, (pairs.sources, pairs.targets), strict=True):
+            side = [[*subwords.encode(text), Subwords.END] for text in texts]
+            what, lengths = f"{pairs.source}, {language}", list(map(len, side))
+            unit = "tokens with their end"
+            warn_long(what, lengths, max_length, "sentences", unit, refuse=refuse, numbered=True)
+            cut.append([cut_to(tokens, max_length) for tokens in side])
+        self._rows = [{"input_ids": source, "labels": target} for source, target in zip(*cut, strict=True)]
 
 
-def _check_lengths(what: str, side: Sequence[Sequence[int]], limit: int, on_long: OnLong) -> None:
-    lengths = [len(tokens) for tokens in side]
-    long = sum(length > limit for length in lengths)
-    if not long:
-        return
-    message = (
-        f"{what}: {long:,} of {len(side):,} sentences are longer than {limit + 1} tokens with their end (the longest, "
-        f"sentence {lengths.index(max(lengths)) + 1:,}, has {max(lengths) + 1:,})"
-    )
-    if on_long == "refuse":
-        raise DataError(f"{message}; shorten them, raise max_length, or set on_long to 'truncate'")
-    warn_truncated(what, limit, long, message)
+def cut_to(tokens: list[int], max_length: int) -> list[int]:
+    """Tokens, the last of which is the end, or their beginning and the end where they are too many."""
+    return tokens if len(tokens) <= max_length else [*tokens[: max_length - 1], tokens[-1]]
 
 
 class PairCollate:
@@ -275,8 +248,7 @@ class PairCollate:
         Returns int64 tensors: ``input_ids`` and ``attention_mask`` ``[B, S]``; ``decoder_input_ids`` (the target
         shifted by one, "begin" first), ``decoder_attention_mask`` and ``labels`` (-100 at padding) ``[B, T]``.
         """
-        sources = [row["input_ids"] for row in rows]
-        targets = [row["labels"] for row in rows]
+        sources, targets = ([row[name] for row in rows] for name in ("input_ids", "labels"))
         shifted = [[Subwords.BEGIN, *target[:-1]] for target in targets]
         return {
             "input_ids": padded(sources, Subwords.PAD),

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from probattn.data.errors import DataError, warn_long
 from probattn.data.files import read_text
 from probattn.data.graph_texts import GraphText, GraphTexts
-from probattn.data.sentence_pairs import IGNORED, padded
-from probattn.data.subwords import SPECIAL_TOKENS
+from probattn.data.sentence_pairs import PairCollate, cut_to, padded
+from probattn.data.subwords import SPECIAL_TOKENS, Subwords
+from probattn.data.tokens import TokenizedRows
 from probattn.files.durable import write_atomically
 
-PAD, UNKNOWN, BEGIN, END = range(len(SPECIAL_TOKENS))
+PAD, UNKNOWN, END = Subwords.PAD, Subwords.UNKNOWN, Subwords.END
 NO_RELATION = -1
 
 
@@ -132,7 +132,7 @@ class GraphVocabulary:
         return cls(**names)
 
 
-class TokenizedGraphTexts(Dataset[dict[str, Any]]):
+class TokenizedGraphTexts(TokenizedRows):
     """Texts about graphs as tokens, without padding; :class:`GraphTextCollate` makes batches of rows.
 
     A row has ``input_ids`` (the title), ``entity_ids`` (a list an entity), ``entity_types``, ``relations`` and
@@ -150,6 +150,8 @@ class TokenizedGraphTexts(Dataset[dict[str, Any]]):
         DataWarning: how many texts were truncated.
     """
 
+    counted = ("labels",)
+
     def __init__(self, texts: GraphTexts, vocabulary: GraphVocabulary, *, max_length: int = 400) -> None:
         if max_length < 2:
             raise DataError(f"max_length: expected at least 2 tokens (one is the end), got {max_length}")
@@ -158,8 +160,7 @@ class TokenizedGraphTexts(Dataset[dict[str, Any]]):
         self._rows = [self._encoded(row) for row in texts.rows]
         warn_long(texts.source, self.lengths(), max_length, "texts", "tokens with their end")
         for row in self._rows:
-            if len(row["labels"]) > max_length:
-                row["labels"] = [*row["labels"][: max_length - 1], END]
+            row["labels"] = cut_to(row["labels"], max_length)
 
     def _encoded(self, row: GraphText) -> dict[str, Any]:
         words = self.vocabulary
@@ -171,23 +172,8 @@ class TokenizedGraphTexts(Dataset[dict[str, Any]]):
             "labels": words.labels(row),
         }
 
-    def __len__(self) -> int:
-        return len(self._rows)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self._rows[index]
-
-    def lengths(self) -> list[int]:
-        """Number of tokens of each text."""
-        return [len(row["labels"]) for row in self._rows]
-
-    @property
-    def mean_target_length(self) -> float:
-        """Mean number of tokens of a text, its end included."""
-        return sum(self.lengths()) / len(self)
-
-
-class GraphTextCollate:
+class GraphTextCollate(PairCollate):
     """Makes a batch of rows of :class:`TokenizedGraphTexts`, each part as long as its longest, padded on the right.
 
     Example:
@@ -206,20 +192,11 @@ class GraphTextCollate:
         ``entity_types`` ``[B, K]``, ``relations`` ``[B, M, 3]`` (-1 at padding), ``decoder_input_ids`` (the text
         shifted by one, "begin" first), ``decoder_attention_mask`` and ``labels`` (-100 at padding) ``[B, T]``.
         """
-        targets = [row["labels"] for row in rows]
         words = max(len(entity) for row in rows for entity in row["entity_ids"])
-        entities = [[_row(entity, words, PAD) for entity in row["entity_ids"]] for row in rows]
+        entities = [[[*ids, *[PAD] * (words - len(ids))] for ids in row["entity_ids"]] for row in rows]
         return {
-            "input_ids": padded([row["input_ids"] for row in rows], PAD),
-            "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0),
+            **super().__call__(rows),
             "entity_ids": padded(entities, [PAD] * words),
             "entity_types": padded([row["entity_types"] for row in rows], PAD),
             "relations": padded([row["relations"] for row in rows], [NO_RELATION] * 3, minimum=1),
-            "decoder_input_ids": padded([[BEGIN, *target[:-1]] for target in targets], PAD),
-            "decoder_attention_mask": padded([[1] * len(target) for target in targets], 0),
-            "labels": padded(targets, IGNORED),
         }
-
-
-def _row(values: Sequence[Any], length: int, fill: Any) -> list[Any]:
-    return [*values, *[fill] * (length - len(values))]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from probattn.data.dataset import TextDataset
-from probattn.data.errors import DataError, warn_truncated
+from probattn.data.errors import DataError, warn_long
 
 OnLong = Literal["truncate", "refuse"]
 
@@ -59,7 +59,29 @@ def length_limit(tokenizer: Any, config: Any = None) -> int | None:
     return None if limit > _UNLIMITED else int(limit)
 
 
-class TokenizedTexts(Dataset[dict[str, Any]]):
+class TokenizedRows(Dataset[dict[str, Any]]):
+    """Rows of lists of token numbers, without padding; the length of a row is that of its lists in ``counted``."""
+
+    counted: ClassVar[tuple[str, ...]] = ("input_ids",)
+    _rows: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return self._rows[row]
+
+    def lengths(self) -> list[int]:
+        """Number of tokens of each row."""
+        return [sum(len(row[name]) for name in self.counted) for row in self._rows]
+
+    @property
+    def mean_target_length(self) -> float:
+        """Mean number of tokens of the texts that are to be written, ends included."""
+        return sum(len(row["labels"]) for row in self._rows) / len(self)
+
+
+class TokenizedTexts(TokenizedRows):
     """A data set's texts as token numbers, tokenized once, without padding.
 
     A row is a dictionary of lists ``input_ids``, ``attention_mask`` and, where the tokenizer makes them and the network
@@ -100,30 +122,20 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         minimum = special + (1 if data.pairs is None else 2)
         self.max_length = _checked_length(max_length, length_limit(tokenizer, config), minimum, special)
         self._names = FEATURES if getattr(config, "type_vocab_size", 2) > 1 else FEATURES[:2]
-        self._rows: list[dict[str, list[int]]] = []
-        self.truncated, self.longest = 0, 0
-        long: list[tuple[int, int]] = []
+        self._rows = []
         for start in range(0, len(data), CHUNK):
-            for encoded in self._encode(tokenizer, range(start, min(start + CHUNK, len(data)))):
-                length = len(encoded["input_ids"])
-                if self.max_length is not None and length > self.max_length:
-                    long.append((length, len(self._rows)))
-                self._rows.append(encoded)
-        if long:
-            self._shorten(long, tokenizer, on_long)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+            self._rows += self._encode(tokenizer, range(start, min(start + CHUNK, len(data))))
+        lengths, limit = self.lengths(), self.max_length
+        long = [row for row, length in enumerate(lengths) if limit is not None and length > limit]
+        self.truncated, self.longest = len(long), max((lengths[row] for row in long), default=0)
+        if limit is not None and long:
+            warn_long(data.source, lengths, limit, "texts", "tokens", refuse=on_long == "refuse")
+            for row, encoded in zip(long, self._encode(tokenizer, long, limit), strict=True):
+                self._rows[row] = encoded
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        features: dict[str, Any] = dict(self._rows[row])
-        if self.data.labels is not None:
-            features["labels"] = self.data.labels[row]
-        return features
-
-    def lengths(self) -> list[int]:
-        """Number of tokens of each text."""
-        return [len(row["input_ids"]) for row in self._rows]
+        labels = self.data.labels
+        return {**self._rows[row], **({} if labels is None else {"labels": labels[row]})}
 
     def _encode(
         self, tokenizer: Any, rows: Sequence[int], max_length: int | None = None
@@ -136,23 +148,6 @@ class TokenizedTexts(Dataset[dict[str, Any]]):
         )
         names = [name for name in self._names if name in encoded]
         return [{name: encoded[name][index] for name in names} for index in range(len(rows))]
-
-    def _shorten(self, long: list[tuple[int, int]], tokenizer: Any, on_long: OnLong) -> None:
-        longest, at = max(long)
-        message = f"{self.data.source}: {len(long):,} of {len(self):,} texts are longer than {self.max_length} tokens"
-        if on_long == "refuse":
-            raise DataError(
-                f"{message} (the longest, text {at + 1}, has {longest:,}); shorten them, raise max_length, or set "
-                "on_long to 'truncate'"
-            )
-        shortened = self._encode(tokenizer, [row for _, row in long], self.max_length)
-        for (_, row), encoded in zip(long, shortened, strict=True):
-            self._rows[row] = encoded
-        self.truncated, self.longest = len(long), longest
-        # Without its place, which depends on the order of reading: the same texts are warned of in the same words.
-        warn_truncated(
-            self.data.source, self.max_length or 0, len(long), f"{message} (the longest has {longest:,})"
-        )
 
 
 def _checked_length(max_length: int | None, limit: int | None, minimum: int, special: int) -> int | None:

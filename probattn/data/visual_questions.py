@@ -1,21 +1,26 @@
-"""Questions about images: easy-VQA's files and those of VQA-v2."""
+"""Questions about images: easy-VQA's files and those of VQA-v2, as tokens and images, and their batches."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+import torch
+from pydantic import BaseModel, TypeAdapter
+from torch import Tensor
 
 from probattn.checks import shown
-from probattn.data.errors import DataError
+from probattn.data.errors import DataError, warn_long
 from probattn.data.files import unreadable
 from probattn.data.identity import Sampled, order
 from probattn.data.region_files import ImageFiles
+from probattn.data.sentence_pairs import padded
+from probattn.data.tokens import TokenizedRows
 from probattn.files.json_files import JSONError, read_json
 from probattn.metrics.functional.texts import annotator_accuracy, normal_answer
 
@@ -105,37 +110,31 @@ class VisualQuestions(Sampled):
         """The questions at the given places."""
         return replace(self, rows=tuple(self.rows[index] for index in places))
 
-    _at = at
-
     def _identities(self) -> Iterator[tuple[str, str]]:
         return ((row.image, row.question) for row in self.rows)
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Question(_Lenient):
+class _Question(BaseModel):
     question: str
     image_id: int | str
     question_id: int
 
 
-class _Questions(_Lenient):
+class _Questions(BaseModel):
     questions: list[_Question]
 
 
-class _Answer(_Lenient):
+class _Answer(BaseModel):
     answer: str
 
 
-class _Annotation(_Lenient):
+class _Annotation(BaseModel):
     question_id: int
     answer_type: str = "other"
     answers: list[_Answer]
 
 
-class _Annotations(_Lenient):
+class _Annotations(BaseModel):
     annotations: list[_Annotation]
 
 
@@ -169,8 +168,7 @@ def read_visual_questions(
 
 
 def _easy(file: Path) -> Iterator[VisualQuestion]:
-    adapter: TypeAdapter[Any] = TypeAdapter(list[tuple[str, str, int | str]])
-    for number, (question, answer, image) in enumerate(_content(file, adapter), 1):
+    for number, (question, answer, image) in enumerate(_content(file, list[tuple[str, str, int | str]]), 1):
         normalised = normal_answer(answer)
         if not normalised:
             raise DataError(f"{file}, question {number:,}: expected an answer, got {shown(answer)}")
@@ -179,12 +177,12 @@ def _easy(file: Path) -> Iterator[VisualQuestion]:
 
 def _vqa(file: Path, annotations: Path) -> Iterator[VisualQuestion]:
     by_id: dict[int, _Annotation] = {}
-    for item in _content(annotations, TypeAdapter(_Annotations)).annotations:
+    for item in _content(annotations, _Annotations).annotations:
         if item.question_id in by_id:
             raise DataError(f"{annotations}: expected each question once, got {item.question_id} twice")
         by_id[item.question_id] = item
     seen: set[int] = set()
-    for row in _content(file, TypeAdapter(_Questions)).questions:
+    for row in _content(file, _Questions).questions:
         if row.question_id in seen:
             raise DataError(f"{file}: expected each question once, got {row.question_id} twice")
         seen.add(row.question_id)
@@ -197,9 +195,9 @@ def _vqa(file: Path, annotations: Path) -> Iterator[VisualQuestion]:
         yield VisualQuestion(row.question, str(row.image_id), answers, annotation.answer_type)
 
 
-def _content(file: Path, kind: TypeAdapter[Any]) -> Any:
+def _content(file: Path, kind: Any) -> Any:
     try:
-        return read_json(file, kind)
+        return read_json(file, TypeAdapter(kind))
     except FileNotFoundError:
         raise DataError(f"{file}: no such file; expected questions or answers in the form of JSON") from None
     except OSError as error:
@@ -209,12 +207,7 @@ def _content(file: Path, kind: TypeAdapter[Any]) -> Any:
 
 
 def kind_of(answer: str) -> str:
-    """The kind of an answer, as VQA-v2's annotations name it.
-
-    Example:
-        >>> [kind_of(answer) for answer in ("no", "3", "red")]
-        ['yes/no', 'number', 'other']
-    """
+    """The kind of an answer, as VQA-v2's annotations name it."""
     return "yes/no" if answer in YES_NO else "number" if answer.isdecimal() else "other"
 
 
@@ -234,3 +227,128 @@ def unanswerable(questions: VisualQuestions, answers: Sequence[str]) -> int:
     """Number of questions none of whose answers is among those that the network knows."""
     vocabulary = set(answers)
     return sum(not vocabulary.intersection(row.answers) for row in questions.rows)
+
+
+KEPT_BYTES = 2**28
+"""Bytes of images that are kept in memory."""
+
+
+class TokenizedVisualQuestions(TokenizedRows):
+    """Questions as tokens, with their images and scores of answers; :class:`VisualQuestionCollate` makes batches.
+
+    A row has ``input_ids``, ``image`` (what its file holds), ``name`` (of the image) and, where answers are known,
+    ``scores``, the numbers of known answers with their accuracy.
+
+    Args:
+        questions: the rows.
+        tokenizer: of the words of the training questions, as :func:`probattn.data.word_tokenizer` makes it.
+        answers: that the network chooses between.
+        max_length: most words of a question, >= 1; longer ones keep their beginning.
+
+    Raises:
+        DataError: a ``max_length`` below 1.
+
+    Warns:
+        DataWarning: how many questions were truncated.
+    """
+
+    def __init__(
+        self, questions: VisualQuestions, tokenizer: Any, answers: Sequence[str], *, max_length: int = 14
+    ) -> None:
+        if max_length < 1:
+            raise DataError(f"max_length: expected at least 1 word, got {max_length}")
+        self.questions, self.answers = questions, answers
+        numbers = {answer: number for number, answer in enumerate(answers)}
+        encoded = tokenizer([row.words for row in questions.rows])["input_ids"]
+        warn_long(questions.source, list(map(len, encoded)), max_length, "questions", "words")
+        self._rows = [
+            {"input_ids": ids[:max_length], "name": row.image}
+            | ({"scores": _scores(row, numbers)} if row.answers else {})
+            for ids, row in zip(encoded, questions.rows, strict=True)
+        ]
+        self._kept: dict[Path, Tensor] = {}
+        self._room = KEPT_BYTES
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        features = self._rows[row]
+        return {**features, "image": self._image(features["name"])}
+
+    def _image(self, name: str) -> Tensor:
+        files = self.questions.images
+        file = files.path(name)
+        image = self._kept.get(file)
+        if image is None:
+            image = files.read(file)
+            if image.nbytes <= self._room:
+                self._kept[file] = image
+                self._room -= image.nbytes
+        return image
+
+
+def _scores(row: VisualQuestion, numbers: Mapping[str, int]) -> dict[int, float]:
+    return {numbers[answer]: score for answer, score in row.scores().items() if answer in numbers}
+
+
+@dataclass(frozen=True)
+class VisualQuestionCollate:
+    """Makes a batch of rows of :class:`TokenizedVisualQuestions`, padded on the right.
+
+    Attributes:
+        num_answers: C.
+        variance: of Gaussian noise on the regions' features; 0 for none.
+        grid: number of regions and their feature dimension, where the network makes them of pixels; needed for noise
+            alone.
+        seed: of the noise, which is the same for all questions about an image.
+
+    Example:
+        >>> image = torch.zeros(3, 4, 4, dtype=torch.uint8)
+        >>> rows = [{"input_ids": [5, 6], "image": image, "name": "1", "scores": {0: 1.0}}] * 2
+        >>> {name: tuple(value.shape) for name, value in VisualQuestionCollate(3)(rows).items()}
+        {'input_ids': (2, 2), 'attention_mask': (2, 2), 'pixel_values': (2, 3, 4, 4), 'labels': (2, 3)}
+    """
+
+    num_answers: int
+    variance: float = 0.0
+    grid: tuple[int, int] | None = None
+    seed: int = 0
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Pads and stacks at least one row.
+
+        Returns ``input_ids`` and ``attention_mask`` int64 ``[B, T]``; of pixels ``pixel_values`` ``[B, 3, S, S]`` in
+        [-1, 1], of features ``region_features`` ``[B, R, F]`` and ``region_mask`` ``[B, R]``; with noise
+        ``feature_noise`` ``[B, R, F]``; where answers are known ``labels`` ``[B, C]``.
+        """
+        batch = {
+            "input_ids": padded([row["input_ids"] for row in rows], 0),
+            "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0),
+            **_images([row["image"] for row in rows]),
+        }
+        if self.variance:
+            shape = self.grid if self.grid is not None else batch["region_features"].shape[1:]
+            drawn = {row["name"]: self._noise(row, tuple(shape)) for row in rows}
+            batch["feature_noise"] = torch.stack([drawn[row["name"]] for row in rows])
+        if "scores" in rows[0]:
+            labels = torch.zeros(len(rows), self.num_answers)
+            for index, row in enumerate(rows):
+                for number, score in row["scores"].items():
+                    labels[index, number] = score
+            batch["labels"] = labels
+        return batch
+
+    def _noise(self, row: Mapping[str, Any], shape: tuple[int, ...]) -> Tensor:
+        """Noise ``[R, F]`` of an image, 0 at padding; it does not depend on how much padding there is."""
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {row['name']}".encode()))
+        unpadded = shape if self.grid is not None else tuple(row["image"].shape)
+        noise = torch.zeros(shape)
+        noise[: unpadded[0]] = torch.randn(unpadded, generator=generator) * self.variance**0.5
+        return noise
+
+
+def _images(images: Sequence[Tensor]) -> dict[str, Tensor]:
+    if images[0].dim() == 3:
+        return {"pixel_values": torch.stack(list(images)).float() / 127.5 - 1}
+    features = torch.nn.utils.rnn.pad_sequence(list(images), batch_first=True)  # [B, R, F]
+    counts = torch.tensor([len(image) for image in images])
+    mask = torch.arange(features.shape[1]) < counts[:, None]
+    return {"region_features": features, "region_mask": mask.long()}

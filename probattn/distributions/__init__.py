@@ -4,7 +4,6 @@ Importing this package registers its Kullback-Leibler divergences with :func:`to
 Weibull from a gamma distribution (Zhang et al. 2021, section 3.2) and of log-normals, of torch and Pyro too.
 """
 
-from probattn.distributions.gamma import Gamma
 from probattn.distributions.log_normal import LogNormal, kl_lognormal_lognormal
 from probattn.distributions.log_space import (
     finite_exp,
@@ -15,7 +14,7 @@ from probattn.distributions.log_space import (
 )
 from probattn.distributions.log_space_distribution import LogSpaceDistribution
 from probattn.distributions.smoothed_categorical import SmoothedCategorical
-from probattn.distributions.weibull import Weibull, kl_weibull_gamma
+from probattn.distributions.weibull import Gamma, Weibull, kl_weibull_gamma
 
 __all__ = [
     "Gamma",

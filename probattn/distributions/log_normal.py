@@ -101,20 +101,14 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
 
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
         """The density log p(S) at S = exp(log_value): the normal density of log_value, less log_value."""
-        density: Tensor = self.base_dist.log_prob(log_value) - log_value
-        return density
+        return self.base_dist.log_prob(log_value) - log_value
 
 
 @register_kl(TorchLogNormal, TorchLogNormal)
 def kl_lognormal_lognormal(p: TorchLogNormal, q: TorchLogNormal) -> Tensor:
     """KL(LogNormal(m, s) || LogNormal(m0, s0)) = log(s0 / s) + (s^2 + (m - m0)^2) / (2 s0^2) - 1/2 in nats.
 
-    Args:
-        p: A log-normal distribution of this package, torch or Pyro.
-        q: Another.
-
-    Returns:
-        The divergence, of the broadcast batch shape.
+    The distributions are of this package, torch or Pyro; the divergence has their broadcast batch shape.
 
     Example:
         >>> from torch.distributions import LogNormal, kl_divergence

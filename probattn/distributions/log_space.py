@@ -24,10 +24,7 @@ def computing_dtype(*tensors: Tensor) -> torch.dtype:
 def finite_exp(log_value: Tensor) -> Tensor:
     """Exponential that saturates just inside the range of the dtype: the result is positive and finite.
 
-    Where it saturates the gradient is zero.
-
-    Args:
-        log_value: Any shape, any floating dtype.
+    Where it saturates the gradient is zero. Any shape, any floating dtype.
 
     Returns:
         exp(log_value) between the smallest normal and the largest number of the dtype, same shape and dtype.
@@ -166,8 +163,7 @@ def log_weibull_sample(log_scale: Tensor, concentration: Tensor, log_exponential
     """
     arguments = (log_scale, concentration, log_exponential)
     dtype = computing_dtype(*arguments)
-    sample: Tensor = _LogWeibullSample.apply(*(argument.to(dtype) for argument in arguments))
-    return sample
+    return _LogWeibullSample.apply(*(argument.to(dtype) for argument in arguments))
 
 
 def negative_expected_log(log_scale: Tensor, inverse: Tensor, *, overwrite: bool = False) -> Tensor:
@@ -176,20 +172,15 @@ def negative_expected_log(log_scale: Tensor, inverse: Tensor, *, overwrite: bool
 
 
 def gamma_terms(log_alpha: Tensor, alpha: Tensor, log_gamma: Tensor, log_rate: Tensor | float) -> Tensor:
-    """A gamma prior's own terms of the KL of a Weibull: log Gamma(alpha) - alpha log beta - g - 1.
-
-    ``log_gamma`` is log Gamma(1 + alpha), so that alpha may underflow.
-    """
+    """A gamma prior's terms of a Weibull's KL, log Gamma(alpha) - alpha log beta - g - 1, from log Gamma(1 + alpha)."""
     return log_gamma - log_alpha - alpha * log_rate - (EULER_MASCHERONI + 1)
 
 
 def cross_terms(
     scaled_mean: Tensor, log_scale: Tensor, k: Tensor, alpha: Tensor, prior: Tensor | None = None
 ) -> Tensor:
-    """The other terms, alpha (g / k - log lambda) + log k + beta E[S], plus those of the prior if they are given.
-
-    ``scaled_mean`` is beta E[S]. Differentiable, in as few buffers as that allows.
-    """
+    """The other terms, alpha (g / k - log lambda) + log k + ``scaled_mean``, which is beta E[S], plus the prior's."""
+    # Differentiable, in as few buffers as that allows.
     surprise = negative_expected_log(log_scale, k.reciprocal(), overwrite=not torch.is_grad_enabled())
     result = _in_place("mul", surprise, alpha)
     result = result if prior is None else _in_place("add", result, prior)
@@ -200,8 +191,7 @@ def _in_place(operation: str, buffer: Tensor, other: Tensor) -> Tensor:
     """buffer.operation(other), in place unless broadcasting makes the buffer grow."""
     sizes = zip(reversed(other.shape), reversed(buffer.shape), strict=False)
     fits = other.dim() <= buffer.dim() and all(size in (1, wide) for size, wide in sizes)
-    result: Tensor = getattr(buffer, f"{operation}_" if fits else operation)(other)
-    return result
+    return getattr(buffer, f"{operation}_" if fits else operation)(other)
 
 
 class _WeibullGammaKL(torch.autograd.Function):
@@ -240,12 +230,10 @@ class _WeibullGammaKL(torch.autograd.Function):
             slope = _in_place("mul", slope.add_(reciprocal), grad)
             gradients[2] = slope.sum_to_size(concentration.shape)
         if needs[3]:
-            rate_term = negative_expected_log(log_scale, concentration.reciprocal(), overwrite=True)
-            rate_term = _in_place("mul", _in_place("sub", rate_term, rate.log()), grad).sum_to_size(
-                log_alpha.shape
-            )
+            pull = negative_expected_log(log_scale, concentration.reciprocal(), overwrite=True)
+            pull = _in_place("mul", _in_place("sub", pull, rate.log()), grad).sum_to_size(log_alpha.shape)
             prior_slope = digamma_1p(alpha).mul_(alpha).sub_(1)
-            gradients[3] = rate_term * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
+            gradients[3] = pull * alpha + grad.sum_to_size(log_alpha.shape) * prior_slope
         return tuple(gradients)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,10 +24,7 @@ def exp_carrying_log(log_value: Tensor) -> Tensor:
 
 
 def carried_log(value: Tensor) -> Tensor:
-    """The logarithm of a positive tensor: the one it carries, else ``value.log()``.
-
-    Handing a sample on, as ``poutine.replay`` does, keeps the logarithm; arithmetic, ``detach`` and copies lose it.
-    """
+    """The logarithm that a positive tensor carries, else ``value.log()``; arithmetic, ``detach`` and copies lose it."""
     log_value = getattr(value, _ATTRIBUTE, None)
     return value.log() if log_value is None else log_value
 
@@ -47,9 +44,6 @@ def carried_weights(value: Tensor, mask: Any) -> Tensor | None:
     """The weights that S carries, if it carries any that were made under this mask."""
     weights, carried_mask = getattr(value, _WEIGHTS, (None, None))
     return weights if carried_mask is mask else None
-
-
-Distributed = TypeVar("Distributed", bound="LogSpaceDistribution")
 
 
 class LogSpaceDistribution(Distribution):
@@ -94,8 +88,9 @@ class LogSpaceDistribution(Distribution):
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
         """The density log p(S) at S = exp(log_value), as a density of S; add log_value for the density of log S."""
 
-    def _expand_into(self, new: Distributed, batch_shape: Sequence[int]) -> Distributed:
-        """Makes ``new`` this distribution with a larger batch shape; parameters stay unexpanded underneath."""
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
+        new: Self = self._get_checked_instance(type(self), _instance)
         new.unexpanded = self.unexpanded
         for name in self.arg_constraints:
             if name in self.__dict__:
@@ -136,10 +131,7 @@ class LogSpaceDistribution(Distribution):
 
 
 def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:
-    """Tensors of one floating dtype from tensors and numbers, unexpanded.
-
-    Numbers take dtype and device of the tensors; tensors of several dtypes follow torch's promotion.
-    """
+    """Unexpanded tensors of one promoted floating dtype; numbers take dtype and device of the tensors."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     dtype, device = torch.get_default_dtype(), None
     if tensors:

@@ -76,8 +76,7 @@ class SmoothedCategorical(TorchDistribution):
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Draws classes from the softmax, without smoothing: int64 ``sample_shape + batch_shape``."""
-        indices: Tensor = Categorical(logits=self.logits).sample(torch.Size(sample_shape))
-        return indices
+        return Categorical(logits=self.logits).sample(torch.Size(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The smoothed log density of observed classes, int64, broadcast with the batch shape."""

@@ -149,21 +149,17 @@ def _has_series(x: Tensor) -> bool:
 
 
 def log_gamma_1p(x: Tensor) -> Tensor:
-    """The logarithm of Gamma(1 + x) for x >= 0, in a new tensor; not differentiable by autograd.
-
-    In float32 on a CPU by Stirling's formula (Abramowitz & Stegun 1964, 6.1.40) with a minimax remainder: about
-    three times as fast as torch.lgamma and as accurate.
-    """
+    """log Gamma(1 + x) for x >= 0, in a new tensor; not differentiable by autograd."""
+    # In float32 on a CPU by Stirling's formula (Abramowitz & Stegun 1964, 6.1.40) with a minimax remainder: about three
+    # times as fast as torch.lgamma and as accurate.
     if not _has_series(x):
         return x.add(1).lgamma_()
     return _by_pieces(_log_gamma_series, x)[0]
 
 
 def digamma_1p(x: Tensor) -> Tensor:
-    """digamma(1 + x) for x >= 0, the derivative of :func:`log_gamma_1p`, in a new tensor; without autograd.
-
-    In float32 on a CPU by its asymptotic formula (Abramowitz & Stegun 1964, 6.3.18) with a minimax remainder.
-    """
+    """digamma(1 + x) for x >= 0, the derivative of :func:`log_gamma_1p`, in a new tensor; without autograd."""
+    # In float32 on a CPU by its asymptotic formula (Abramowitz & Stegun 1964, 6.3.18) with a minimax remainder.
     if not _has_series(x):
         return x.add(1).digamma_()
     return _by_pieces(_digamma_series, x)[0]
@@ -178,10 +174,8 @@ def log_gamma_and_digamma_1p(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
-    """1 / Gamma(1 + x) for 0 <= x <= ``largest`` <= 2, on a CPU by a polynomial of as few terms as ``largest`` allows.
-
-    The relative error is 1e-6 in float32 at most. Not differentiable by autograd.
-    """
+    """1 / Gamma(1 + x) for 0 <= x <= ``largest`` <= 2, to 1e-6 in float32; not differentiable by autograd."""
+    # On a CPU by a polynomial of as few terms as ``largest`` allows.
     if x.device.type != "cpu" and largest <= RECIPROCAL_GAMMA_BOUNDS[-1]:
         return log_gamma_1p(x).neg_().exp_()
     for bound, coefficients in _RECIPROCAL_GAMMA_COEFFICIENTS:

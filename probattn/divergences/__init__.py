@@ -1,7 +1,12 @@
 """Divergences between the queries and keys of attention heads, and the small networks that some of them train."""
 
-from probattn.divergences.adversarial import GradientReversal, adversarial, gradient_reversal, scale_gradient
-from probattn.divergences.conditional_transport import conditional_transport
+from probattn.divergences.adversarial import (
+    GradientReversal,
+    adversarial,
+    conditional_transport,
+    gradient_reversal,
+    scale_gradient,
+)
 from probattn.divergences.mmd import mean_difference, median_bandwidth, mmd
 from probattn.divergences.networks import Critic, Discriminator, Highway, Navigator
 from probattn.divergences.sinkhorn import sinkhorn

@@ -1,14 +1,17 @@
-"""The adversarial divergence between queries and keys, and the layers that reverse and scale gradients."""
+"""Divergences whose networks learn with them, adversarial and conditional transport; gradients reversed and scaled."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from probattn.checks import check_share
 from probattn.divergences.tokens import TokenSets, compare
+from probattn.first_order import with_gradients
 
 
 class _ScaledGradient(torch.autograd.Function):
@@ -25,11 +28,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: Tensor, factor: float) -> Tensor:
-    """The tensor itself; its gradient is multiplied by ``factor`` on the way back.
-
-    Args:
-        tensor: any shape.
-        factor: any number.
+    """The tensor itself, of any shape; its gradient is multiplied by ``factor`` on the way back.
 
     Example:
         >>> x = torch.ones(2, requires_grad=True)
@@ -37,8 +36,7 @@ def scale_gradient(tensor: Tensor, factor: float) -> Tensor:
         >>> x.grad
         tensor([0.2500, 0.2500])
     """
-    scaled: Tensor = _ScaledGradient.apply(tensor, factor)
-    return scaled
+    return _ScaledGradient.apply(tensor, factor)
 
 
 def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
@@ -46,14 +44,7 @@ def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
 
     Modules before the layer ascend the objective that those behind it descend. An adversary inside a
     differentiable function has one on its output, so that its own parameters ascend, and another on its input, so that
-    whatever feeds it descends again.
-
-    Args:
-        tensor: any shape.
-        strength: any number.
-
-    Returns:
-        A view of ``tensor``.
+    whatever feeds it descends again. The tensor may have any shape.
 
     Example:
         >>> x = torch.ones(2, requires_grad=True)
@@ -65,10 +56,7 @@ def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
 
 
 class GradientReversal(nn.Module):
-    """:func:`gradient_reversal` as a layer.
-
-    Args:
-        strength: gradients are multiplied by ``-strength``.
+    """:func:`gradient_reversal` as a layer: gradients are multiplied by ``-strength``.
 
     Example:
         >>> layer = nn.Sequential(nn.Linear(2, 1, bias=False), GradientReversal())
@@ -113,23 +101,10 @@ def adversarial(
     sides of the discriminator lets its parameters ascend while queries and keys, both, descend. L <= 0; where nothing
     can be distinguished the best D is 1/2 and L is -2 log 2.
 
-    Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a token that counts; for both where T = S.
-        discriminator: maps ``[..., D]`` to logits ``[...]``, such as :class:`Discriminator`.
-        query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, in place of ``mask``.
-        key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, in place of ``mask``.
-
-    Returns:
-        ``[B, H]``, at least float32; 0 without any query or key that counts.
-
-    Raises:
-        TypeError: a mask is not bool.
-        ValueError: shapes do not fit.
+    ``discriminator`` maps ``[..., D]`` to logits ``[...]``, such as :class:`Discriminator`. The other arguments, the
+    result ``[B, H]`` and the errors are those of :func:`mmd`.
 
     Example:
-        >>> import torch
         >>> from probattn.divergences import Discriminator
         >>> q, k = torch.randn(2, 3, 4, 5, 8)
         >>> adversarial(q, k, discriminator=Discriminator(8)).shape
@@ -149,3 +124,109 @@ def adversarial(
         return (log_query * tokens.query_weight).sum(-1) + (log_key * tokens.key_weight).sum(-1)
 
     return compare(measure, query, key, mask, query_mask, key_mask)
+
+
+CPU_ENTRIES, MOST_ENTRIES = 2**18, 2**26
+"""Costs that are held at once: on a CPU, where they stay in a core's cache, and elsewhere; those of a head at least."""
+EXCLUDED = -1e30  # logit of a token that does not count
+
+
+def conditional_transport(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    *,
+    navigator: nn.Module,
+    critic: nn.Module,
+    forward_weight: float = 0.5,
+    query_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    r"""Expected cost of transport by learned conditional plans, both ways (Zheng & Zhou 2021; Zhang et al., Eq. 4).
+
+    .. math::
+        L &= w\, \mathbb E_{q}\, \mathbb E_{\pi_K(k \mid q)}[c(q, k)]
+            + (1 - w)\, \mathbb E_{k}\, \mathbb E_{\pi_Q(q \mid k)}[c(q, k)], \\
+        \pi_K(k_j \mid q_i) &\propto_j \exp(\tau_\phi(k_j)^\top \tau_\phi(q_i)), \qquad
+        \pi_Q(q_i \mid k_j) \propto_i \exp(\tau_\phi(k_j)^\top \tau_\phi(q_i)), \\
+        c(q, k) &= 1 - \cos(\tau_\eta(k), \tau_\eta(q)),
+
+    over the tokens of one head and one sample. Minimise the returned value: queries, keys and the navigator
+    :math:`\tau_\phi` descend, and gradient reversal on both sides of the critic :math:`\tau_\eta` lets its parameters
+    ascend. Value and gradient are computed in one sweep over the heads, which holds the costs of few of them at a time.
+    L lies in [0, 2]; a critic vector of length 0 costs 1. A derivative of the gradient raises ``RuntimeError``.
+
+    ``navigator`` maps ``[..., D]`` to ``[..., E]``, such as :class:`Navigator`, ``critic`` to ``[..., F]``, such as
+    :class:`Critic`; ``forward_weight`` is w in [0, 1], the share of the direction from queries to keys. The other
+    arguments, the result ``[B, H]`` and the errors are those of :func:`mmd`.
+
+    Example:
+        >>> from probattn.divergences import Critic, Navigator
+        >>> q, k = torch.randn(2, 3, 4, 5, 8)
+        >>> conditional_transport(q, k, navigator=Navigator(8), critic=Critic(8)).shape
+        torch.Size([3, 4])
+    """
+    check_share("conditional_transport", "forward_weight", forward_weight)
+
+    def measure(tokens: TokenSets) -> Tensor:
+        both = tokens.both()
+        routes, points = navigator(both), reversed_twice(critic, both)
+        sides = *tokens.split(routes), *tokens.split(points), tokens.query_weight, tokens.key_weight
+        shape = tokens.query.shape[:2]
+        flat = [side.expand(*shape, *side.shape[2:]).flatten(0, 1) for side in sides]
+        with_gradient = torch.is_grad_enabled() and any(side.requires_grad for side in sides)
+        return _transported(flat, forward_weight, with_gradient).view(shape)
+
+    return compare(measure, query, key, mask, query_mask, key_mask)
+
+
+def _directions(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors ``[N, T, F]`` and inverse lengths ``[N, T, 1]``, both 0 where a vector is 0 and has no direction."""
+    squares = torch.linalg.vecdot(vectors, vectors).unsqueeze(-1)
+    tiny = torch.finfo(vectors.dtype).tiny
+    inverse = squares.clamp_min(tiny).rsqrt() * (squares > tiny)
+    return vectors * inverse, inverse
+
+
+def _transported(tensors: Sequence[Tensor], forward_weight: float, with_gradient: bool) -> Tensor:
+    """The cost ``[N]`` of N problems, of routes, vectors and probabilities of queries and keys ``[N, T | S, ...]``."""
+    # The gradient is proportional to that of the cost, so this pass computes it and keeps no matrix.
+    weights = tensors[4:]
+    cost = weights[0].new_zeros(len(weights[0]))
+    gradients = [torch.empty_like(tensor) for tensor in tensors[:4]] if with_gradient else []
+    limit = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
+    step = max(1, limit // (weights[0].shape[1] * weights[1].shape[1]))
+    with torch.no_grad():
+        for start in range(0, len(cost), step):
+            piece = [tensor[start : start + step] for tensor in tensors]
+            into = [gradient[start : start + step] for gradient in gradients]
+            cost[start : start + step] = _sweep(piece, forward_weight, into)
+    return with_gradients(cost, tensors[:4], gradients) if with_gradient else cost
+
+
+def _sweep(piece: Sequence[Tensor], forward_weight: float, gradients: Sequence[Tensor]) -> Tensor:
+    """The costs of some problems; writes their gradients by routes and vectors where there is room for them."""
+    route_query, route_key, query, key, *weights = piece
+    (point_query, _), (point_key, _) = directions = _directions(query), _directions(key)
+    excluded = [torch.zeros_like(weight).masked_fill_(weight == 0, EXCLUDED) for weight in weights]
+    logits = torch.baddbmm(excluded[1].unsqueeze(1), route_query, route_key.mT).add_(excluded[0].unsqueeze(2))
+    likeness = point_query @ point_key.mT  # 1 less the cost
+    cost, mass, slope = torch.zeros_like(weights[0][:, 0]), torch.zeros_like(logits), torch.zeros_like(logits)
+    for weight, share, dim in zip(weights, (forward_weight, 1 - forward_weight), (2, 1), strict=True):
+        if share:
+            plan, mass_share = torch.softmax(logits, dim=dim), share * weight
+            reached = (plan * likeness).sum(dim=dim)
+            cost += (mass_share * (1 - reached)).sum(dim=1)
+            if gradients:
+                mass.addcmul_(plan, mass_share.unsqueeze(dim))
+                slope.addcmul_(plan, (mass_share * reached).unsqueeze(dim))
+    if gradients:
+        slope.addcmul_(mass, likeness, value=-1)  # of the logits; that of the likeness is -mass
+        mass.neg_()
+        pairs = (slope, route_key), (slope.mT, route_query), (mass, point_key), (mass.mT, point_query)
+        for (left, right), into in zip(pairs, gradients, strict=True):
+            torch.bmm(left, right, out=into)
+        for (unit, inverse), into in zip(directions, gradients[2:], strict=True):
+            along = torch.linalg.vecdot(into, unit).unsqueeze(-1)
+            into.addcmul_(unit, along, value=-1).mul_(inverse)
+    return cost

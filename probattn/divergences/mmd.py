@@ -66,12 +66,12 @@ def mmd(
         query, key = query - centre, key - centre  # distances are the same there and rounding errors smaller
         factor = -0.5 / width.to(query).square().expand(query.shape[:2])[..., None, None]
         weights = tokens.query_weight, tokens.key_weight
-        within_query, within_key = (
-            _within(points, weight, factor, unbiased)
-            for points, weight in zip((query, key), weights, strict=True)
-        )
-        value = within_query + within_key - 2 * _mean(_kernel(query, key, factor), *weights)
-        return value.masked_fill(~_has_pairs(tokens), 0.0) if unbiased else value
+        within = [_within(*side, factor, unbiased) for side in zip((query, key), weights, strict=True)]
+        value = within[0] + within[1] - 2 * _mean(_kernel(query, key, factor), *weights)
+        if not unbiased:
+            return value
+        counts = [(weight > 0).sum(dim=-1) for weight in weights]
+        return value.masked_fill(~((counts[0] > 1) & (counts[1] > 1)), 0.0)
 
     return compare(measure, query, key, mask, query_mask, key_mask)
 
@@ -86,14 +86,8 @@ def mean_difference(
 ) -> Tensor:
     """Mean key minus mean query of each head, over all tokens of the batch that count.
 
-    Subtracted from the keys, it leaves attention as it was: the scores of a query all move alike.
-
-    Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: as for :func:`mmd`.
-        query_mask: as for :func:`mmd`.
-        key_mask: as for :func:`mmd`.
+    Subtracted from the keys, it leaves attention as it was: the scores of a query all move alike. Arguments are those
+    of :func:`mmd`.
 
     Returns:
         ``[H, D]``; a head without any token that counts has zeros for that mean.
@@ -118,14 +112,7 @@ def median_bandwidth(
     """The median heuristic: per head, the median distance between two tokens of one sample, queries and keys pooled.
 
     Freeze it on the network before it is aligned: measured again, it would shrink with queries and keys and hide the
-    change.
-
-    Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: as for :func:`mmd`.
-        query_mask: as for :func:`mmd`.
-        key_mask: as for :func:`mmd`.
+    change. Arguments are those of :func:`mmd`.
 
     Returns:
         ``[H]``, without gradient.
@@ -148,15 +135,10 @@ def median_bandwidth(
 
 
 def median_distances(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None = None,
-    *,
-    query_mask: Tensor | None = None,
-    key_mask: Tensor | None = None,
+    query: Tensor, key: Tensor, mask: Tensor | None = None, **masks: Tensor | None
 ) -> Tensor:
     """The values of :func:`median_bandwidth`, 0 for a head that has no two tokens at a distance."""
-    tokens = token_sets(query, key, mask, query_mask, key_mask)
+    tokens = token_sets(query, key, mask, **masks)
     batch, heads = tokens.query.shape[:2]
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         pooled = tokens.both()
@@ -195,9 +177,7 @@ def _mean_difference(tokens: TokenSets) -> Tensor:
     means = []
     for points, mask in ((tokens.key, tokens.key_mask), (tokens.query, tokens.query_mask)):
         batch, _, length, _ = points.shape
-        count = (
-            points.new_full((1,), batch * length) if mask is None else mask.sum(dim=(0, 2)).to(points.dtype)
-        )
+        count = points.new_full((1,), batch * length) if mask is None else mask.sum(dim=(0, 2)).to(points)
         means.append(points.sum(dim=(0, 2)) / count.clamp_min(1).unsqueeze(-1))
     return means[0] - means[1]
 
@@ -222,8 +202,3 @@ def _within(points: Tensor, weight: Tensor, factor: Tensor, unbiased: bool) -> T
     count = squared.sum(dim=-1)  # 1 / n
     alone = (kernel.diagonal(dim1=-2, dim2=-1) * squared).sum(dim=-1)
     return (mean - alone) / (1 - count).clamp_min(torch.finfo(mean.dtype).eps)
-
-
-def _has_pairs(tokens: TokenSets) -> Tensor:
-    counts = [(weight > 0).sum(dim=-1) for weight in (tokens.query_weight, tokens.key_weight)]
-    return (counts[0] > 1) & (counts[1] > 1)

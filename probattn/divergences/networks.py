@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from probattn.checks import check_integer
 
 DiscriminatorKind = Literal["highway", "mlp"]
-LEAK = 0.01
-"""Slope of the leaky ReLU below 0; the paper gives none."""
+LEAK = 0.01  # slope of the leaky ReLU below 0; the paper gives none
 
 
 def _sizes(owner: str, head_dim: int, **widths: int | None) -> list[int]:
@@ -70,18 +69,20 @@ class Highway(nn.Module):
 class _TwoLayers(nn.Module):
     """Two linear layers, leaky behind a highway and plain without."""
 
+    _highway: bool | None  # None: a module without one has none in its description either
+
     def __init__(
         self,
         head_dim: int,
-        hidden: int | None,
-        output: int | None,
-        highway: bool | None,
-        generator: Generator | None,
+        hidden: int | None = None,
+        output: int | None = None,
+        *,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         width, size = _sizes(type(self).__name__, head_dim, hidden=hidden, output=output)
-        if highway is not None:  # a module without one has none in its description either
-            self.highway = Highway(head_dim, generator=generator) if highway else nn.Identity()
+        if self._highway is not None:
+            self.highway = Highway(head_dim, generator=generator) if self._highway else nn.Identity()
         self.hidden = _linear(head_dim, width, generator)
         self.output = _linear(width, size, generator)
 
@@ -89,12 +90,8 @@ class _TwoLayers(nn.Module):
         """``[..., D]`` to ``[..., output]``."""
         before = getattr(self, "highway", None)
         checked = _checked(type(self).__name__, x, self.hidden.in_features)
-        hidden, leaky = (
-            self.hidden(checked if before is None else before(checked)),
-            isinstance(before, Highway),
-        )
-        mapped: Tensor = self.output(F.leaky_relu(hidden, LEAK) if leaky else torch.relu(hidden))
-        return mapped
+        hidden = self.hidden(checked if before is None else before(checked))
+        return self.output(F.leaky_relu(hidden, LEAK) if isinstance(before, Highway) else torch.relu(hidden))
 
 
 class Discriminator(_TwoLayers):
@@ -129,7 +126,8 @@ class Discriminator(_TwoLayers):
     ) -> None:
         if kind not in get_args(DiscriminatorKind):
             raise ValueError(f"Discriminator.kind: expected 'highway' or 'mlp', got {kind!r}")
-        super().__init__(head_dim, hidden, 1, kind == "highway", generator)
+        self._highway = kind == "highway"
+        super().__init__(head_dim, hidden, 1, generator=generator)
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,29 +140,14 @@ class Critic(_TwoLayers):
 
     .. math:: \tau_\eta(x) = \Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x)))
 
-    Args:
-        head_dim: D.
-        hidden: width of the hidden layer; D by default.
-        output: size of the vectors; D by default.
-        generator: source of the initial weights; torch's global one by default.
-
-    Raises:
-        ValueError: a size below 1.
+    Options and errors are those of :class:`Discriminator`; ``output`` is the size of the vectors, D by default.
 
     Example:
         >>> Critic(8)(torch.randn(2, 4, 5, 8)).shape
         torch.Size([2, 4, 5, 8])
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        hidden: int | None = None,
-        output: int | None = None,
-        *,
-        generator: Generator | None = None,
-    ) -> None:
-        super().__init__(head_dim, hidden, output, True, generator)
+    _highway = True
 
 
 class Navigator(_TwoLayers):
@@ -172,26 +155,11 @@ class Navigator(_TwoLayers):
 
     .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
 
-    Args:
-        head_dim: D.
-        hidden: width of the hidden layer; D by default.
-        output: size of the vectors; D by default.
-        generator: source of the initial weights; torch's global one by default.
-
-    Raises:
-        ValueError: a size below 1.
+    Options and errors are those of :class:`Discriminator`; ``output`` is the size of the vectors, D by default.
 
     Example:
         >>> Navigator(8)(torch.randn(2, 4, 5, 8)).shape
         torch.Size([2, 4, 5, 8])
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        hidden: int | None = None,
-        output: int | None = None,
-        *,
-        generator: Generator | None = None,
-    ) -> None:
-        super().__init__(head_dim, hidden, output, None, generator)
+    _highway = None

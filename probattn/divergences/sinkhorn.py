@@ -16,24 +16,16 @@ from probattn.first_order import with_gradients
 
 START = 64.0
 """Distance at which the annealing starts. Larger point sets double it; below, a value depends on no other set."""
-COARSEST = 32.0
-"""Distance, in units of the square root of epsilon, from which on sweeps refine the potentials."""
-RELAXATION = 1.8
-"""Over-relaxation of a sweep, between 1 (Sinkhorn's own) and 2."""
-BLOCK = 5
-"""Sweeps between two evaluations of the kernel: more of them could leave the range of float32."""
+COARSEST = 32.0  # distance from which on sweeps refine the potentials, in units of the root of epsilon
+RELAXATION = 1.8  # over-relaxation of a sweep, between 1 (Sinkhorn's own) and 2
+BLOCK = 5  # sweeps between two evaluations of the kernel: more of them could leave the range of float32
 LATE, SHARE = 0.02, 1e-3
 """Of the transport's cost, what lacking mass may cost: of a plan that is accepted, and of one that is solved again."""
-SLOW = 0.5
-"""Ratio of successive strengths for a problem that is solved again."""
-FURTHER = 20
-"""Times that a problem solved again has further sweeps at a distance, two blocks each, at most."""
-SELF_SWEEPS = 30
-"""Sweeps of a set's transport to itself, which converges by about half a digit in each."""
-LEAST_LOGIT = -80.0
-"""Below it, float32 would leave its normal numbers."""
-LIMIT = 1e15
-"""Largest factor by which a block may change the exponential of a potential."""
+SLOW = 0.5  # ratio of successive strengths for a problem that is solved again
+FURTHER = 20  # times that a problem solved again has further sweeps at a distance, two blocks each, at most
+SELF_SWEEPS = 30  # sweeps of a set's transport to itself, which converges by about half a digit in each
+LEAST_LOGIT = -80.0  # below it, float32 would leave its normal numbers
+LIMIT = 1e15  # largest factor by which a block may change the exponential of a potential
 CPU_ENTRIES = 2**20
 """Costs of the problems that are solved at once on a CPU, where they stay in its cache; those of a problem at least."""
 
@@ -110,17 +102,15 @@ def sinkhorn(
     check_integer("sinkhorn", "sweeps", sweeps, minimum=0)
 
     def measure(tokens: TokenSets) -> Tensor:
-        query_cloud, key_cloud = _clouds(tokens)
-        anneal = _Annealing(epsilon, scaling, sweeps, _diameter(query_cloud, key_cloud))
-        potentials = _in_pieces(partial(_potentials, anneal), query_cloud, key_cloud)
-        value, relative_entropy = _transport(query_cloud, key_cloud, potentials, epsilon)
+        clouds = _clouds(tokens)
+        anneal = _Annealing(epsilon, scaling, sweeps, _diameter(*clouds))
+        potentials = _in_pieces(partial(_potentials, anneal), *clouds)
+        value, relative_entropy = _transport(*clouds, potentials, epsilon)
         if not debias:
             cost = value - epsilon * relative_entropy
         else:
-            alone = [
-                _transport(cloud, cloud, _in_pieces(partial(_self_potential, epsilon), cloud), epsilon)[0]
-                for cloud in (query_cloud, key_cloud)
-            ]
+            solve = partial(_self_potential, epsilon)
+            alone = [_transport(cloud, cloud, _in_pieces(solve, cloud), epsilon)[0] for cloud in clouds]
             cost = value - (alone[0] + alone[1]) / 2
         return cost.view(tokens.query.shape[:2])
 
@@ -157,14 +147,10 @@ class _Annealing(NamedTuple):
 
 def _clouds(tokens: TokenSets) -> tuple[_Cloud, _Cloud]:
     """Both sets around the queries' mean, since distances are the same there and rounding errors smaller."""
-    sides = (
-        (tokens.query, tokens.query_mask, tokens.query_weight),
-        (tokens.key, tokens.key_mask, tokens.key_weight),
-    )
     with torch.no_grad():
         centre = (tokens.query * tokens.query_weight.unsqueeze(-1)).sum(dim=2, keepdim=True)
-    query, key = (_cloud(points - centre, mask, weight) for points, mask, weight in sides)
-    return query, key
+    query = _cloud(tokens.query - centre, tokens.query_mask, tokens.query_weight)
+    return query, _cloud(tokens.key - centre, tokens.key_mask, tokens.key_weight)
 
 
 def _cloud(points: Tensor, mask: Tensor | None, weight: Tensor) -> _Cloud:
@@ -201,11 +187,8 @@ def _transport(
     with torch.no_grad():
         f, g = potentials
         log_ratio = (f.unsqueeze(-1) + g.unsqueeze(-2) - _costs(source, target)).div_(epsilon)
-        plan = (
-            _exponential_(log_ratio.clone())
-            .mul_(source.weight.unsqueeze(-1))
-            .mul_(target.weight.unsqueeze(-2))
-        )
+        plan = _exponential_(log_ratio.clone()).mul_(source.weight.unsqueeze(-1))
+        plan.mul_(target.weight.unsqueeze(-2))
         relative_entropy = (plan * log_ratio).sum(dim=(-1, -2))
         dual = (source.weight * f).sum(dim=-1) + (target.weight * g).sum(dim=-1)
         # Of <plan, cost> at a constant plan.
@@ -227,9 +210,7 @@ def _in_pieces(solve: Callable[..., tuple[Tensor, Tensor]], *clouds: _Cloud) -> 
     source, target = clouds[0].weight, clouds[-1].weight
     limit = max(1, CPU_ENTRIES // (source.shape[1] * target.shape[1]))
     size = limit if source.device.type == "cpu" else len(source)
-    pieces = zip(
-        *(zip(*(tensor.split(size) for tensor in cloud), strict=True) for cloud in clouds), strict=True
-    )
+    pieces = zip(*(zip(*(item.split(size) for item in cloud), strict=True) for cloud in clouds), strict=True)
     solved = [solve(*(_Cloud(*tensor) for tensor in piece)) for piece in pieces]
     first, second = (torch.cat(potentials) for potentials in zip(*solved, strict=True))
     return first, second
@@ -259,72 +240,66 @@ def _potentials(anneal: _Annealing, source: _Cloud, target: _Cloud) -> tuple[Ten
     )
     with torch.set_grad_enabled(False):  # geomloss leaves gradients switched on
         f, g = solver(source.weight, source.points, target.weight, target.points)
-    cost, clouds = _costs(source, target), (source, target)
+    problem = _Problem(source.weight, target.weight, _costs(source, target))
     for epsilon in anneal.strengths(anneal.coarsest, anneal.scaling**2):
-        f, g, _ = _refined(clouds, cost, f, epsilon, anneal.sweeps)
+        f, g, _ = _refined(problem, f, epsilon, anneal.sweeps)
     if anneal.sweeps:
-        lack = _lack(clouds, cost, (f, g), anneal.epsilon)
-        rows = (lack > _allowed(clouds, cost, (f, g), LATE)).nonzero().squeeze(-1)
+        # Mass by which the plan is off the target's marginal.
+        kernel = _exponential_((f.unsqueeze(-1) + g.unsqueeze(-2) - problem.cost).div_(anneal.epsilon))
+        lack = (problem.target * (_times(kernel.mT, problem.source) - 1).abs()).sum(dim=-1)
+        rows = (lack > _allowed(problem, f, g, LATE)).nonzero().squeeze(-1)
         if len(rows):
-            some = _Cloud(*(tensor[rows] for tensor in source)), _Cloud(*(tensor[rows] for tensor in target))
-            f[rows], g[rows] = _slowly(anneal, some, cost[rows])
+            f[rows], g[rows] = _slowly(anneal, _Problem(*(tensor[rows] for tensor in problem)))
     return f, g
 
 
-def _lack(
-    clouds: tuple[_Cloud, _Cloud], cost: Tensor, potentials: tuple[Tensor, Tensor], epsilon: float
-) -> Tensor:
-    """Mass ``[B * H]`` by which a plan is off the target's marginal."""
-    (source, target), (f, g) = clouds, potentials
-    kernel = _exponential_((f.unsqueeze(-1) + g.unsqueeze(-2) - cost).div_(epsilon))
-    return (target.weight * (_times(kernel.mT, source.weight) - 1).abs()).sum(dim=-1)
+class _Problem(NamedTuple):
+    """Probabilities of both sets, ``[B * H, n]`` and ``[B * H, m]``, and costs ``[B * H, n, m]``."""
+
+    source: Tensor
+    target: Tensor
+    cost: Tensor
 
 
-def _allowed(
-    clouds: tuple[_Cloud, _Cloud], cost: Tensor, potentials: tuple[Tensor, Tensor], share: float
-) -> Tensor:
+def _allowed(problem: _Problem, f: Tensor, g: Tensor, share: float) -> Tensor:
     """Mass ``[B * H]`` that costs a share of the dual objective at the largest distance."""
-    dual = [(cloud.weight * by).sum(dim=-1) for cloud, by in zip(clouds, potentials, strict=True)]
-    return share * (dual[0] + dual[1]).clamp_min(0) / cost.amax(dim=(-1, -2))
+    dual = (problem.source * f).sum(dim=-1) + (problem.target * g).sum(dim=-1)
+    return share * dual.clamp_min(0) / problem.cost.amax(dim=(-1, -2))
 
 
-def _slowly(anneal: _Annealing, clouds: tuple[_Cloud, _Cloud], cost: Tensor) -> tuple[Tensor, Tensor]:
-    """Potentials of hard problems: in small steps from the largest distance, at each until the marginals hold.
-
-    While the plan hardly changes, the potentials are linear in the strength, so each step continues the last one.
-    """
+def _slowly(anneal: _Annealing, problem: _Problem) -> tuple[Tensor, Tensor]:
+    """Potentials of hard problems: in small steps from the largest distance, at each until the marginals hold."""
+    # While the plan hardly changes, the potentials are linear in the strength, so each step continues the last one.
     strengths = list(anneal.strengths(anneal.diameter, SLOW))
-    f = before = torch.zeros_like(clouds[0].weight)
-    rounding = 4 * torch.finfo(cost.dtype).eps * cost.amax(dim=(-1, -2))
+    f = before = torch.zeros_like(problem.source)
+    rounding = 4 * torch.finfo(f.dtype).eps * problem.cost.amax(dim=(-1, -2))
     for index, epsilon in enumerate(strengths):
         start = f
         if index > 1:
             ratio = (strengths[index - 1] - epsilon) / (strengths[index - 2] - strengths[index - 1])
             start = f + ratio * (f - before)
         before = f
-        f, g, lack = _refined(clouds, cost, start, epsilon, anneal.sweeps)
+        f, g, lack = _refined(problem, start, epsilon, anneal.sweeps)
         for _ in range(FURTHER):
-            late = lack > rounding / epsilon + _allowed(clouds, cost, (f, g), SHARE)
+            late = lack > rounding / epsilon + _allowed(problem, f, g, SHARE)
             if not late.any():
                 break
-            *swept, still = _refined(clouds, cost, f, epsilon, 2 * BLOCK)
+            *swept, still = _refined(problem, f, epsilon, 2 * BLOCK)
             f, g = (torch.where(late.unsqueeze(-1), *pair) for pair in zip(swept, (f, g), strict=True))
             lack = torch.where(late, still, lack)
     return f, g
 
 
-def _refined(
-    clouds: tuple[_Cloud, _Cloud], cost: Tensor, f: Tensor, epsilon: float, sweeps: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _refined(problem: _Problem, f: Tensor, epsilon: float, sweeps: int) -> tuple[Tensor, Tensor, Tensor]:
     """Two plain updates, then the sweeps where they ascend: the potentials, and the mass that the sweeps lack."""
-    source, target = clouds
-    g = _best_response(cost.mT, f, source.weight, epsilon)
-    f = _best_response(cost, g, target.weight, epsilon)
+    source, target, cost = problem
+    g = _best_response(cost.mT, f, source, epsilon)
+    f = _best_response(cost, g, target, epsilon)
     if not sweeps:
         return f, g, torch.zeros_like(f[:, 0])
-    *swept, lack = _swept(clouds, cost, (f, g), epsilon, sweeps)
+    *swept, lack = _swept(problem, f, g, epsilon, sweeps)
     # Over-relaxation need not ascend; a set that it led astray keeps what it had.
-    gain = (source.weight * (swept[0] - f)).sum(dim=-1) + (target.weight * (swept[1] - g)).sum(dim=-1)
+    gain = (source * (swept[0] - f)).sum(dim=-1) + (target * (swept[1] - g)).sum(dim=-1)
     better = (gain >= 0).unsqueeze(-1)
     f, g = (torch.where(better, *pair) for pair in zip(swept, (f, g), strict=True))
     return f, g, lack
@@ -338,31 +313,25 @@ def _best_response(cost: Tensor, g: Tensor, weight: Tensor, epsilon: float) -> T
 
 
 def _swept(
-    clouds: tuple[_Cloud, _Cloud],
-    cost: Tensor,
-    potentials: tuple[Tensor, Tensor],
-    epsilon: float,
-    sweeps: int,
+    problem: _Problem, f: Tensor, g: Tensor, epsilon: float, sweeps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Over-relaxed updates of both potentials as factors of a kernel: products with a matrix, no exponentials.
-
-    Last of three: the mass by which both marginals were off before the last sweep.
-    """
-    (source, target), (f, g), kernel = clouds, potentials, torch.empty_like(cost)
-    lack = torch.zeros_like(f[:, 0])
+    """Potentials after over-relaxed updates, and the mass by which both marginals were off before the last sweep."""
+    # As factors of a kernel: products with a matrix, no exponentials.
+    source, target, cost = problem
+    kernel, lack = torch.empty_like(cost), torch.zeros_like(f[:, 0])
     for done in range(0, sweeps, BLOCK):
         torch.add((f / epsilon).unsqueeze(-1), (g / epsilon).unsqueeze(-2), out=kernel)
         _exponential_(kernel.sub_(cost, alpha=1 / epsilon))
         u, v = torch.ones_like(f), torch.ones_like(g)
         for _ in range(min(BLOCK, sweeps - done)):
-            of_source = _times(kernel, target.weight * v)
-            lack = (source.weight * (u * of_source - 1).abs()).sum(dim=-1)
+            of_source = _times(kernel, target * v)
+            lack = (source * (u * of_source - 1).abs()).sum(dim=-1)
             u = _relaxed(u, of_source)
-            of_target = _times(kernel.mT, source.weight * u)
-            lack += (target.weight * (v * of_target - 1).abs()).sum(dim=-1)
+            of_target = _times(kernel.mT, source * u)
+            lack += (target * (v * of_target - 1).abs()).sum(dim=-1)
             v = _relaxed(v, of_target)
         f, g = f + epsilon * u.log(), g + epsilon * v.log()
-    return _best_response(cost, g, target.weight, epsilon), g, lack
+    return _best_response(cost, g, target, epsilon), g, lack
 
 
 def _relaxed(factor: Tensor, marginal: Tensor) -> Tensor:

@@ -11,10 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class TokenSets:
-    """Queries ``[B, H, T, D]`` and keys ``[B, H, S, D]`` of a batch's heads, at least float32, zero where masked.
-
-    The masks are bool ``[B, 1 | H, T]`` and ``[B, 1 | H, S]``, True for a token that counts; None where all do.
-    """
+    """Queries and keys ``[B, H, T | S, D]``, at least float32, 0 where masked; masks ``[B, 1 | H, T | S]`` or None."""
 
     query: Tensor
     key: Tensor
@@ -40,13 +37,6 @@ class TokenSets:
         query, key = both.split([self.query.shape[2], self.key.shape[2]], dim=2)
         return query, key
 
-    def unless_empty(self, divergence: Tensor) -> Tensor:
-        """``divergence`` ``[B, H]``, 0 where queries or keys have no token that counts."""
-        for mask in (self.query_mask, self.key_mask):
-            if mask is not None:
-                divergence = divergence.masked_fill(~mask.any(dim=-1), 0.0)
-        return divergence
-
 
 def compare(
     measure: Callable[[TokenSets], Tensor],
@@ -61,7 +51,10 @@ def compare(
     if not tokens.query.numel() or not tokens.key.numel():
         return 0 * (tokens.query.sum(dim=(2, 3)) + tokens.key.sum(dim=(2, 3)))  # with a gradient, of 0
     with torch.autocast(query.device.type, enabled=False):
-        return tokens.unless_empty(measure(tokens))
+        divergence = measure(tokens)
+    for side in (tokens.query_mask, tokens.key_mask):
+        divergence = divergence if side is None else divergence.masked_fill(~side.any(dim=-1), 0.0)
+    return divergence
 
 
 def token_sets(

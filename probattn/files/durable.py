@@ -168,10 +168,7 @@ def explain_os_error(error: OSError, doing: str) -> OSError:
 
 @contextmanager
 def full_disk_explained(folder: Path, doing: str) -> Iterator[None]:
-    """Raises ``OSError`` with advice where a write inside fails for want of room.
-
-    safetensors names the system's error in the text of its own; torch does not, so a probe is written into the folder.
-    """
+    """Raises ``OSError`` with advice where a write inside fails for want of room, which torch does not name."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:

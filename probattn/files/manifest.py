@@ -42,11 +42,8 @@ def write_manifest(
     without: Collection[str] = (),
     draft: bool = False,
 ) -> None:
-    """Writes the manifest of a folder, from digests that are known or by reading all its files ``without`` some.
-
-    In a ``draft``, which is published later, it is neither replaced at once nor forced onto the disk.
-    """
-    content = _content(folder, files, step=step, without=without)
+    """Writes a folder's manifest, from digests or its files ``without`` some; not atomically in a ``draft``."""
+    content = _content(_digests(folder, {MANIFEST, *without}) if files is None else files, step)
     if draft:
         (folder / MANIFEST).write_bytes(content)
     else:
@@ -56,17 +53,10 @@ def write_manifest(
 def manifest_content(folder: Path, *, without: Collection[str] = ()) -> bytes:
     """The manifest of a folder; of a folder without one what :func:`write_manifest` would write."""
     file = folder / MANIFEST
-    return file.read_bytes() if file.exists() else _content(folder, without=without)
+    return file.read_bytes() if file.exists() else _content(_digests(folder, {MANIFEST, *without}))
 
 
-def _content(
-    folder: Path,
-    files: Mapping[str, FileDigest] | None = None,
-    *,
-    step: int | None = None,
-    without: Collection[str] = (),
-) -> bytes:
-    digests = _digests(folder, {MANIFEST, *without}) if files is None else files
+def _content(digests: Mapping[str, FileDigest], step: int | None = None) -> bytes:
     manifest = Manifest(format=FORMAT, step=step, files=dict(digests))
     return manifest.model_dump_json(indent=1, exclude_none=True).encode()
 
@@ -82,10 +72,7 @@ def extend_manifest(folder: Path, *, without: Collection[str] = ()) -> None:
 
 
 def verify_manifest(folder: Path, *, sizes_only: bool = False) -> Manifest:
-    """Compares a folder's files with its manifest and returns it; :class:`DamagedFolderError` names what is wrong.
-
-    With ``sizes_only`` sums are not computed.
-    """
+    """Compares a folder's files, or their ``sizes_only``, with its manifest; :class:`DamagedFolderError` names one."""
     try:
         manifest = read_json(folder / MANIFEST, TypeAdapter(Manifest))
     except (JSONError, OSError) as error:

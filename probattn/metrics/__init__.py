@@ -9,8 +9,9 @@ same whether the data came at once, in batches, or spread over processes.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from probattn.checks import imported_when_used
 
 if TYPE_CHECKING:
     from probattn.metrics.base import (
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
         NegativeLogLikelihood,
         PredictiveEntropy,
     )
-    from probattn.metrics.calibration import CalibrationError, OverconfidenceError, ReliabilityDiagram
     from probattn.metrics.domain import OODAUROC, OODFPR, EntropyCDF
-    from probattn.metrics.selective import (
+    from probattn.metrics.labelled import (
         AreaUnderRiskCoverage,
+        CalibrationError,
         ExcessAreaUnderRiskCoverage,
+        OverconfidenceError,
         PAvPU,
+        ReliabilityDiagram,
         RiskCoverageCurve,
     )
 
@@ -47,17 +50,8 @@ __all__ = [
     "RiskCoverageCurve",
 ]
 
-_MODULES = ("base", "calibration", "domain", "selective")
-
-
-def __getattr__(name: str) -> Any:
-    """Imports the classes when one is used first: torchmetrics takes most of a second, and the functions need none."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in _MODULES:
-        names = vars(import_module(f"{__name__}.{module}"))
-        globals().update({item: names[item] for item in __all__ if item in names})
-    return globals()[name]
+# Imports the classes when one is used first: torchmetrics takes most of a second, and the functions need none.
+__getattr__ = imported_when_used(__name__, __all__, ("base", "domain", "labelled"), ())
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,5 @@
-"""Bases of the metrics: states that sum exactly, ranked scores, diagrams; and the means over examples."""
+"""Bases of the metrics: states that sum exactly, ranked scores; and the means over examples."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ClassVar
@@ -26,19 +25,20 @@ from probattn.metrics.functional.inputs import (
 
 
 class UncertaintyMetric(Metric):
-    """A torchmetrics metric of predictions whose kind is declared.
+    """A torchmetrics metric of predictions whose kind is declared; states sum or concatenate over processes."""
 
-    Floating-point sums are kept in float64 (float32 on devices without it), so that a value does not depend on how
-    the data were cut into batches. States sum or concatenate over processes.
-
-    A ``torchmetrics.MetricCollection`` lets metrics share one state when their states are close after the first
-    batch, which happens by chance: with one draw the expected entropy is the predictive entropy. Here the name of a
-    state contains ``update`` and ``update_options``, so that metrics share one exactly if they update it alike.
-    """
+    # Floating-point sums are kept in float64 (float32 on devices without it), so that a value does not depend on how
+    # the data were cut into batches. A ``torchmetrics.MetricCollection`` lets metrics share one state when their states
+    # are close after the first batch, which happens by chance: with one draw the expected entropy is the predictive
+    # entropy. Here the name of a state contains what adds a batch (``_add``, or ``update``) and ``update_options``, so
+    # that metrics share one exactly if they update it alike.
 
     is_differentiable: bool = False
     full_state_update: bool = False
     plot_lower_bound: float = 0.0
+    _draw: Callable[[Any, Any], None] | None = (
+        None  # draws a result of ``compute`` that is a diagram into axes
+    )
 
     def __init__(
         self,
@@ -52,9 +52,11 @@ class UncertaintyMetric(Metric):
         check_option("inputs", inputs, InputKind)
         self.inputs: InputKind = inputs
         self.validate_args = validate_args
+        self._checks: dict[str, Any] = {"inputs": inputs, "validate_args": validate_args}
         options = {"inputs": inputs, **(update_options or {})}
         text = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        self.add_state(f"{type(self).update.__qualname__}({text})", torch.zeros(()), dist_reduce_fx="sum")
+        add = getattr(type(self), "_add", type(self).update)
+        self.add_state(f"{add.__qualname__}({text})", torch.zeros(()), dist_reduce_fx="sum")
 
     def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
         """Draws a value, or one value a step, with matplotlib; of a diagram its bars or curves.
@@ -69,8 +71,12 @@ class UncertaintyMetric(Metric):
         Raises:
             MissingPackageError: matplotlib (extra ``report``) is not installed.
         """
-        optional(f"{type(self).__name__}.plot", "matplotlib", "report")
-        return self._plot(val, ax)
+        plt = optional(f"{type(self).__name__}.plot", "matplotlib.pyplot", "report")
+        if self._draw is None:
+            return self._plot(val, ax)
+        figure, axes = plt.subplots() if ax is None else (ax.get_figure(), ax)
+        self._draw(axes, self.compute() if val is None else val)
+        return figure, axes
 
     def _add_sum_state(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
         self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
@@ -86,6 +92,38 @@ class UncertaintyMetric(Metric):
             return fn(state)
 
         return super()._apply(move, exclude_state)
+
+
+class LabelledMetric(UncertaintyMetric):
+    """A metric of predictions against labels, of which ``ignore_index`` does not count."""
+
+    _add: Callable[[Tensor, Tensor], None]
+
+    def __init__(
+        self,
+        *,
+        inputs: InputKind = "probabilities",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        options = {"ignore_index": ignore_index, **kwargs.pop("update_options", {})}
+        super().__init__(inputs=inputs, validate_args=validate_args, update_options=options, **kwargs)
+        self.ignore_index = ignore_index
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Adds a batch.
+
+        Args:
+            preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``; of :class:`PAvPU` draws, whose number
+                may differ between batches.
+            target: integer labels ``[N]``.
+
+        Raises:
+            TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
+            ValueError: a shape, label or value is not as described.
+        """
+        self._add(preds, target)
 
 
 class ExampleMean(UncertaintyMetric):
@@ -114,10 +152,7 @@ class ExampleMean(UncertaintyMetric):
 
 
 class ScoredExamples(UncertaintyMetric):
-    """Keeps the uncertainty and a companion value of every example, for measures that rank examples.
-
-    Memory grows by 8 bytes an example. Uncertainties are ranked in float32.
-    """
+    """Uncertainty and a companion value of every example, 8 bytes in all, for measures that rank them in float32."""
 
     score: list[Tensor]
     companion: list[Tensor]
@@ -142,21 +177,6 @@ class ScoredExamples(UncertaintyMetric):
         return dim_zero_cat(self.score), dim_zero_cat(self.companion)
 
 
-class Diagram(UncertaintyMetric):
-    """A metric whose value is drawn as a diagram of its own."""
-
-    def _plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
-        plt = optional(f"{type(self).__name__}.plot", "matplotlib.pyplot", "report")
-        value = self.compute() if val is None else val
-        figure, axes = plt.subplots() if ax is None else (ax.get_figure(), ax)
-        self._draw(axes, value)
-        return figure, axes
-
-    @abstractmethod
-    def _draw(self, axes: Any, value: Any) -> None:
-        """Draws a result of ``compute``."""
-
-
 class MeanUncertainty(ExampleMean):
     """Mean of an uncertainty that needs no label."""
 
@@ -171,7 +191,7 @@ class MeanUncertainty(ExampleMean):
             TypeError: ``preds`` is not floating-point or ``mask`` not bool.
             ValueError: a shape or value is not as described.
         """
-        values = self._quantity(preds, inputs=self.inputs, validate_args=self.validate_args)
+        values = self._quantity(preds, **self._checks)
         self._accumulate(values, example_mask(mask, values.shape[0], values.device))
 
 
@@ -181,7 +201,6 @@ class PredictiveEntropy(MeanUncertainty):
     Options as for :func:`probattn.metrics.functional.predictive_entropy`, the value of each example.
 
     Example:
-        >>> import torch
         >>> metric = PredictiveEntropy()
         >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         >>> metric.compute()
@@ -197,7 +216,6 @@ class ExpectedEntropy(MeanUncertainty):
     Options as for :func:`probattn.metrics.functional.expected_entropy`, the value of each example.
 
     Example:
-        >>> import torch
         >>> metric = ExpectedEntropy()
         >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         >>> metric.compute()
@@ -213,7 +231,6 @@ class MutualInformation(MeanUncertainty):
     Options as for :func:`probattn.metrics.functional.mutual_information`, the value of each example.
 
     Example:
-        >>> import torch
         >>> metric = MutualInformation()
         >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         >>> metric.compute()
@@ -223,43 +240,17 @@ class MutualInformation(MeanUncertainty):
     _quantity = staticmethod(functional.mutual_information)
 
 
-class MeanScore(ExampleMean):
+class MeanScore(LabelledMetric, ExampleMean):
     """Mean of a score of predictions against labels."""
 
     higher_is_better: bool = False
 
-    def __init__(
-        self,
-        *,
-        inputs: InputKind = "probabilities",
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            inputs=inputs,
-            validate_args=validate_args,
-            update_options={"ignore_index": ignore_index},
-            **kwargs,
-        )
-        self.ignore_index = ignore_index
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Adds a batch.
-
-        Args:
-            preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``.
-            target: integer labels ``[N]``.
-
-        Raises:
-            TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
-            ValueError: a shape, label or value is not as described.
-        """
+    def _add(self, preds: Tensor, target: Tensor) -> None:
         mask = label_mask(
             target, *prediction_shape(preds), ignore_index=self.ignore_index, validate_args=self.validate_args
         )
         label = torch.where(mask, target, 0)
-        values = self._quantity(preds, label, inputs=self.inputs, validate_args=self.validate_args)
+        values = self._quantity(preds, label, **self._checks)
         self._accumulate(values, mask)
 
 

@@ -1,18 +1,44 @@
 """Uncertainty in and out of domain, accumulated."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from probattn.metrics import functional
-from probattn.metrics.base import Diagram, ScoredExamples
+from probattn.metrics.base import ScoredExamples, UncertaintyMetric
 from probattn.metrics.functional import EntropyCDFCurves, InputKind, PositiveDomain, UncertaintyKind
 from probattn.metrics.functional.domain import check_fpr_options
 from probattn.metrics.functional.inputs import example_mask, prediction_shape
 
 
-class OutOfDomainMetric(ScoredExamples):
+class DomainMetric(UncertaintyMetric):
+    """A metric of uncertainties ``[N]`` of inputs in and out of domain."""
+
+    _values: Callable[[Tensor], Tensor]
+    _add: Callable[[Tensor, Tensor], None]
+
+    def update(self, preds: Tensor, out_of_domain: Tensor | bool) -> None:
+        """Adds a batch.
+
+        Args:
+            preds: ``[P, N, C]`` for P draws, or ``[N, C]``.
+            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool for the whole batch.
+
+        Raises:
+            TypeError: ``preds`` is not floating-point or ``out_of_domain`` not bool.
+            ValueError: a shape, the number of classes or a value is not as described.
+        """
+        values = self._values(preds)
+        if isinstance(out_of_domain, bool):
+            out = torch.full_like(values, out_of_domain, dtype=torch.bool)
+        else:
+            out = example_mask(out_of_domain, len(values), values.device, name="out_of_domain")
+        self._add(values, out)
+
+
+class OutOfDomainMetric(DomainMetric, ScoredExamples):
     """Keeps the uncertainty and the domain of every input, which all such metrics of a collection share."""
 
     __jit_unused_properties__: ClassVar[list[str]] = [*ScoredExamples.__jit_unused_properties__, "domains"]
@@ -27,34 +53,17 @@ class OutOfDomainMetric(ScoredExamples):
     ) -> None:
         super().__init__(score=score, inputs=inputs, validate_args=validate_args, **kwargs)
 
-    def update(self, preds: Tensor, out_of_domain: Tensor | bool) -> None:
-        """Adds a batch.
+    def _values(self, preds: Tensor) -> Tensor:
+        return functional.uncertainty(preds, self.score_kind, **self._checks)
 
-        Args:
-            preds: ``[P, N, C]`` for P draws, or ``[N, C]``.
-            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool for the whole batch.
-
-        Raises:
-            TypeError: ``preds`` is not floating-point or ``out_of_domain`` not bool.
-            ValueError: a shape or value is not as described.
-        """
-        values = functional.uncertainty(
-            preds, self.score_kind, inputs=self.inputs, validate_args=self.validate_args
-        )
-        self._keep(values, domain_of(out_of_domain, values))
+    def _add(self, values: Tensor, out: Tensor) -> None:
+        self._keep(values, out)
 
     @property
     def domains(self) -> tuple[Tensor, Tensor]:
         """Scores in domain [N] and out of domain [M]."""
         scores, out = self._scores_and_companions()
         return scores[out == 0], scores[out != 0]
-
-
-def domain_of(out_of_domain: Tensor | bool, like: Tensor) -> Tensor:
-    """bool [N], True out of domain; from a bool [N] or one bool for all values [N]."""
-    if isinstance(out_of_domain, bool):
-        return torch.full_like(like, out_of_domain, dtype=torch.bool)
-    return example_mask(out_of_domain, like.shape[0], like.device, name="out_of_domain")
 
 
 class OODAUROC(OutOfDomainMetric):
@@ -64,7 +73,6 @@ class OODAUROC(OutOfDomainMetric):
     the arguments of :func:`probattn.metrics.functional.uncertainty`, which gives the score.
 
     Example:
-        >>> import torch
         >>> metric = OODAUROC()
         >>> metric.update(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), out_of_domain=False)
         >>> metric.update(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), out_of_domain=True)
@@ -86,7 +94,6 @@ class OODFPR(OutOfDomainMetric):
     Options as for :func:`probattn.metrics.functional.ood_fpr` and, for the score, as for :class:`OODAUROC`.
 
     Example:
-        >>> import torch
         >>> metric = OODFPR()
         >>> metric.update(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), out_of_domain=False)
         >>> metric.update(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), out_of_domain=True)
@@ -117,7 +124,7 @@ class OODFPR(OutOfDomainMetric):
         return functional.ood_fpr(*self.domains, tpr=self.tpr, positive=self.positive)
 
 
-class EntropyCDF(Diagram):
+class EntropyCDF(DomainMetric):
     """Empirical distribution functions of the predictive entropy, in and out of domain, on a fixed grid.
 
     The curves are :func:`probattn.metrics.functional.entropy_cdf` of
@@ -160,25 +167,16 @@ class EntropyCDF(Diagram):
         self._add_sum_state("below", 2, n_points, dtype=torch.int64)
         self._add_sum_state("size", 2, dtype=torch.int64)
 
-    def update(self, preds: Tensor, out_of_domain: Tensor | bool) -> None:
-        """Adds a batch.
-
-        Args:
-            preds: ``[P, N, C]`` for P draws, or ``[N, C]``.
-            out_of_domain: bool ``[N]``, True for inputs out of domain; one bool for the whole batch.
-
-        Raises:
-            TypeError: ``preds`` is not floating-point or ``out_of_domain`` not bool.
-            ValueError: a shape, the number of classes or a value is not as described.
-        """
+    def _values(self, preds: Tensor) -> Tensor:
         _, num_classes = prediction_shape(preds)
         if num_classes != self.num_classes:
             raise ValueError(
                 f"preds: expected {self.num_classes} classes, got {num_classes}: "
                 f"write EntropyCDF(num_classes={num_classes})"
             )
-        values = functional.predictive_entropy(preds, inputs=self.inputs, validate_args=self.validate_args)
-        out = domain_of(out_of_domain, values)
+        return functional.predictive_entropy(preds, **self._checks)
+
+    def _add(self, values: Tensor, out: Tensor) -> None:
         grid = self._grid(values.device)
         below = [functional.entropy_counts(values[domain], grid) for domain in (~out, out)]
         self.below = self.below + torch.stack(below)

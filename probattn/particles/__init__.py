@@ -1,7 +1,14 @@
 """Particles of a posterior: kernels, directions of SVGD, SPOS and SGLD, attention heads as particles, diagnostics."""
 
-from probattn.particles.diagnostics import CollapseWarning, ParticleDiagnostics, diagnose, spread
-from probattn.particles.directions import sgld_direction, spos_direction, svgd_direction
+from probattn.particles.directions import (
+    CollapseWarning,
+    ParticleDiagnostics,
+    diagnose,
+    sgld_direction,
+    spos_direction,
+    spread,
+    svgd_direction,
+)
 from probattn.particles.heads import FusedProjection, HeadSlices, head_slices
 from probattn.particles.kernels import (
     CosineKernel,

@@ -34,8 +34,7 @@ def checked_pair(owner: str, particles: Tensor, grads: Tensor) -> tuple[Tensor, 
     return checked_particles(owner, particles), checked_particles(owner, grads)
 
 
-ROUNDING = 8.0
-"""A squared distance below so many units of rounding is one of coincident particles."""
+ROUNDING = 8.0  # a squared distance below so many units of rounding is one of coincident particles
 
 
 def centre(particles: Tensor) -> Tensor:

@@ -144,9 +144,6 @@ def head_slices(
             values that groups of query heads share has as many as it has key heads.
         fused: which part of it, where it makes queries, keys and values at once.
 
-    Returns:
-        Its slices.
-
     Raises:
         TypeError: the path leads to something else than a layer with a weight, or the weight is not floating-point.
         ValueError: the module has no such projection, or its output features do not divide into these heads.

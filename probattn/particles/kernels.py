@@ -18,8 +18,7 @@ from probattn.particles.distances import (
     squared_distances,
 )
 
-SMALLEST = 1e-30
-"""A kernel of 0 has no logarithm: in Pyro's form it is this, and its gradient is kept."""
+SMALLEST = 1e-30  # a kernel of 0 has no logarithm: in Pyro's form it is this, and its gradient is kept
 
 
 class Interaction(NamedTuple):
@@ -60,12 +59,7 @@ class ParticleKernel(ABC):
 
 
 class Coefficients(NamedTuple):
-    r"""A kernel of whole vectors as ``[M, M]`` matrices, row i and column j.
-
-    ``values`` are :math:`\kappa(\theta_j, \theta_i)`. The gradient :math:`\nabla_{\theta_j} \kappa(\theta_j,
-    \theta_i)` is ``other`` times :math:`x_j` plus ``same`` times :math:`x_i`, with the particles x ``[M, N]`` as the
-    gradient sees them in ``origin``.
-    """
+    """A kernel ``[M, M]``; its gradient at (i, j) is ``other`` times x_j plus ``same`` times x_i of ``origin``."""
 
     values: Tensor
     other: Tensor
@@ -86,19 +80,12 @@ class WholeVectorKernel(ParticleKernel, SteinKernel):
         """Attraction and repulsion by two matrix products; see :meth:`ParticleKernel.interact`."""
         particles, grads = checked_pair(type(self).__name__, particles, grads)
         with torch.autocast(particles.device.type, enabled=False):
-            matrices = self.coefficients(particles)
-            repulsion = (
-                matrices.other @ matrices.origin + matrices.same.sum(dim=1, keepdim=True) * matrices.origin
-            )
-            return Interaction(matrices.values @ grads, repulsion, matrices.bandwidth)
+            values, other, same, x, bandwidth = self.coefficients(particles)
+            return Interaction(values @ grads, other @ x + same.sum(dim=1, keepdim=True) * x, bandwidth)
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Pyro's form, for ``mode="multivariate"``, of particles ``[M, N]``: two arrays ``[M, M, N]``.
-
-        They are :math:`\log \kappa(\theta_n, \theta_m) / N` in every dimension, and :math:`-\nabla_{\theta_m} \log
-        \kappa(\theta_n, \theta_m)`, whose sign is that of Pyro's kernels; ``ValueError`` where the kernel is negative.
-        """
+        """Pyro's form ``[M, M, N]``: log kernel / N, and minus its gradient; ``ValueError`` for a negative kernel."""
         name = type(self).__name__
         particles = checked_particles(name, particles)
         matrices = self.coefficients(particles)
@@ -109,9 +96,8 @@ class WholeVectorKernel(ParticleKernel, SteinKernel):
             )
         values = matrices.values.clamp_min(SMALLEST)
         x = matrices.origin
-        gradient = matrices.other.unsqueeze(-1) * x + matrices.same.unsqueeze(-1) * x.unsqueeze(
-            1
-        )  # [M, M, N]
+        # [M, M, N]
+        gradient = matrices.other.unsqueeze(-1) * x + matrices.same.unsqueeze(-1) * x.unsqueeze(1)
         share = values.log() / particles.shape[1]
         return share.unsqueeze(-1).expand_as(gradient), -gradient / values.unsqueeze(-1)
 
@@ -318,9 +304,6 @@ class UnsmoothedKernel(ParticleKernel):
     section C.6 and Table 9), and without a posterior that it would sample. The attraction is M times the gradient, so
     that :func:`~probattn.particles.svgd_direction`, which divides by M, leaves the gradient whole.
 
-    Args:
-        kernel: whose repulsion.
-
     Example:
         >>> from probattn.particles import CosineKernel, svgd_direction
         >>> particles, grads = torch.eye(2), torch.ones(2, 2)
@@ -382,11 +365,8 @@ class PyroKernel(ParticleKernel, SteinKernel):
         log_kernel, gradient = self.log_kernel_and_grad(particles)
         if self.mode == "univariate":
             kernel = log_kernel.exp()
-            return Interaction(
-                torch.einsum("ijn,jn->in", kernel, grads),
-                -torch.einsum("ijn,ijn->in", kernel, gradient),
-                None,
-            )
+            attraction = torch.einsum("ijn,jn->in", kernel, grads)
+            return Interaction(attraction, -torch.einsum("ijn,ijn->in", kernel, gradient), None)
         kernel = log_kernel.sum(dim=-1).exp()
         return Interaction(kernel @ grads, -torch.einsum("ij,ijn->in", kernel, gradient), None)
 

@@ -12,8 +12,7 @@ from probattn.checks import check_number
 from probattn.particles.distances import centre, checked_pair, checked_particles, median_bandwidth
 from probattn.particles.kernels import Interaction, ParticleKernel
 
-BLOCK = 2**20
-"""Largest number of pairwise differences that stand in memory at once."""
+BLOCK = 2**20  # largest number of pairwise differences that stand in memory at once
 
 
 class MarginalRBF(ParticleKernel, SteinKernel):
@@ -82,8 +81,7 @@ class MarginalRBF(ParticleKernel, SteinKernel):
         return difference, self.scale * median_bandwidth(difference.square())
 
 
-LEAST = 1e-3
-"""Least share of the mean variance that a direction is given."""
+LEAST = 1e-3  # least share of the mean variance that a direction is given
 
 
 class Whitening(NamedTuple):
@@ -126,8 +124,7 @@ def whiten(particles: Tensor) -> Whitening:
     return Whitening(axes, ((1 - share) * values / mean + share).sqrt(), share.sqrt())
 
 
-DENSE = 128
-"""Most dimensions for a rotation by a matrix; more of them are rotated by a fast transform."""
+DENSE = 128  # most dimensions for a rotation by a matrix; more of them are rotated by a fast transform
 
 
 class Rotation(NamedTuple):
@@ -210,13 +207,10 @@ class SlicedRBF(ParticleKernel):
         with torch.autocast(particles.device.type, enabled=False):
             root = whiten(particles)
             rotation = draw_rotation(particles.shape[1], particles, self.generator)
-            sliced = self.marginal.interact(
-                rotation.forward(root.invert(particles)), rotation.forward(root.apply(grads))
-            )
-            attraction, repulsion = (
-                root.apply(rotation.backward(term)) for term in (sliced.attraction, sliced.repulsion)
-            )
-            return Interaction(attraction, repulsion, sliced.bandwidth)
+            positions, slopes = rotation.forward(root.invert(particles)), rotation.forward(root.apply(grads))
+            *terms, bandwidth = self.marginal.interact(positions, slopes)
+            attraction, repulsion = (root.apply(rotation.backward(term)) for term in terms)
+            return Interaction(attraction, repulsion, bandwidth)
 
 
 def _hartley(rows: Tensor) -> Tensor:

@@ -17,12 +17,15 @@ from probattn.probes.corpus import UNKNOWN, ParallelCorpus, Vocabulary, read_par
 from probattn.probes.ibm_model1 import NULL, IBMModel1
 from probattn.probes.lexical import SaliencyKind, classifier_probe, gradient_saliency, lexical_probe
 from probattn.probes.optimal_attention import NotOptimalError, OptimalAttention, optimal_attention
-from probattn.probes.proxy import BagOfWordsProxy, GradientFlow, gradient_flow, gradient_flow_limit
-from probattn.probes.training_modes import (
+from probattn.probes.proxy import (
     AttentionMode,
+    BagOfWordsProxy,
+    GradientFlow,
     additive_scores,
     attention_weights,
     frozen_probe,
+    gradient_flow,
+    gradient_flow_limit,
     luong_scores,
 )
 

@@ -59,27 +59,15 @@ def agreement(u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = Non
 
 
 def mean_agreement(
-    u: Tensor,
-    v: Tensor,
-    top: float = 0.05,
-    mask: Tensor | None = None,
-    query_mask: Tensor | None = None,
+    u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = None, query_mask: Tensor | None = None
 ) -> Tensor:
     """Mean of :func:`agreement` over all rows, which for translation are the output words (Snell et al. 2021, 3.1).
 
-    Args:
-        u: ``[..., L]``.
-        v: ``[..., L]``, broadcast against ``u``.
-        top: share of the positions that count as highest, in (0, 1].
-        mask: bool ``[..., L]``, True for a position that counts.
-        query_mask: bool ``[...]``, True for a row that counts: an output word that is no padding.
+    ``query_mask``, bool ``[...]``, is True for a row that counts: an output word that is no padding. The other
+    arguments and the errors are those of :func:`agreement`.
 
     Returns:
         0-d float32 in [0, 1]: every row that counts and has a position that counts weighs the same; NaN without any.
-
-    Raises:
-        TypeError: a rating is not floating-point, or a mask is not bool.
-        ValueError: as for :func:`agreement`, or ``query_mask`` does not fit.
 
     Example:
         >>> u = torch.tensor([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1]])
@@ -134,8 +122,7 @@ def _allowed(lengths: Tensor, share: Fraction) -> Tensor:
     return torch.tensor(table, device=lengths.device)[lengths.long()]
 
 
-_PAIRS = 2**24
-"""Pairs of positions that are compared at once: 64 MiB in float32."""
+_PAIRS = 2**24  # pairs of positions that are compared at once: 64 MiB in float32
 
 
 def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -146,20 +133,11 @@ def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
             {\sqrt{|\{i<j : u_i \ne u_j\}| \cdot |\{i<j : v_i \ne v_j\}|}}
 
     (Kendall 1945; Snell et al. 2021, section A.4: its mean over output words replaces the agreement there).
-    A random order has expectation 0. Costs L^2 per row.
-
-    Args:
-        u: ``[..., L]``.
-        v: ``[..., L]``, broadcast against ``u``.
-        mask: bool ``[..., L]``, True for a position that counts.
+    A random order has expectation 0. Costs L^2 per row. Arguments and errors are those of :func:`agreement`.
 
     Returns:
         ``[...]`` float64 in [-1, 1]; NaN for a row in which ``u`` or ``v`` is constant or fewer than two positions
         count.
-
-    Raises:
-        TypeError: a rating is not floating-point, or ``mask`` is not bool.
-        ValueError: shapes do not fit, or a position that counts holds NaN.
 
     Example:
         >>> kendall_tau(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 3.0, 2.0]))
@@ -248,10 +226,8 @@ def contextualized_agreement(
     run = [EvaluatedStep(*item) for item in second_run]
     if not run:
         raise ValueError("contextualized_agreement: expected evaluated steps of a second run, got none")
-    for what, values in (
-        ("an agreement", [agreement, *(item.agreement for item in run)]),
-        ("a performance", [item.performance for item in run]),
-    ):
+    _, performances, agreements = zip(*run, strict=True)
+    for what, values in (("an agreement", (agreement, *agreements)), ("a performance", performances)):
         if any(map(math.isnan, values)):
             raise ValueError(
                 f"contextualized_agreement: expected numbers, got {what} of NaN (no output word counted?)"

@@ -72,8 +72,7 @@ def _words(sentence: Iterable[str]) -> Iterable[str]:
     return sentence
 
 
-JOINERS = "\u200c\u200d"
-"""Characters without width that stand inside words of some scripts."""
+JOINERS = "\u200c\u200d"  # characters without width that stand inside words of some scripts
 
 
 def split_words(text: str) -> list[str]:
@@ -81,12 +80,6 @@ def split_words(text: str) -> list[str]:
 
     A combining mark (an accent, a vowel sign) belongs to the letter before it, and letters are composed with theirs
     where Unicode has them so (NFC): the same word has one form.
-
-    Args:
-        text: any text.
-
-    Returns:
-        The words in order.
 
     Example:
         >>> split_words("Ein Haus, zwei Häuser.")
@@ -98,10 +91,8 @@ def split_words(text: str) -> list[str]:
 @cache
 def _word() -> re.Pattern[str]:
     """Of words with the marks in them, which to ``re`` are no letters, and of single signs."""
-    marks = (
-        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("M")
-    )
-    inside = "".join(marks) + JOINERS
+    letters = map(chr, range(sys.maxunicode + 1))
+    inside = "".join(sign for sign in letters if unicodedata.category(sign).startswith("M")) + JOINERS
     return re.compile(rf"\w[\w{inside}]*|[^\w\s]")
 
 
@@ -202,19 +193,14 @@ class ParallelCorpus:
         vocabularies = Vocabulary.of(source), Vocabulary.of(target)
         counts = []
         for sentences, vocabulary in zip((source, target), vocabularies, strict=True):
-            numbers = np.fromiter(
-                map(vocabulary.numbers.__getitem__, chain.from_iterable(sentences)), dtype=np.int64
-            )
+            words = map(vocabulary.numbers.__getitem__, chain.from_iterable(sentences))
+            numbers = np.fromiter(words, dtype=np.int64)
             counts.append(_counts(numbers, [len(sentence) for sentence in sentences], len(vocabulary)))
         return cls(counts[0], counts[1], *vocabularies)
 
     @classmethod
     def from_ids(
-        cls,
-        source: Sequence[Tensor],
-        target: Sequence[Tensor],
-        source_size: int,
-        target_size: int,
+        cls, source: Sequence[Tensor], target: Sequence[Tensor], source_size: int, target_size: int
     ) -> ParallelCorpus:
         """Counts the numbers of tokens that a tokenizer gave; the vocabularies are the numbers, written out.
 
@@ -223,9 +209,6 @@ class ParallelCorpus:
             target: their translations, as many.
             source_size: I.
             target_size: O.
-
-        Returns:
-            The corpus.
 
         Raises:
             DataError: no pair, unequal numbers of sentences, a sentence that is no tensor of integers ``[L]`` or has no
@@ -271,10 +254,8 @@ def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequ
 def _check_tokens(side: str, sentences: Sequence[Tensor]) -> None:
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, Tensor):
-            integers = not (
-                sentence.is_floating_point() or sentence.is_complex() or sentence.dtype == torch.bool
-            )
-            if integers and sentence.ndim == 1:
+            floating = sentence.is_floating_point() or sentence.is_complex()
+            if not floating and sentence.dtype != torch.bool and sentence.ndim == 1:
                 continue
             got = f"{sentence.dtype} {list(sentence.shape)}"
         else:

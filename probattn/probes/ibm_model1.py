@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,8 +23,7 @@ from probattn.probes.rows import valid_positions
 NULL = "<null>"
 """The word in every source sentence where the NULL option is set; the last row of the table then."""
 _FORMAT = "probattn.IBMModel1/1"
-_PAIRS = 2**22
-"""Pairs of a source word and a target word that are looked up at once: some 200 MiB."""
+_PAIRS = 2**22  # pairs of a source word and a target word that are looked up at once: some 200 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +80,8 @@ class IBMModel1:
             TypeError: the corpus is none.
             ValueError: ``steps`` is less than 1.
         """
-        check_instance(
-            "IBMModel1.fit", "corpus", corpus, ParallelCorpus, "a ParallelCorpus; from_words makes one"
-        )
+        words = "a ParallelCorpus; from_words makes one"
+        check_instance("IBMModel1.fit", "corpus", corpus, ParallelCorpus, words)
         check_integer("IBMModel1.fit", "steps", steps, minimum=1)
         source = _source(corpus, null)
         lengths = np.asarray(source.sum(axis=1)).ravel()
@@ -114,9 +112,7 @@ class IBMModel1:
                 )
             share.data /= totals
             counts = expected_counts(source, share, table)
-        return IBMModel1(
-            counts, self.source_vocabulary, self.target_vocabulary, self.steps + steps, self.null
-        )
+        return replace(self, counts=counts, steps=self.steps + steps)
 
     @cached_property
     def table(self) -> csr_matrix:
@@ -300,10 +296,8 @@ def _row_shares(counts: csr_matrix) -> csr_matrix:
 
 
 def expected_counts(source: csr_matrix, share: csr_matrix, table: csr_matrix | None = None) -> csr_matrix:
-    r"""Expected number of times that each source word translated to each target word, given the normalisers' shares.
-
-    :math:`\mathrm{Trans}(o \mid i) \sum_m X_{m,i} Y_{m,o} / Z_{m,o}`: equal words of a sentence have equal alignments.
-    """
+    """Expected number of times that each source word translated to each target word, given the normalisers' shares."""
+    # Trans(o | i) sum_m X_mi Y_mo / Z_mo: equal words of a sentence have equal alignments.
     counts = csr_matrix(source.T.tocsr() @ share)
     counts.sort_indices()
     if table is None:

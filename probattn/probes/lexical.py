@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from probattn.probes.rows import check_targets, valid_positions
 
-_LOGITS = 2**24
-"""Logits that exist at once: 64 MiB in float32."""
+_LOGITS = 2**24  # logits that exist at once: 64 MiB in float32
 
 SaliencyKind = Literal["norm", "erase", "replace"]
 """``"norm"``: length of the gradient. ``"erase"``: what zeroing the word would cost, to first order.
@@ -60,12 +59,8 @@ def lexical_probe(
         >>> lexical_probe(lambda c, s: head(torch.cat((c, s), -1)), states, queries, target).shape
         torch.Size([2, 3, 5])
     """
-    if (
-        states.ndim != 3
-        or queries.ndim != 3
-        or target.shape != queries.shape[:2]
-        or len(states) != len(target)
-    ):
+    alike = states.ndim == queries.ndim == 3 and target.shape == queries.shape[:2]
+    if not alike or len(states) != len(target):
         raise ValueError(
             "lexical_probe: expected states [B, S, D], queries [B, T, E] and target [B, T], "
             f"got {list(states.shape)}, {list(queries.shape)} and {list(target.shape)}"
@@ -232,10 +227,8 @@ def _check_scores(scores: Tensor, examples: int) -> None:
             f"gradient_saliency: expected scores [{examples}] or [{examples}, T], got {list(scores.shape)}"
         )
     if not scores.requires_grad:
-        reason = (
-            "; torch.inference_mode() is on, which keeps none" if torch.is_inference_mode_enabled() else ""
-        )
-        raise ValueError(f"{INDEPENDENT}one without a gradient{reason}")
+        why = "; torch.inference_mode() is on, which keeps none" if torch.is_inference_mode_enabled() else ""
+        raise ValueError(f"{INDEPENDENT}one without a gradient{why}")
 
 
 def _check_table(embeddings: Tensor, kind: str, table: Tensor | None) -> None:

@@ -10,16 +10,11 @@ from torch import Tensor
 from probattn.checks import check_instance
 from probattn.probes.rows import check_targets, valid_positions
 
-_ENTRIES = 2**22
-"""Logits that are worked on at once: 32 MiB in float64, a few times over."""
-_BOUNDARY = 0.99
-"""Part of the way to the boundary that a step may take."""
-_TINY = 1e-300
-"""Least probability: its logarithm must be finite."""
-_KEPT = 0.1
-"""Part of itself that a probability keeps at least in a step."""
-_COUNTED = 1e-8
-"""Probabilities below this do not shorten a step; they matter to no sum."""
+_ENTRIES = 2**22  # logits that are worked on at once: 32 MiB in float64, a few times over
+_BOUNDARY = 0.99  # part of the way to the boundary that a step may take
+_TINY = 1e-300  # least probability: its logarithm must be finite
+_KEPT = 0.1  # part of itself that a probability keeps at least in a step
+_COUNTED = 1e-8  # probabilities below this do not shorten a step; they matter to no sum
 
 
 class NotOptimalError(RuntimeError):
@@ -206,10 +201,8 @@ class _System(NamedTuple):
 
 
 def solve(problem: Problem, tolerance: float, max_steps: int) -> Tensor:
-    """Weights whose gap is at most the tolerance, by a primal-dual interior-point method (Mehrotra 1992).
-
-    The softmax's probabilities are variables of their own: Newton's method linearises a logarithm, not a softmax.
-    """
+    """Weights whose gap is at most the tolerance, by a primal-dual interior-point method (Mehrotra 1992)."""
+    # The softmax's probabilities are variables of their own: Newton's method linearises a logarithm, not a softmax.
     best = problem.valid / problem.valid.sum(dim=-1, keepdim=True).clamp(min=1).double()
     gap = problem.gap(best)
     rows = (gap > tolerance).nonzero().squeeze(-1)  # of the problems that are not solved yet
@@ -277,9 +270,8 @@ def _cholesky(matrix: Tensor) -> Tensor:
     scale = matrix.diagonal(dim1=-2, dim2=-1)
     extra = 1e-14
     while extra < 1 and bool(failed.any()):
-        factor, failed = torch.linalg.cholesky_ex(
-            matrix + torch.diag_embed(torch.where(failed.unsqueeze(-1) > 0, extra * scale, 0))
-        )
+        larger = torch.diag_embed(torch.where(failed.unsqueeze(-1) > 0, extra * scale, 0))
+        factor, failed = torch.linalg.cholesky_ex(matrix + larger)
         extra *= 100
     return factor
 

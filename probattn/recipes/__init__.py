@@ -59,7 +59,6 @@ from probattn.tasks.sections.methods import (
     DisagreementRecipe,
     MethodRecipe,
     RepulsionRecipe,
-    TranslationAttentionRecipe,
 )
 from probattn.tasks.sections.training import (
     EarlyStoppingRecipe,
@@ -69,6 +68,7 @@ from probattn.tasks.sections.training import (
 )
 from probattn.tasks.translation.recipe import (
     SearchRecipe,
+    TranslationAttentionRecipe,
     TranslationDataRecipe,
     TranslationNetworkRecipe,
     TranslationRecipe,
@@ -106,75 +106,33 @@ pretraining_recipe_reference = partial(reference, PretrainingRecipe)
 experiment_recipe_reference = partial(reference, ExperimentRecipe)
 head_recipe_reference = partial(family_reference, HeadRecipe, [task.recipe_class for task in FINE_TUNING])
 
-__all__ = [
-    "AlignmentRecipe",
-    "AnyRecipe",
-    "AttentionKeys",
-    "AttentionRecipe",
-    "ConditionRecipe",
-    "DataRecipe",
-    "DisagreementRecipe",
-    "EarlyStoppingRecipe",
-    "ExperimentNetworkRecipe",
-    "ExperimentRecipe",
-    "ExperimentSection",
-    "ExperimentTrainingRecipe",
-    "GeneratorRecipe",
-    "GraphDataRecipe",
-    "GraphNetworkRecipe",
-    "GraphPredictionRecipe",
-    "GraphRecipe",
-    "GraphReportRecipe",
-    "GraphTextDataRecipe",
-    "GraphTextNetworkRecipe",
-    "GraphTextRecipe",
-    "GraphTextReportRecipe",
-    "GraphTextTrainingRecipe",
-    "GraphTrainingRecipe",
-    "HeadRecipe",
-    "HeadSearchRecipe",
-    "LimitsRecipe",
-    "MethodRecipe",
-    "MethodSection",
-    "NetworkRecipe",
-    "PredictionRecipe",
-    "PretrainingDataRecipe",
-    "PretrainingNetworkRecipe",
-    "PretrainingRecipe",
-    "PretrainingReportRecipe",
-    "PretrainingTrainingRecipe",
-    "ProbeRecipe",
-    "QuestionFilesRecipe",
-    "Recipe",
-    "RecipeError",
-    "ReportRecipe",
-    "RepulsionRecipe",
-    "SearchRecipe",
-    "SourceRecipe",
-    "TrainingRecipe",
-    "TranslationAttentionRecipe",
-    "TranslationDataRecipe",
-    "TranslationNetworkRecipe",
-    "TranslationProbeRecipe",
-    "TranslationRecipe",
-    "TranslationReportRecipe",
-    "TranslationTrainingRecipe",
-    "VisualQuestionDataRecipe",
-    "VisualQuestionNetworkRecipe",
-    "VisualQuestionRecipe",
-    "VisualQuestionReportRecipe",
-    "VisualQuestionTrainingRecipe",
-    "WritingRecipe",
-    "experiment_recipe_reference",
-    "graph_recipe_reference",
-    "graph_text_recipe_reference",
-    "head_recipe_reference",
-    "load_any_recipe",
-    "load_recipe",
-    "pretraining_recipe_reference",
-    "read_recipe",
-    "recipe_names",
-    "recipe_reference",
-    "translation_recipe_reference",
-    "visual_question_recipe_reference",
-]
+# Reading recipes, and what their keys mean
+__all__ = ["AnyRecipe", "RecipeError", "load_any_recipe", "load_recipe", "read_recipe", "recipe_names"]
+__all__ += ["recipe_reference", "graph_recipe_reference", "translation_recipe_reference"]
+__all__ += ["graph_text_recipe_reference", "visual_question_recipe_reference", "pretraining_recipe_reference"]
+__all__ += ["experiment_recipe_reference", "head_recipe_reference"]
+# Sections of several tasks
+__all__ += ["MethodRecipe", "MethodSection", "AttentionRecipe", "AttentionKeys", "AlignmentRecipe"]
+__all__ += ["DisagreementRecipe", "RepulsionRecipe", "TrainingRecipe", "EarlyStoppingRecipe", "ProbeRecipe"]
+# Texts, and other heads
+__all__ += ["Recipe", "DataRecipe", "SourceRecipe", "LimitsRecipe", "NetworkRecipe", "PredictionRecipe"]
+__all__ += ["ReportRecipe", "HeadRecipe"]
+# Graphs
+__all__ += ["GraphRecipe", "GraphDataRecipe", "GraphNetworkRecipe", "GraphTrainingRecipe"]
+__all__ += ["GraphPredictionRecipe", "GraphReportRecipe"]
+# Translation
+__all__ += ["TranslationRecipe", "TranslationDataRecipe", "TranslationNetworkRecipe"]
+__all__ += ["TranslationAttentionRecipe", "TranslationTrainingRecipe", "TranslationProbeRecipe"]
+__all__ += ["TranslationReportRecipe", "SearchRecipe"]
+# Texts about graphs
+__all__ += ["GraphTextRecipe", "GraphTextDataRecipe", "GraphTextNetworkRecipe", "GraphTextTrainingRecipe"]
+__all__ += ["GraphTextReportRecipe", "WritingRecipe"]
+# Visual questions
+__all__ += ["VisualQuestionRecipe", "VisualQuestionDataRecipe", "VisualQuestionNetworkRecipe"]
+__all__ += ["VisualQuestionTrainingRecipe", "VisualQuestionReportRecipe", "QuestionFilesRecipe"]
+# Pre-training
+__all__ += ["PretrainingRecipe", "PretrainingDataRecipe", "PretrainingNetworkRecipe"]
+__all__ += ["PretrainingTrainingRecipe", "PretrainingReportRecipe", "GeneratorRecipe"]
+# Experiments
+__all__ += ["ExperimentRecipe", "ExperimentSection", "ExperimentNetworkRecipe", "ExperimentTrainingRecipe"]
+__all__ += ["ConditionRecipe", "HeadSearchRecipe"]

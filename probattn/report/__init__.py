@@ -106,48 +106,21 @@ from probattn.report.record import (
     Scores,
     SingleRun,
 )
-from probattn.report.results import (
-    SCHEMA_VERSION,
-    Results,
-    ResultsFileError,
-    read_results,
-    write_results,
-)
-from probattn.report.sites import (
-    EDGE_MEASURES,
-    EdgeAttention,
-    SiteHealth,
-    site_health,
-    weight_spreads,
-)
+from probattn.report.results import SCHEMA_VERSION, Results, ResultsFileError, read_results, write_results
+from probattn.report.sites import EDGE_MEASURES, EdgeAttention, SiteHealth, site_health, weight_spreads
 from probattn.report.svg import printable, printable_lines
 from probattn.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
 
 # Predictions and their measures
 __all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]
 __all__ += ["PredictedData", "Predictions", "Evaluation"]
-__all__ += [
-    "compare",
-    "paired_bootstrap",
-    "evaluate",
-    "evaluate_columns",
-    "describe",
-    "most_uncertain",
-    "confident_mistakes",
-    "mistakes_by_bin",
-]
+__all__ += ["compare", "paired_bootstrap", "evaluate", "evaluate_columns", "describe"]
+__all__ += ["most_uncertain", "confident_mistakes", "mistakes_by_bin"]
 # Records of a run, their file and their page
 __all__ += ["Results", "RunDescription", "SingleRun", "DataSet", "Scores", "Comparison"]
-__all__ += [
-    "Difference",
-    "Entropy",
-    "Curve",
-    "ReliabilityBin",
-    "RiskCoverage",
-    "PAvPUPoint",
-    "SCHEMA_VERSION",
-]
-__all__ += ["ResultsFileError", "write_results", "read_results", "combine", "write_report", "render_report"]
+__all__ += ["Difference", "Entropy", "Curve", "ReliabilityBin", "RiskCoverage", "PAvPUPoint"]
+__all__ += ["SCHEMA_VERSION", "ResultsFileError", "write_results", "read_results", "combine"]
+__all__ += ["write_report", "render_report"]
 # Names of models, roles and measures
 __all__ += ["ClassMeasure", "ModelKey", "Role", "MeasureText", "Listing"]
 __all__ += ["CLASS_MEASURES", "MODELS", "MODEL_LABELS", "MODEL_TITLES", "ROLE_TITLES"]

@@ -48,13 +48,8 @@ class SiteAlignment(Record):
 
     @model_validator(mode="after")
     def _same_heads(self) -> SiteAlignment:
-        sizes = {
-            len(self.bandwidth),
-            len(self.mmd),
-            len(self.mmd_centred),
-            len(self.query_norm),
-            len(self.key_norm),
-        }
+        columns = (self.bandwidth, self.mmd, self.mmd_centred, self.query_norm, self.key_norm)
+        sizes = set(map(len, columns))
         if len(sizes) > 1:
             raise ValueError(f"{self.site}: expected one number a head throughout, got {sorted(sizes)}")
         return self
@@ -127,17 +122,11 @@ def alignment_section(alignment: Alignment | None, unit: str = "texts") -> Secti
     if alignment is None:
         return None
     names = site_labels([site.site for site in alignment.sites])
-    none = _number(None)
     context = {
         "alignment": alignment,
         "words": _words(alignment),
         "quantities": _quantities(alignment),
-        "layers": by_call(
-            alignment,
-            names,
-            lambda site: (_number(sum(site.mmd)), _number(sum(site.mmd_centred))),
-            (none, none),
-        ),
+        "layers": by_call(alignment, names, lambda site: (sum(site.mmd), sum(site.mmd_centred)), _number),
         "panels": _panels(alignment.clouds, names),
         "unit": unit,
         "projection": {"pca": "their two principal components", "tsne": "t-SNE"}[alignment.projection],

@@ -178,14 +178,9 @@ def attention_example(
         ]
         shown += [(head, draws[:, head], None if reference is None else reference[head]) for head in heads]
         maps += [_map(site, head, values, other, latent) for head, values, other in shown]
+    tokens = {"queries": tuple(queries), "keys": tuple(columns)}
     return AttentionExample(
-        example=example,
-        reason=reason,
-        rows=rows,
-        queries=tuple(queries),
-        keys=tuple(columns),
-        second=second,
-        maps=tuple(maps),
+        example=example, reason=reason, rows=rows, second=second, maps=tuple(maps), **tokens
     )
 
 
@@ -274,7 +269,8 @@ def attention_section(
 
 def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -> dict[str, Any]:
     """One example for the template: its first map drawn, and the numbers of all maps for the script."""
-    first, pair = item.maps[0], item.example.pair
+    first = item.maps[0]
+    received = [sum(column) / len(first.mean) for column in zip(*first.mean, strict=True)]
     kinds = _kinds(first, model)
     entries = [_entry(item, one, kinds, labels) for one in item.maps]
     maps = []
@@ -285,11 +281,9 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
         maps.append((kind.name, kind.heading, drawn, words))
     return {
         "reason": REASONS[item.reason],
-        "title": shortened(
-            f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
-        ),
+        "title": title_of(item.example),
         "answer": answer_words(item.example),
-        "strip": _strip(item),
+        "strip": strip(item.keys, received, item.keys, item.second),
         "choices": _choices(item, labels),
         "showing": entries[0]["showing"],
         "maps": maps,
@@ -306,6 +300,11 @@ def _shown(item: AttentionExample, labels: Mapping[str, str], model: ModelKey) -
     }
 
 
+def title_of(example: Example) -> str:
+    """A text, or both texts of a pair, as a title."""
+    return shortened(example.text if example.pair is None else f"{example.text} {BETWEEN} {example.pair}")
+
+
 def answer_words(example: Example) -> str:
     """What was predicted, how sure, and the truth if it is known."""
     words = f"{isolated(example.predicted)}, {example.probability:.0%}"
@@ -317,14 +316,15 @@ def answer_words(example: Example) -> str:
     return f"{words}; {truth}"
 
 
-def _strip(item: AttentionExample) -> tuple[tuple[str, str, str, bool], ...]:
-    rows = item.maps[0].mean
-    received = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    largest = max(received, default=0.0) or 1.0
-    return tuple(
-        (shown(token, room=40), f"{share / largest:.3f}", token, index == item.second)
-        for index, (token, share) in enumerate(zip(item.keys, received, strict=True))
-    )
+def strip(
+    tokens: Sequence[str], shares: Sequence[float], hints: Sequence[str], second: int | None
+) -> list[tuple[str, str, str, bool]]:
+    """Tokens of an input: each as shown, its share of the largest, its hint, and whether the second text begins."""
+    largest = max(shares, default=0.0) or 1.0
+    return [
+        (shown(token, room=40), f"{share / largest:.3f}", hint, index == second)
+        for index, (token, share, hint) in enumerate(zip(tokens, shares, hints, strict=True))
+    ]
 
 
 def _choices(

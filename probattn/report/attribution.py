@@ -10,7 +10,6 @@ from markupsafe import Markup
 from pydantic import Field, model_validator
 
 from probattn.report.attention import (
-    BETWEEN,
     REASONS,
     Example,
     Reason,
@@ -18,8 +17,10 @@ from probattn.report.attention import (
     head_words,
     packed,
     quoted,
+    strip,
+    title_of,
 )
-from probattn.report.markup import Section, exact, heatmap, shortened, shown, site_labels
+from probattn.report.markup import Section, exact, heatmap, site_labels
 from probattn.report.record import Count, Probability, Record
 from probattn.report.svg import isolated, printable
 
@@ -145,31 +146,21 @@ def _percent(share: float) -> str:
 
 def _shown(item: AttributionExample, labels: Mapping[str, str]) -> dict[str, Any]:
     """One example for the template, with the numbers of all calls and heads for the script."""
-    pair = item.example.pair
     by_word = item.by_word()
     heads = max(map(len, item.share))
     padded = [[*rows, *[(0.0,) * len(item.words)] * (heads - len(rows))] for rows in item.share]
     sums = [[sum(row) for row in rows] for rows in padded]
-    largest, total = max(by_word) or 1.0, sum(by_word)
+    total = sum(by_word)
+    hints = [f"{printable(word)}: {share:.1%}" for word, share in zip(item.words, by_word, strict=True)]
     names = [labels[site] for site in item.sites]
     return {
         "reason": REASONS[item.reason],
-        "title": shortened(
-            f"{item.example.text} {BETWEEN} {pair}" if pair is not None else item.example.text
-        ),
+        "title": title_of(item.example),
         "answer": answer_words(item.example),
         "closed": f"{100 * item.spread:.0f}",
         "drawn": f"{100 * item.example.spread:.0f}",
         "classes": tuple(map(isolated, item.classes)),
-        "strip": [
-            (
-                shown(word, room=40),
-                f"{share / largest:.3f}",
-                f"{printable(word)}: {share:.1%}",
-                index == item.second,
-            )
-            for index, (word, share) in enumerate(zip(item.words, by_word, strict=True))
-        ],
+        "strip": strip(item.words, by_word, hints, item.second),
         "choices": _choices(item.sites, names, heads),
         "showing": _leading(item.words, by_word),
         "rest": f"{1 - total:.0%}" if total < 0.995 else "",
@@ -212,15 +203,14 @@ def _choices(
 
 def _change(change: Change, labels: Mapping[str, str]) -> dict[str, Any]:
     name, where = quoted(change.key), ""
+    share = f"{change.share:.0%}" if change.share >= 0.095 else f"{change.share:.1%}"
     if change.site is not None and change.query is not None:
         name = f"{name} from {quoted(change.query)}"
         where = f"{labels[change.site]}, {head_words(change.head)}"
     return {
         "name": name,
         "where": where,
-        "share": exact(
-            change.share, f"{change.share:.0%}" if change.share >= 0.095 else f"{change.share:.1%}"
-        ),
+        "share": exact(change.share, share),
         "half": _said(change.half),
         "twice": _said(change.twice),
     }

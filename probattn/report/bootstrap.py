@@ -67,23 +67,11 @@ def seeds_p(values: Sequence[float]) -> float:
     return float(scipy.stats.ttest_1samp(values, 0.0).pvalue)
 
 
-def over_seeds(item: Compared, values: Sequence[float], level: float) -> Compared:
+def over_seeds(item: Compared, values: Sequence[float]) -> Compared:
     """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet."""
-    interval = mean_interval(values, level=level)
-    assert interval.low is not None
-    assert interval.high is not None
-    p = seeds_p(values)
-    return _changed(
-        item,
-        value=interval.mean,
-        low=interval.low,
-        high=interval.high,
-        level=level,
-        p=p,
-        corrected=p,
-        resamples=None,
-        seeds=tuple(values),
-    )
+    mean, low, high, _ = mean_interval(values, level=item.level)
+    p, seeds = seeds_p(values), tuple(values)
+    return _changed(item, value=mean, low=low, high=high, p=p, corrected=p, resamples=None, seeds=seeds)
 
 
 def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
@@ -184,25 +172,13 @@ def paired_bootstrap(
                 resampled[key].append(value)
     tails = [(1 - level) / 2, (1 + level) / 2]
     records = []
-    for (data, model, measure), values in resampled.items():
-        if not values:
-            continue
-        low, high = np.quantile(values, tails).tolist()
-        p = bootstrap_p(values)
-        records.append(
-            Difference(
-                measure=measure,
-                model=model,
-                data=data,
-                value=points[data, model, measure],
-                low=low,
-                high=high,
-                level=level,
-                p=p,
-                corrected=p,
-                resamples=resamples,
-            )
-        )
+    for key, values in resampled.items():
+        if values:
+            low, high = np.quantile(values, tails).tolist()
+            p = bootstrap_p(values)
+            fields: dict[str, Any] = dict(zip(("data", "model", "measure"), key, strict=True))
+            fields |= {"value": points[key], "low": low, "high": high, "p": p, "corrected": p}
+            records.append(Difference(**fields, level=level, resamples=resamples))
     return corrected(records)
 
 

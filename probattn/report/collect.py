@@ -86,12 +86,8 @@ def predict_bayesian(
             expanded.append(posterior_moments(model, inputs, method="expansion"))
         labels.append(batch.get(label_name))
     _require(draws, "predict_bayesian")
-    return BayesianPredictions(
-        torch.cat(draws, dim=1),
-        torch.cat(expectation),
-        _labels(labels),
-        Moments.together(expanded) if moments else None,
-    )
+    closed_form = Moments.together(expanded) if moments else None
+    return BayesianPredictions(torch.cat(draws, dim=1), torch.cat(expectation), _labels(labels), closed_form)
 
 
 def predict_deterministic(
@@ -245,12 +241,8 @@ def training_curves(
         ]
         if any(value for _, value in series) and (name, kind) != ("kl_weight", "validation"):
             window = -(-len(series) // points)
-            steps, values = _averaged(series, window)
+            windows = [series[start : start + window] for start in range(0, len(series), window)]
+            steps = tuple(rows[-1][0] for rows in windows)
+            values = tuple(sum(value for _, value in rows) / len(rows) for rows in windows)
             curves.append(Curve(model=model, name=name, kind=kind, steps=steps, values=values, window=window))
     return curves
-
-
-def _averaged(series: Sequence[tuple[int, float]], window: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    windows = [series[start : start + window] for start in range(0, len(series), window)]
-    steps = tuple(rows[-1][0] for rows in windows)
-    return steps, tuple(sum(value for _, value in rows) / len(rows) for rows in windows)

@@ -10,24 +10,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional import (
-    BinSums,
-    area_under_risk_coverage,
-    bin_sums,
-    brier_score,
-    calibration_error_from_sums,
-    least_confidence,
-    matthews_correlation,
-    mutual_information,
-    negative_log_likelihood,
-    ood_auroc,
-    ood_fpr,
-    overconfidence_error_from_sums,
-    predictive_entropy,
-    reliability_from_sums,
-    risk_coverage_curve,
-    top_two_p_value,
-)
+from probattn.metrics import functional
 from probattn.report.bootstrap import Columns
 from probattn.report.record import ClassMeasure, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 
@@ -45,18 +28,15 @@ DRAWN_POINTS = 200
 
 
 def class_columns(probabilities: Tensor, draws: Tensor | None, labels: Tensor | None) -> dict[str, Tensor]:
-    """Columns of predicted classes, ``[N]`` each.
+    """Columns of predicted classes, ``[N]`` each, of the scored prediction ``[N, C]`` and draws ``[P, N, C]``.
 
-    Args:
-        probabilities: the prediction that is scored, ``[N, C]``.
-        draws: ``[P, N, C]``; None without.
-        labels: integer ``[N]``; None without, and then the columns that need labels are left out.
+    Those that need draws or integer labels ``[N]`` are left out without.
     """
     probabilities = probabilities.detach().cpu().double()
     confidence, predicted = probabilities.max(dim=-1)
     columns = {
-        "uncertainty": predictive_entropy(probabilities),
-        "doubt": least_confidence(probabilities),
+        "uncertainty": functional.predictive_entropy(probabilities),
+        "doubt": functional.least_confidence(probabilities),
         "confidence": confidence,
         "predicted": predicted,
     }
@@ -65,27 +45,23 @@ def class_columns(probabilities: Tensor, draws: Tensor | None, labels: Tensor | 
         columns |= {
             "label": labels,
             "right": predicted == labels,
-            "nll": negative_log_likelihood(probabilities, labels),
-            "brier": brier_score(probabilities, labels),
+            "nll": functional.negative_log_likelihood(probabilities, labels),
+            "brier": functional.brier_score(probabilities, labels),
         }
     if draws is not None:
         draws = draws.detach().cpu()
-        columns["information"] = mutual_information(draws)
+        columns["information"] = functional.mutual_information(draws)
         if labels is not None:
             columns["right_of_draws"] = draws.mean(dim=0).argmax(dim=-1) == labels
-            columns["p_value"] = top_two_p_value(draws)
+            columns["p_value"] = functional.top_two_p_value(draws)
     return columns
 
 
 @dataclass(frozen=True)
 class ClassMeasures:
-    """Measures of the columns of :func:`class_columns`.
+    """Measures of the columns of :func:`class_columns`; ``thresholds`` are p-values of the PAvPU curve.
 
-    Attributes:
-        num_bins: bins of the reliability diagram, calibration and overconfidence errors.
-        thresholds: p-values of the PAvPU curve.
-        further: measures of the predicted classes: "matthews", "f1".
-        num_classes: C, which they need.
+    ``further`` are measures of the predicted classes, "matthews" and "f1", which need ``num_classes``.
     """
 
     num_bins: int = 10
@@ -114,9 +90,9 @@ class ClassMeasures:
         for name in self.further:
             values[name] = class_measure(name, columns["predicted"], columns["label"], self.num_classes)
         sums = self._sums(columns)
-        values["ece"] = calibration_error_from_sums(sums, "l1").item()
-        values["overconfidence"] = overconfidence_error_from_sums(sums).item()
-        values["aurc"] = area_under_risk_coverage(columns["doubt"], ~right).item()
+        values["ece"] = functional.calibration_error_from_sums(sums, "l1").item()
+        values["overconfidence"] = functional.overconfidence_error_from_sums(sums).item()
+        values["aurc"] = functional.area_under_risk_coverage(columns["doubt"], ~right).item()
         return {
             name: value if value is not None and value < float("inf") else None
             for name, value in values.items()
@@ -132,24 +108,27 @@ class ClassMeasures:
             fields["pavpu_curve"] = tuple(_pavpu_point(columns, threshold) for threshold in self.thresholds)
         return fields
 
-    def _sums(self, columns: Columns) -> BinSums:
+    def _sums(self, columns: Columns) -> functional.BinSums:
         """Sums over the reliability bins."""
         confidence, right = columns["confidence"], columns["right"]
         # The bins know of a prediction only its winning probability and whether it was right: two columns, the
         # first of which always wins and is the label when it was, stand for all C.
         pair = torch.stack([confidence, torch.zeros_like(confidence)], dim=-1)
-        return bin_sums(pair, (~right).long(), n_bins=self.num_bins, validate_args=False)
+        return functional.bin_sums(pair, (~right).long(), n_bins=self.num_bins, validate_args=False)
 
 
 def detection(in_domain: Tensor, outside: Tensor) -> dict[str, float]:
     """AUROC and FPR95 of an uncertainty, ``[N]`` and ``[M]``, that detects the examples outside among the others."""
-    return {"auroc": ood_auroc(in_domain, outside).item(), "fpr95": ood_fpr(in_domain, outside).item()}
+    return {
+        "auroc": functional.ood_auroc(in_domain, outside).item(),
+        "fpr95": functional.ood_fpr(in_domain, outside).item(),
+    }
 
 
 def class_measure(name: ClassMeasure, predicted: Tensor, labels: Tensor, num_classes: int) -> float:
     """One measure over some examples."""
     if name == "matthews":
-        return matthews_correlation(predicted, labels).item()
+        return functional.matthews_correlation(predicted, labels).item()
     # torchmetrics takes most of a second to import.
     from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
 
@@ -166,9 +145,9 @@ def entropy_record(values: Tensor) -> Entropy:
     return Entropy(mean=values.mean().item(), quantiles=tuple(quantiles.tolist()))
 
 
-def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
+def reliability_bins(sums: functional.BinSums) -> tuple[ReliabilityBin, ...]:
     """Records of the bins of a reliability diagram, the empty ones left out."""
-    bins = reliability_from_sums(sums)
+    bins = functional.reliability_from_sums(sums)
     edges = [
         round(edge, 12) for edge in torch.linspace(0, 1, len(sums.counts) + 1, dtype=torch.float64).tolist()
     ]
@@ -191,7 +170,7 @@ def reliability_bins(sums: BinSums) -> tuple[ReliabilityBin, ...]:
 
 
 def _risk_coverage(columns: Columns) -> RiskCoverage:
-    curve = risk_coverage_curve(columns["doubt"], ~columns["right"])
+    curve = functional.risk_coverage_curve(columns["doubt"], ~columns["right"])
     size = len(curve.risk)
     drawn = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
     return RiskCoverage(

@@ -242,13 +242,11 @@ def _line(entry: Dynamics, name: str, positions: dict[int, float]) -> Line:
 def _rows(dynamics: Sequence[Dynamics]) -> list[tuple[str, list[Markup]]]:
     by_step = [{item.step: item for item in entry.steps} for entry in dynamics]
     names = ("agreement", "with_last", "accuracy")
-    return [
-        (
-            f"{step:,}",
-            [formatted(getattr(item.get(step), name, None), ".3f") for item in by_step for name in names],
-        )
-        for step in sorted({step for item in by_step for step in item})
-    ]
+    rows = []
+    for step in sorted({step for item in by_step for step in item}):
+        values = [getattr(item.get(step), name, None) for item in by_step for name in names]
+        rows.append((f"{step:,}", [formatted(value, ".3f") for value in values]))
+    return rows
 
 
 def _panel(example: WatchedExample) -> tuple[str, list[Moment]]:
@@ -263,13 +261,11 @@ def _panel(example: WatchedExample) -> tuple[str, list[Moment]]:
     shown = [maps[index] for index in sorted({0, len(maps) // 2, len(maps) - 1})]
     shown = list({item.step: item for item in shown}.values())
     top = _tops(shown)
-    moments = [
-        (
-            f"{name}, step {item.step:,}",
-            _pair(example.queries, example.keys, item.attention, item.probe, top, f"at step {item.step}"),
-        )
-        for name, item in zip(MOMENTS[len(shown) - 1], shown, strict=True)
-    ]
+    moments = []
+    for name, item in zip(MOMENTS[len(shown) - 1], shown, strict=True):
+        step = f"at step {item.step}"
+        pair = _pair(example.queries, example.keys, item.attention, item.probe, top, step)
+        moments.append((f"{name}, step {item.step:,}", pair))
     return shortened(example.text), moments
 
 

@@ -12,20 +12,11 @@ from torch import Tensor
 
 from probattn.inference.moments import Moments
 from probattn.metrics.functional import bin_index, predictive_entropy
+from probattn.report import record
 from probattn.report.attention import Example
 from probattn.report.bootstrap import Columns, Figures, Rows, paired_bootstrap, selected
 from probattn.report.columns import THRESHOLDS, ClassMeasures, class_columns, detection
 from probattn.report.measures import CLASS_MEASURES
-from probattn.report.record import (
-    MODELS,
-    SINGLE,
-    ClassMeasure,
-    DataSet,
-    Difference,
-    DrawsSource,
-    ModelKey,
-    Scores,
-)
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Predictions:
 
     probabilities: Tensor
     draws: Tensor | None = None
-    source: DrawsSource | None = None
+    source: record.DrawsSource | None = None
     closed_form: float | None = None
 
     def __post_init__(self) -> None:
@@ -100,9 +91,9 @@ class PredictedData:
         ValueError: sizes differ.
     """
 
-    data: DataSet
+    data: record.DataSet
     labels: Tensor | None
-    models: Mapping[ModelKey, Predictions]
+    models: Mapping[record.ModelKey, Predictions]
 
     def __post_init__(self) -> None:
         sizes = {model: len(predictions.probabilities) for model, predictions in self.models.items()}
@@ -122,8 +113,8 @@ class PredictedData:
 class Evaluation(NamedTuple):
     """Scores of every model on every data set, and what separates them from the baseline."""
 
-    scores: tuple[Scores, ...]
-    differences: tuple[Difference, ...]
+    scores: tuple[record.Scores, ...]
+    differences: tuple[record.Difference, ...]
 
 
 def evaluate(
@@ -134,7 +125,7 @@ def evaluate(
     seed: int = 0,
     num_bins: int = 10,
     thresholds: Sequence[float] = THRESHOLDS,
-    asked: Sequence[ClassMeasure] = (),
+    asked: Sequence[record.ClassMeasure] = (),
 ) -> Evaluation:
     """Measures every model on every data set, and compares each with the deterministic one.
 
@@ -163,6 +154,7 @@ def evaluate(
         ValueError: no data set, or none in domain; resamples below 1; level outside (0, 1).
 
     Example:
+        >>> from probattn.report import DataSet
         >>> data = DataSet(key="test", title="Test", role="in_domain", size=4, labelled=True)
         >>> sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
         >>> measured = PredictedData(data, torch.tensor([0, 0, 1, 1]), {"deterministic": Predictions(sure)})
@@ -196,13 +188,13 @@ def _no_curves(_: Columns) -> Mapping[str, Any]:
 
 
 def evaluate_columns(
-    table: Mapping[tuple[str, ModelKey], Columns],
-    data: Sequence[DataSet],
+    table: Mapping[tuple[str, record.ModelKey], Columns],
+    data: Sequence[record.DataSet],
     figures: Figures,
     measures: Collection[str],
     *,
     curves: Callable[[Columns], Mapping[str, Any]] = _no_curves,
-    sources: Mapping[tuple[str, ModelKey], DrawsSource | None] = MappingProxyType({}),
+    sources: Mapping[tuple[str, record.ModelKey], record.DrawsSource | None] = MappingProxyType({}),
     clusters: Mapping[str, Sequence[Hashable]] | None = None,
     resamples: int = 1000,
     level: float = 0.95,
@@ -230,7 +222,7 @@ def evaluate_columns(
     in_domain = next((item.key for item in data if item.role == "in_domain"), None)
     outside = {item.key for item in data if item.role != "in_domain"}
 
-    def measured(key: str, model: ModelKey, rows: Rows) -> dict[str, float | None]:
+    def measured(key: str, model: record.ModelKey, rows: Rows) -> dict[str, float | None]:
         columns, reference = selected(table[key, model], rows.get(key)), table.get((str(in_domain), model))
         values = dict(figures(columns))
         if key in outside and "uncertainty" in columns and "uncertainty" in (reference or ()):
@@ -239,25 +231,19 @@ def evaluate_columns(
             values |= detection(inside["uncertainty"], columns["uncertainty"])
         return values
 
-    def compared(key: str, model: ModelKey, rows: Rows) -> dict[str, float | None]:
+    def compared(key: str, model: record.ModelKey, rows: Rows) -> dict[str, float | None]:
         values = measured(key, model, rows)
         return {name: values[name] for name in measures if name in values}
 
-    scores = tuple(
-        Scores(
-            model=model,
-            data=item.key,
-            values=measured(item.key, model, {}),
-            draws=sources.get((item.key, model)),
-            **curves(table[item.key, model]),
-        )
-        for item in data
-        for model in MODELS
-        if (item.key, model) in table
-    )
+    scores = []
+    for key, model in ((item.key, model) for item in data for model in record.MODELS):
+        if (key, model) in table:
+            drawn, values = sources.get((key, model)), measured(key, model, {})
+            charts = curves(table[key, model])
+            scores.append(record.Scores(model=model, data=key, values=values, draws=drawn, **charts))
     sizes = {key: len(next(iter(columns.values()))) for (key, _), columns in table.items()}
     options: dict[str, Any] = {"clusters": clusters, "resamples": resamples, "level": level, "seed": seed}
-    return Evaluation(scores, paired_bootstrap(list(table), compared, sizes, **options))
+    return Evaluation(tuple(scores), paired_bootstrap(list(table), compared, sizes, **options))
 
 
 SHOWN_DRAWS = 100
@@ -330,7 +316,7 @@ def _example(item: PredictedData, row: int, text: str, pair: str | None, classes
 
 def _own(item: PredictedData) -> Predictions:
     """Predictions of the run's own network, not of its baseline."""
-    preferred: tuple[ModelKey, ...] = ("bayesian_mean", *SINGLE, "deterministic")
+    preferred: tuple[record.ModelKey, ...] = ("bayesian_mean", *record.SINGLE, "deterministic")
     predictions = next((item.models[model] for model in preferred if model in item.models), None)
     if predictions is None or ("bayesian_mean" in item.models and predictions.draws is None):
         raise ValueError(

@@ -9,24 +9,8 @@ from typing import TypeVar
 
 from markupsafe import Markup
 
-from probattn.report.bootstrap import (
-    LEAST_EFFECT,
-    LEAST_EXAMPLES,
-    LEAST_SEEDS,
-    corrected,
-    least_resamples,
-    over_seeds,
-)
+from probattn.report import bootstrap, measures
 from probattn.report.markup import exact
-from probattn.report.measures import (
-    MODEL_LABELS,
-    MODEL_TITLES,
-    MeasureText,
-    Verdict,
-    capital,
-    counted,
-    listed,
-)
 from probattn.report.record import DETECTION, Comparison, DataSet, Difference, Scores, SingleRun
 from probattn.report.results import Results
 from probattn.report.svg import isolated, printable
@@ -65,7 +49,7 @@ def combine(runs: Mapping[str, AnyResults]) -> AnyResults:
         others = [results.difference(item.measure, item.model, item.data) for results in singles]
         values = [other.value for other in others if other is not None]
         if len(values) == len(singles):
-            differences.append(over_seeds(item, values, item.level))
+            differences.append(bootstrap.over_seeds(item, values))
     seconds = sum(results.run.seconds for results in singles)
     return type(first)(
         kind=first.kind,
@@ -75,7 +59,7 @@ def combine(runs: Mapping[str, AnyResults]) -> AnyResults:
         classes=first.classes,
         data=first.data,
         scores=scores,
-        differences=corrected(differences),
+        differences=bootstrap.corrected(differences),
     )
 
 
@@ -136,9 +120,9 @@ class Finding:
     """
 
     difference: Difference
-    text: MeasureText
+    text: measures.MeasureText
     data: DataSet
-    verdict: Verdict
+    verdict: measures.Verdict
     figures: str
     order: int
 
@@ -190,7 +174,7 @@ def _finding(results: Results, data: DataSet, difference: Difference) -> Finding
     return Finding(difference, text, data, verdict, figures, results.data.index(data))
 
 
-def interval_ends(difference: Comparison, text: MeasureText) -> tuple[str, str]:
+def interval_ends(difference: Comparison, text: measures.MeasureText) -> tuple[str, str]:
     """The ends of its interval, without unit."""
     return text.difference(difference.low, sign=False), text.difference(difference.high, sign=False)
 
@@ -198,25 +182,29 @@ def interval_ends(difference: Comparison, text: MeasureText) -> tuple[str, str]:
 def headline(results: Results) -> str:
     """The title: reliable gains and losses and nothing else, with the numbers of seeds and of the task's examples."""
     comparisons, data = findings(results), results.in_domain
-    basis = f"({counted(len(results.seeds), 'seed')}, {data.size:,} {data.unit})"
-    model = MODEL_LABELS[results.compared]
+    basis = f"({measures.counted(len(results.seeds), 'seed')}, {data.size:,} {data.unit})"
+    model = measures.MODEL_LABELS[results.compared]
     if not comparisons:
         name, text = next(iter(results.measures.items()))
         value = results.value(name, results.compared, data.key)
         if value is None:
             return printable(results.run.name)
-        return f"{MODEL_TITLES[results.compared]} attention: {text.short} {text.value(value)} {basis}"
+        return (
+            f"{measures.MODEL_TITLES[results.compared]} attention: {text.short} {text.value(value)} {basis}"
+        )
     reliable = [finding for finding in comparisons if finding.verdict != "unclear"]
     if not reliable:
         return f"No reliable difference between {model} and deterministic attention {basis}"
     gains, losses = (
-        listed([finding.claim for finding in reliable if finding.leads and finding.verdict == verdict])
+        measures.listed(
+            [finding.claim for finding in reliable if finding.leads and finding.verdict == verdict]
+        )
         for verdict in ("better", "worse")
     )
     words = f"{gains}, but {losses}" if gains and losses else gains or losses
-    words = words or f"{len(reliable)} of {counted(len(comparisons), 'comparison')} differ reliably"
+    words = words or f"{len(reliable)} of {measures.counted(len(comparisons), 'comparison')} differ reliably"
     subject = f"{model} against deterministic attention"
-    return f"{capital(subject) if results.runs else f'In this run, {subject}'}: {words} {basis}"
+    return f"{measures.capital(subject) if results.runs else f'In this run, {subject}'}: {words} {basis}"
 
 
 def evidence(results: Results) -> str:
@@ -225,20 +213,21 @@ def evidence(results: Results) -> str:
     if not compared:
         return ""
     seeds, sets = len(results.seeds), len({finding.data.key for finding in compared})
-    comparisons = f"{counted(len(compared), 'comparison')} on {counted(sets, 'data set')}"
+    comparisons = f"{measures.counted(len(compared), 'comparison')} on {measures.counted(sets, 'data set')}"
     level = compared[0].difference.level
     criteria = (
         "A difference counts if its p value, corrected for all of them by Holm's method, is below "
-        f"{1 - level:.2g}, if it is at least {LEAST_EFFECT:g} ({100 * LEAST_EFFECT:g} points), and if there are at "
-        f"least {LEAST_EXAMPLES} examples{f' and {LEAST_SEEDS} seeds' if results.runs else ''}."
+        f"{1 - level:.2g}, if it is at least {bootstrap.LEAST_EFFECT:g} ({100 * bootstrap.LEAST_EFFECT:g} points), and "
+        f"if there are at least {bootstrap.LEAST_EXAMPLES} examples"
+        f"{f' and {bootstrap.LEAST_SEEDS} seeds' if results.runs else ''}."
     )
     if results.runs:
         return (
-            f"{counted(seeds, 'seed')}, {comparisons}. {criteria} The p values are those of Student's t, paired by "
-            "seed: they cover the chance of training, given these examples."
+            f"{measures.counted(seeds, 'seed')}, {comparisons}. {criteria} The p values are those of Student's t, "
+            "paired by seed: they cover the chance of training, given these examples."
         )
     resamples = compared[0].difference.resamples or 0
-    needed = least_resamples(len(compared), level)
+    needed = bootstrap.least_resamples(len(compared), level)
     few = (
         f" {resamples:,} resamples are too few to tell any of {len(compared)} comparisons: set report.resamples to "
         f"{needed:,} or more."
@@ -258,7 +247,7 @@ def opening(results: Results) -> str:
     if ours is None:
         return f"{isolated(results.run.network)} was measured on {basis}."
     seeds = ", on average over seeds" if results.runs else ""
-    words = f"{text.title} on {basis}: {text.value(ours)} with {MODEL_LABELS[model]} attention"
+    words = f"{text.title} on {basis}: {text.value(ours)} with {measures.MODEL_LABELS[model]} attention"
     if model == "deterministic":
         return f"{words}{seeds}."
     if base is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -144,14 +144,8 @@ def _mmd(sample: TokenSample, bandwidth: Tensor) -> Tensor:
     total = torch.zeros_like(bandwidth, dtype=torch.float64)
     for start in range(0, len(sample.query), TEXTS_PER_PASS):
         rows = slice(start, start + TEXTS_PER_PASS)
-        distances = mmd(
-            sample.query[rows],
-            sample.key[rows],
-            bandwidth=bandwidth,
-            unbiased=True,
-            query_mask=sample.query_valid[rows],
-            key_mask=sample.key_valid[rows],
-        )
+        masks: Any = {"query_mask": sample.query_valid[rows], "key_mask": sample.key_valid[rows]}
+        distances = mmd(sample.query[rows], sample.key[rows], bandwidth=bandwidth, unbiased=True, **masks)
         total += distances.double().sum(dim=0)
     return total / len(sample.query)
 
@@ -210,16 +204,10 @@ def site_alignments(
                 f"site_alignments: expected a bandwidth of {name!r}, got those of {', '.join(bandwidths) or 'none'}"
             )
         distances = head_distances(sample, bandwidths[name])
-        numbers = {name: tuple(value.tolist()) for name, value in vars(distances).items()}
-        auc = {
-            name: () if any(map(math.isnan, numbers[name])) else numbers[name]
-            for name in ("auc", "auc_centred")
-        }
-        records.append(
-            SiteAlignment(
-                model=model, site=name, bandwidth=tuple(bandwidths[name].tolist()), **(numbers | auc)
-            )
-        )
+        numbers = {key: tuple(value.tolist()) for key, value in vars(distances).items()}
+        numbers |= {key: () for key in ("auc", "auc_centred") if any(map(math.isnan, numbers[key]))}
+        bandwidth = tuple(bandwidths[name].tolist())
+        records.append(SiteAlignment(model=model, site=name, bandwidth=bandwidth, **numbers))
     return tuple(records)
 
 

@@ -13,17 +13,8 @@ from torch.nn import functional as F
 
 from probattn.inference.records import Number
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
+from probattn.report import markup
 from probattn.report.lines import Line, line_chart, ticks
-from probattn.report.markup import (
-    Figure,
-    Panel,
-    Section,
-    by_call,
-    exact,
-    heatmap,
-    shortened,
-    site_labels,
-)
 from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
 from probattn.report.record import Count, ModelKey, Probability, Record
 from probattn.report.svg import Axis, isolated
@@ -264,21 +255,18 @@ ROOM = 1.1
 """It ends beyond the largest value by this factor."""
 
 
-def heads_section(heads: Heads | None, unit: str = "texts") -> Section | None:
+def heads_section(heads: Heads | None, unit: str = "texts") -> markup.Section | None:
     """The section on heads, over examples in ``unit``; None where nothing was measured."""
     if heads is None:
         return None
     measure = heads.measure
-    names = site_labels([site.site for site in heads.sites])
+    names = markup.site_labels([site.site for site in heads.sites])
     shown = heads.rows[0].site if heads.rows else heads.sites[-1].site
-    none = _number(None)
     context = {
         "heads": heads,
         "words": _words(heads),
         "rows": _rows(heads),
-        "layers": by_call(
-            heads, names, lambda site: (_number(site.relative), _number(site.overlap)), (none, none)
-        ),
+        "layers": markup.by_call(heads, names, lambda site: (site.relative, site.overlap), _number),
         "falls": _falls(heads, measure),
         "fallen": " ".join(_fallen(heads, model, measure) for model in heads.whole if heads.falls(model)),
         "similarity": [
@@ -291,7 +279,7 @@ def heads_section(heads: Heads | None, unit: str = "texts") -> Section | None:
         "unit": unit,
         "measure": measure,
     }
-    return Section("heads", "Heads", "Do the heads differ?", "heads.html", context)
+    return markup.Section("heads", "Heads", "Do the heads differ?", "heads.html", context)
 
 
 def _words(heads: Heads) -> str:
@@ -317,14 +305,9 @@ def _rows(heads: Heads) -> list[tuple[str, str, list[Markup]]]:
         (title, meaning, [heads.mean(model, name) for model in heads.models])
         for name, title, meaning in QUANTITIES
     ]
-    rows += [
-        (
-            f"Length of a head, {projection}",
-            "Of its slice of the weight",
-            [heads.mean_length(model, projection) for model in heads.models],
-        )
-        for projection in PARTS
-    ]
+    for projection in PARTS:
+        lengths = [heads.mean_length(model, projection) for model in heads.models]
+        rows.append((f"Length of a head, {projection}", "Of its slice of the weight", lengths))
     return [
         (title, meaning, [_number(value) for value in values])
         for title, meaning, values in rows
@@ -334,10 +317,10 @@ def _rows(heads: Heads) -> list[tuple[str, str, list[Markup]]]:
 
 def _number(value: float | None) -> Markup:
     words = "" if value is None else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-    return exact(value, words.replace("-", MINUS))
+    return markup.exact(value, words.replace("-", MINUS))
 
 
-def _falls(heads: Heads, measure: str) -> list[Figure]:
+def _falls(heads: Heads, measure: str) -> list[markup.Figure]:
     if not heads.drops:
         return []
     lines = []
@@ -352,7 +335,7 @@ def _falls(heads: Heads, measure: str) -> list[Figure]:
     marks = tuple((value / 100, label) for value, label in ticks(100 * low, 100 * high, 5))
     y = Axis(low, high, f"{measure} lost (points)", marks)
     chart = line_chart(lines, x, y, f"{capital(measure)} lost without each head")
-    return [Figure(f"{capital(measure)} lost without a head", chart, note="one at a time, sorted")]
+    return [markup.Figure(f"{capital(measure)} lost without a head", chart, note="one at a time, sorted")]
 
 
 def _fallen(heads: Heads, model: ModelKey, measure: str) -> str:
@@ -367,29 +350,30 @@ def _fallen(heads: Heads, model: ModelKey, measure: str) -> str:
     )
 
 
-def _similarity(heads: Heads, name: str, label: str) -> Panel:
+def _similarity(heads: Heads, name: str, label: str) -> markup.Panel:
     drawings = []
     for record in (site for site in heads.sites if site.site == name):
         labels = [str(head) for head in range(len(record.similarity))]
         # from -1 to 1 onto the ramp's 0 to 1
         values = [[min(1.0, max(0.0, (value + 1) / 2)) for value in row] for row in record.similarity]
         title = f"Cosine between heads, {label}, {MODEL_LABELS[record.model]}"
-        drawings.append((record.model, heatmap(labels, labels, values, 1.0, "cosine", title)))
+        drawings.append((record.model, markup.heatmap(labels, labels, values, 1.0, "cosine", title)))
     return label, drawings
 
 
-def _heads_of_texts(heads: Heads) -> list[Panel]:
+def _heads_of_texts(heads: Heads) -> list[markup.Panel]:
     groups: dict[str, list[HeadRows]] = {}
     for item in heads.rows:
         groups.setdefault(item.text, []).append(item)
-    return [
-        (shortened(text), [(item.model, _rows_map(item, members)) for item in members])
-        for text, members in groups.items()
-    ]
-
-
-def _rows_map(item: HeadRows, members: list[HeadRows]) -> Markup:
-    top = max((value for member in members for row in member.weights for value in row), default=1.0)
-    heads = [f"head {head}" for head in range(len(item.weights))]
-    title = f"Attention of each head, {MODEL_LABELS[item.model]}: {isolated(item.text)}"
-    return heatmap(heads, item.tokens, item.weights, top, "mean", title)
+    panels = []
+    for text, members in groups.items():
+        top = max((value for item in members for row in item.weights for value in row), default=1.0)
+        drawings = []
+        for item in members:
+            names = [f"head {head}" for head in range(len(item.weights))]
+            title = f"Attention of each head, {MODEL_LABELS[item.model]}: {isolated(item.text)}"
+            drawings.append(
+                (item.model, markup.heatmap(names, item.tokens, item.weights, top, "mean", title))
+            )
+        panels.append((markup.shortened(text), drawings))
+    return panels

@@ -115,14 +115,10 @@ def _median_labels(plot: Plot, entropies: Sequence[tuple[str, str, Entropy]]) ->
 
 def risk_chart(curves: Sequence[tuple[str, str, RiskCoverage]], title: str) -> Markup:
     """Error rate among the most confident share of the examples."""
-    lines = [
-        Line(
-            label,
-            css,
-            tuple(point for point in zip(c.coverage, c.risk, strict=True) if point[0] >= SMALLEST_SHARE),
-        )
-        for label, css, c in curves
-    ]
+    lines = []
+    for label, css, curve in curves:
+        points = zip(curve.coverage, curve.risk, strict=True)
+        lines.append(Line(label, css, tuple(point for point in points if point[0] >= SMALLEST_SHARE)))
     top = nice_top(max((b for line in lines for _, b in line.points), default=1.0))
     x = Axis(0, 1, "answered share (most confident first)", ticks(0, 1, 4, percent=True))
     return line_chart(lines, x, Axis(0, top, "errors among them", ticks(0, top, 4, percent=True)), title)
@@ -252,10 +248,7 @@ def reliability_chart(
     title: str,
     anchors: Mapping[float, str] | None = None,
 ) -> Markup:
-    """Accuracy against confidence by bin with 95% intervals, gaps shaded; below, the share of examples.
-
-    The points of the bins whose lower end is among ``anchors`` lead there.
-    """
+    """Accuracy by confidence with 95% intervals, gaps shaded, above shares of examples; points lead to ``anchors``."""
     frame = Frame(height=330, bottom=40 + BARS + 26)
     spoken = "; ".join(
         f"confidence {b.confidence:.2f}: accuracy {b.accuracy:.2f} ({b.count} examples)" for b in bins

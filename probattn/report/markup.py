@@ -61,11 +61,12 @@ Panel = tuple[str, list[tuple[str, Markup]]]
 def by_call(
     measured: Any,
     labels: Mapping[str, str],
-    numbers: Callable[[Any], Iterable[Markup]],
-    none: Iterable[Markup],
+    numbers: Callable[[Any], tuple[float | None, float | None]],
+    words: Callable[[float | None], Markup],
 ) -> list[tuple[str, str, list[Iterable[Markup]]]]:
-    """Rows of a table of attention calls: name, label, and the numbers of each network."""
-    sites = {(site.model, site.site): numbers(site) for site in measured.sites}
+    """Rows of a table of attention calls: name, label, and the two numbers of each network in words."""
+    sites = {(site.model, site.site): list(map(words, numbers(site))) for site in measured.sites}
+    none = list(map(words, (None, None)))
     return [
         (name, label, [sites.get((model, name), none) for model in measured.models])
         for name, label in labels.items()
@@ -74,25 +75,15 @@ def by_call(
 
 def site_labels(names: Iterable[str]) -> dict[str, str]:
     """Short labels: what distinguishes the names, dots apart."""
-    names = list(dict.fromkeys(names))
-    components = {name: name.split(".") for name in names}
-    lengths = {len(words_of_name) for words_of_name in components.values()}
-    if len(names) < 2 or len(lengths) > 1:
-        return {
-            name: printable(words_of_name[-1] if len(names) < 2 else name)
-            for name, words_of_name in components.items()
-        }
-    differing = [
-        index
-        for index in range(lengths.pop())
-        if len({words_of_name[index] for words_of_name in components.values()}) > 1
-    ]
+    paths = {name: name.split(".") for name in names}
+    lengths = {len(path) for path in paths.values()}
+    if len(paths) < 2 or len(lengths) > 1:
+        return {name: printable(path[-1] if len(paths) < 2 else name) for name, path in paths.items()}
+    differing = [index for index in range(lengths.pop()) if len({path[index] for path in paths.values()}) > 1]
     labels = {}
-    for name, words_of_name in components.items():
+    for name, path in paths.items():
         words = [
-            f"{words_of_name[index - 1]} {words_of_name[index]}"
-            if words_of_name[index].isdigit() and index
-            else words_of_name[index]
+            f"{path[index - 1]} {path[index]}" if path[index].isdigit() and index else path[index]
             for index in differing
         ]
         labels[name] = printable(" ".join(words))
@@ -127,11 +118,8 @@ def heatmap(
     """Queries as rows, keys as columns; grey, for the filter ``ramp`` to colour and a script to exchange."""
     labelled = max(len(queries), len(keys)) <= LABELLED
     cell = 15.0 if labelled else max(2.5, 620 / max(len(queries), len(keys)))
-    gutter = (
-        min(7.0 * max((_width(shown(token)) for token in (*queries, *keys)), default=1) + 8, 88)
-        if labelled
-        else 34
-    )
+    longest = max((_width(shown(token)) for token in (*queries, *keys)), default=1) if labelled else 0
+    gutter = min(7.0 * longest + 8, 88) if labelled else 34
     width, height = cell * len(keys), cell * len(queries)
     root = drawing(gutter + width + 2, gutter + height + 2, title, css="map")
     add(root, "rect", "map-frame", x=gutter, y=gutter, width=width, height=height)

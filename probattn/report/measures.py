@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
-from probattn.report.record import BESIDE, MODELS, ModelKey, Role
+from probattn.report.record import BESIDE, ModelKey, Role
 
 Verdict = Literal["better", "worse", "unclear"]
 """Result of a comparison."""
@@ -81,112 +81,108 @@ class MeasureText:
         return "better" if (value > 0) == (self.better == "higher") else "worse"
 
 
+PROPER = ("Pearson", "Spearman", "Brier", "Hamming")
+"""Names of people, with which a measure may begin."""
+
+
+def share(
+    title: str,
+    meaning: str,
+    *,
+    short: str = "",
+    better: bool = True,
+    words: tuple[str, str] | None = None,
+    leads: bool = True,
+    unit: Literal["share", "number"] = "share",
+) -> MeasureText:
+    """A measure that is a share; ``better`` if higher is better; ``words`` describe an improvement and the opposite."""
+    name = short or title
+    lower = name if name[:2].isupper() or name.startswith(PROPER) else name[:1].lower() + name[1:]
+    higher_lower = (f"higher {lower}", f"lower {lower}")
+    gain, loss = words or (higher_lower if better else higher_lower[::-1])
+    return MeasureText(title, name, meaning, "higher" if better else "lower", unit, gain, loss, leads)
+
+
+def number(title: str, meaning: str, *, better: bool = False, **texts: Any) -> MeasureText:
+    """A measure that is another number, likewise."""
+    return share(title, meaning, better=better, unit="number", **texts)
+
+
 CLASS_MEASURES: Mapping[str, MeasureText] = MappingProxyType(
     {
-        "accuracy": MeasureText(
+        "accuracy": share(
             "Accuracy",
-            "accuracy",
             "Share of correct predictions",
-            "higher",
-            "share",
-            "more accurate",
-            "less accurate",
+            short="accuracy",
+            words=("more accurate", "less accurate"),
         ),
-        "matthews": MeasureText(
-            "Matthews correlation",
+        "matthews": number(
             "Matthews correlation",
             "Correlation of predicted and true classes, -1 to 1; 0 is guessing",
-            "higher",
-            "number",
-            "better correlated with the labels",
-            "worse correlated with the labels",
+            better=True,
+            words=("better correlated with the labels", "worse correlated with the labels"),
         ),
-        "f1": MeasureText(
-            "F1",
+        "f1": share(
             "F1",
             "Harmonic mean of precision and recall, of the second of two classes or on average over more",
-            "higher",
-            "share",
-            "higher F1",
-            "lower F1",
             leads=False,
         ),
-        "nll": MeasureText(
+        "nll": number(
             "Negative log-likelihood",
-            "NLL",
             "Mean negative log-probability of the true label, nats per example (NLL)",
-            "lower",
-            "number",
-            "lower negative log-likelihood",
-            "higher negative log-likelihood",
+            short="NLL",
+            words=("lower negative log-likelihood", "higher negative log-likelihood"),
             leads=False,
         ),
-        "brier": MeasureText(
-            "Brier score",
+        "brier": number(
             "Brier score",
             "Squared distance between the probabilities and the label's indicator, 0 to 2",
-            "lower",
-            "number",
-            "lower Brier score",
-            "higher Brier score",
             leads=False,
         ),
-        "ece": MeasureText(
+        "ece": share(
             "Calibration error",
-            "ECE",
             "Expected distance between confidence and accuracy, over bins of the winning class's probability (ECE)",
-            "lower",
-            "share",
-            "better calibrated",
-            "worse calibrated",
+            short="ECE",
+            better=False,
+            words=("better calibrated", "worse calibrated"),
         ),
-        "overconfidence": MeasureText(
+        "overconfidence": share(
             "Overconfidence error",
-            "OE",
             "Confidence in excess of accuracy, weighted by confidence (OE)",
-            "lower",
-            "share",
-            "less overconfident",
-            "more overconfident",
+            short="OE",
+            better=False,
+            words=("less overconfident", "more overconfident"),
         ),
-        "aurc": MeasureText(
+        "aurc": share(
             "Area under risk-coverage",
-            "AURC",
             "Mean error when only the most confident share is answered (AURC)",
-            "lower",
-            "share",
-            "lower area under risk-coverage",
-            "higher area under risk-coverage",
+            short="AURC",
+            better=False,
+            words=("lower area under risk-coverage", "higher area under risk-coverage"),
             leads=False,
         ),
-        "pavpu": MeasureText(
-            "PAvPU",
+        "pavpu": share(
             "PAvPU",
             "Share of predictions that are accurate and certain, or inaccurate and uncertain (p < 0.05 of Welch's "
             "t-test between the two leading classes)",
-            "higher",
-            "share",
-            "higher PAvPU",
-            "lower PAvPU",
             leads=False,
         ),
-        "auroc": MeasureText(
+        "auroc": number(
             "OOD detection (AUROC)",
-            "AUROC",
             "Probability that an input of this set has a higher entropy than an in-domain one",
-            "higher",
-            "number",
-            "better at detecting out-of-distribution inputs",
-            "worse at detecting out-of-distribution inputs",
+            short="AUROC",
+            better=True,
+            words=(
+                "better at detecting out-of-distribution inputs",
+                "worse at detecting out-of-distribution inputs",
+            ),
         ),
-        "fpr95": MeasureText(
+        "fpr95": share(
             "OOD false positives (FPR95)",
-            "FPR95",
             "Share of in-domain inputs flagged when 95% of this set is",
-            "lower",
-            "share",
-            "fewer false positives in OOD detection",
-            "more false positives in OOD detection",
+            short="FPR95",
+            better=False,
+            words=("fewer false positives in OOD detection", "more false positives in OOD detection"),
             leads=False,
         ),
     }
@@ -194,20 +190,15 @@ CLASS_MEASURES: Mapping[str, MeasureText] = MappingProxyType(
 """Texts of the measures of classifiers, in the order of tables."""
 
 
-class _Names(Mapping[ModelKey, str]):
-    """Names of models: those given, or else made of their keys."""
+class _Names(dict[str, str]):
+    """Names of models: those of the mapping, or else made of their keys."""
 
     def __init__(self, names: Mapping[str, str], otherwise: Callable[[str], str]) -> None:
-        self._names, self._otherwise = names, otherwise
+        super().__init__(names)
+        self._otherwise = otherwise
 
-    def __getitem__(self, key: ModelKey) -> str:
-        return self._names.get(key) or self._otherwise(key)
-
-    def __iter__(self) -> Iterator[ModelKey]:
-        return iter(MODELS)
-
-    def __len__(self) -> int:
-        return len(MODELS)
+    def __missing__(self, key: str) -> str:
+        return self._otherwise(key)
 
 
 MODEL_TITLES: Mapping[ModelKey, str] = _Names(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -78,6 +78,7 @@ def render_report(
         "corrected by Holm's method."
     ).format("seeds.json" if several else "metrics.json", results.intervals)
     models = {score.model for score in results.scores}
+    budget = f"{run.train_size:,} {results.in_domain.unit}, {counted(run.steps, 'step')}"
     both = several or ("deterministic" in models and len(models) > 1)
     return render_page(
         [
@@ -85,14 +86,14 @@ def render_report(
             run_section(run, results.data, note, results.seeds, results.classes),
         ],
         kind=results.kind,
-        run=run,
+        name=run.name,
         headline=headline(results),
         opening=opening(results),
         evidence=evidence(results),
         facts=(
             ("Network", plain(run.network)),
             ("Method", plain(run.method)),
-            ("Trained on", budget(run, results.in_domain.unit, both=both)),
+            ("Trained on", f"{budget} each" if both else budget),
             ("Prediction", prediction),
         ),
         script="maps.js" if results.attention else "",
@@ -100,45 +101,26 @@ def render_report(
     )
 
 
-def budget(run: RunDescription, unit: str, *, both: bool) -> str:
-    """Training examples and steps, of each network where there are several."""
-    return f"{run.train_size:,} {unit}, {counted(run.steps, 'step')}{' each' if both else ''}"
-
-
-class Named(Protocol):
-    """What a page is about."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-
 def render_page(
     sections: Iterable[Section | None],
     *,
     kind: str,
-    run: Named,
-    headline: str,
-    facts: Iterable[tuple[str, str]],
-    opening: str = "",
-    evidence: str = "",
+    name: str,
     script: str = "",
     package: str | None = None,
+    **words: Any,
 ) -> str:
-    """A page of the sections that are not None; ``package`` has templates besides those of this package."""
+    """A page of the sections that are not None; ``words`` are headline and facts, perhaps opening and evidence."""
     environment = _environment(package)
     shown = [section for section in sections if section is not None]
     return environment.get_template("page.html").render(
+        {"opening": "", "evidence": "", **words},
         kind=kind,
-        run=run,
-        headline=headline,
-        opening=opening,
-        evidence=evidence,
-        facts=facts,
+        name=name,
         sections=[
             (item, Markup(environment.get_template(item.template).render(item.context))) for item in shown
         ],
-        plain_title=f"{isolated(run.name)}: {kind} report",
+        plain_title=f"{isolated(name)}: {kind} report",
         style=_source(environment, "style.css"),
         script=_source(environment, script) if script else "",
         ramps={name: _channels(colours) for name, colours in RAMPS.items()},

@@ -27,19 +27,12 @@ class _Keys(Sequence[str]):
     def __init__(self, first: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> None:
         self._first, self._last = first, last
 
-    def _keys(self) -> tuple[str, ...]:
-        return (
-            *self._first,
-            *(item.key for item in METHODS if item.key != LATENT),
-            "variational",
-            *self._last,
-        )
-
     def __getitem__(self, index: Any) -> Any:
-        return self._keys()[index]
+        methods = (item.key for item in METHODS if item.key != LATENT)
+        return (*self._first, *methods, "variational", *self._last)[index]
 
     def __len__(self) -> int:
-        return len(self._keys())
+        return len(self[:])
 
 
 SINGLE = _Keys()

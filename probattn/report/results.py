@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model
 from probattn.checks import shortened, shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
+from probattn.report import record
 from probattn.report.alignment import Alignment
 from probattn.report.attention import AttentionExample, Example
 from probattn.report.attribution import AttributionExample
@@ -19,28 +20,13 @@ from probattn.report.bootstrap import is_reliable
 from probattn.report.dynamics import Dynamics
 from probattn.report.heads import Heads
 from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict
-from probattn.report.record import (
-    BESIDE,
-    DETECTION,
-    LATENT,
-    SINGLE,
-    Curve,
-    DataSet,
-    Difference,
-    Listing,
-    ModelKey,
-    Record,
-    RunDescription,
-    Scores,
-    SingleRun,
-)
 from probattn.report.sites import EdgeAttention, SiteHealth
 
 SCHEMA_VERSION = 3
 """Version of these records; a file of another version is refused."""
 
 
-class Results(Record):
+class Results(record.Record):
     """Everything that the report of a run shows, whatever was measured.
 
     Attributes:
@@ -70,17 +56,17 @@ class Results(Record):
     schema_version: Literal[3] = 3
     kind: str = "uncertainty"
     measures: Annotated[Mapping[str, MeasureText], Field(min_length=1)] = dict(CLASS_MEASURES)
-    run: RunDescription
-    runs: tuple[SingleRun, ...] = ()
+    run: record.RunDescription
+    runs: tuple[record.SingleRun, ...] = ()
     classes: tuple[str, ...] = ()
-    data: Annotated[tuple[DataSet, ...], Field(min_length=1)]
-    scores: tuple[Scores, ...]
-    differences: tuple[Difference, ...] = ()
+    data: Annotated[tuple[record.DataSet, ...], Field(min_length=1)]
+    scores: tuple[record.Scores, ...]
+    differences: tuple[record.Difference, ...] = ()
     health: tuple[SiteHealth, ...] = ()
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[record.Curve, ...] = ()
     attention: tuple[AttentionExample, ...] = ()
     attribution: tuple[AttributionExample, ...] = ()
-    listings: tuple[Listing, ...] = ()
+    listings: tuple[record.Listing, ...] = ()
     uncertain: tuple[Example, ...] = ()
     mistakes: tuple[Example, ...] = ()
     binned: tuple[Example, ...] = ()
@@ -120,36 +106,36 @@ class Results(Record):
         return tuple(run.seed for run in self.runs) or (self.run.seed,)
 
     @property
-    def in_domain(self) -> DataSet:
+    def in_domain(self) -> record.DataSet:
         """The data set of the task itself: the first in-domain one, or the first of all."""
         return next((item for item in self.data if item.role == "in_domain"), self.data[0])
 
     @property
-    def compared(self) -> ModelKey:
+    def compared(self) -> record.ModelKey:
         """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
         measured = {score.model for score in self.scores}
-        order = (*SINGLE, LATENT, *BESIDE, "deterministic")
-        return next((model for model in order if model in measured), LATENT)
+        order = (*record.SINGLE, record.LATENT, *record.BESIDE, "deterministic")
+        return next((model for model in order if model in measured), record.LATENT)
 
-    def score(self, model: ModelKey, data: str) -> Scores | None:
+    def score(self, model: record.ModelKey, data: str) -> record.Scores | None:
         """Scores of a model on a data set; None if it was not measured."""
         return next((item for item in self.scores if (item.model, item.data) == (model, data)), None)
 
-    def difference(self, measure: str, model: ModelKey, data: str) -> Difference | None:
+    def difference(self, measure: str, model: record.ModelKey, data: str) -> record.Difference | None:
         """Difference to the baseline; None if it was not measured."""
         key = (measure, model, data)
         matches = (item for item in self.differences if (item.measure, item.model, item.data) == key)
         return next(matches, None)
 
-    def value(self, measure: str, model: ModelKey, data: str) -> float | None:
+    def value(self, measure: str, model: record.ModelKey, data: str) -> float | None:
         """A measure of a model on a data set; None if it was not measured."""
         score = self.score(model, data)
         return None if score is None else score.values.get(measure)
 
-    def verdict(self, difference: Difference) -> Verdict:
+    def verdict(self, difference: record.Difference) -> Verdict:
         """Result of one of the differences; "unclear" where it is not reliable."""
         examples = next(item.drawn for item in self.data if item.key == difference.data)
-        if difference.measure in DETECTION:
+        if difference.measure in record.DETECTION:
             examples = min(examples, self.in_domain.drawn)
         if not is_reliable(difference, examples):
             return "unclear"

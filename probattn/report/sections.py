@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -11,40 +10,16 @@ import torch
 from markupsafe import Markup
 
 from probattn.metrics.functional import bin_index
+from probattn.report import lines as charts
+from probattn.report import measures
 from probattn.report.alignment import alignment_section
 from probattn.report.attention import Example, attention_section
 from probattn.report.attribution import attribution_section
 from probattn.report.dynamics import dynamics_section
 from probattn.report.findings import findings, interval_ends
 from probattn.report.heads import heads_section
-from probattn.report.lines import (
-    common_floor,
-    entropy_chart,
-    pavpu_chart,
-    reliability_chart,
-    risk_chart,
-    training_chart,
-)
 from probattn.report.markup import Figure, Section, exact
-from probattn.report.measures import (
-    BESIDE_COLUMNS,
-    MODEL_LABELS,
-    MODEL_STYLES,
-    MODEL_TITLES,
-    ROLE_STYLES,
-    ROLE_TITLES,
-    MeasureText,
-    Verdict,
-)
-from probattn.report.record import (
-    BESIDE,
-    MODELS,
-    Comparison,
-    Curve,
-    DataSet,
-    ReliabilityBin,
-    Scores,
-)
+from probattn.report.record import BESIDE, MODELS, Comparison, Curve, DataSet, Scores
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
 from probattn.report.svg import draws_glyph, interval_glyph, isolated, printable
@@ -88,7 +63,9 @@ def _row(
     }
 
 
-def gap_words(difference: Comparison, text: MeasureText, verdict: Verdict) -> dict[str, Any]:
+def gap_words(
+    difference: Comparison, text: measures.MeasureText, verdict: measures.Verdict
+) -> dict[str, Any]:
     """A difference in words and drawn, for the table of comparisons."""
     ends = interval_ends(difference, text)
     turn = 1 if text.better == "higher" else -1
@@ -121,27 +98,8 @@ QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Headings and units of training curves by their name in the records."""
 
 
-@dataclass(frozen=True)
-class _Bin:
-    """A bin of the run's own reliability diagram, with the mistakes of it that are shown."""
-
-    bin: ReliabilityBin
-    cards: list[dict[str, Any]]
-
-    @property
-    def anchor(self) -> str:
-        return f"bin-{100 * self.bin.low:g}"
-
-    @property
-    def words(self) -> str:
-        record, right = self.bin, round(self.bin.accuracy * self.bin.count)
-        stretch = f"Confidence {100 * record.low:g} to {100 * record.high:g}%"
-        shown = f", {len(self.cards)} of them shown" if len(self.cards) < record.count - right else ""
-        return f"{stretch}: {right:,} of {record.count:,} right, {record.count - right:,} wrong{shown}"
-
-
-def _bins(results: Results) -> list[_Bin]:
-    """Bins of which mistakes are listed, from the least confident on."""
+def _bins(results: Results) -> list[dict[str, Any]]:
+    """Bins of the run's own reliability diagram of which mistakes are shown, from the least confident on."""
     score = results.score(results.compared, results.in_domain.key)
     cards: dict[int, list[dict[str, Any]]] = {}
     if score is None or not score.reliability or not results.binned:
@@ -150,46 +108,17 @@ def _bins(results: Results) -> list[_Bin]:
     indices = bin_index(torch.tensor([item.probability for item in results.binned]), number).tolist()
     for index, example in zip(indices, results.binned, strict=True):
         cards.setdefault(index, []).append(_card(example, {}))
-    by_index = {round(number * item.low): item for item in score.reliability}
-    return [_Bin(value, cards[index]) for index, value in by_index.items() if index in cards]
-
-
-def _reliability_figures(results: Results, bins: Sequence[_Bin]) -> list[tuple[str, list[Figure]]]:
-    """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
-    compared = (results.compared, results.in_domain.key)
-    anchors = {item.bin.low: item.anchor for item in bins}
-    groups = []
-    for data in results.data:
-        scores = [score for score in _scores(results, data) if score.reliability]
-        floor = common_floor([score.reliability for score in scores])
-        figures = []
-        for score in scores:
-            name, style = MODEL_TITLES[score.model], MODEL_STYLES[score.model]
-            error = score.values.get("ece")
-            note = Markup("calibration error {}").format(exact(error, results.measures["ece"].value(error)))
-            title = f"Reliability, {name}, {isolated(data.title)}"
-            leading = anchors if (score.model, data.key) == compared else {}
-            chart = reliability_chart(score.reliability, floor, style, title, leading)
-            figures.append(Figure(name, chart, style, note))
-        if figures:
-            groups.append((data.title, figures))
-    return groups
-
-
-def _entropy_figures(results: Results) -> list[Figure]:
-    """Entropy distributions by model, one line per data set."""
-    figures = []
-    for model in MODELS:
-        curves = [
-            (ROLE_TITLES[data.role], ROLE_STYLES[data.role], score.entropy)
-            for data in results.data
-            if (score := results.score(model, data.key)) is not None and score.entropy is not None
-        ]
-        if curves:
-            name = MODEL_TITLES[model]
-            chart = entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
-            figures.append(Figure(name, chart, MODEL_STYLES[model]))
-    return figures
+    bins = []
+    for item in score.reliability:
+        if shown := cards.get(round(number * item.low)):
+            right = round(item.accuracy * item.count)
+            stretch = (
+                f"Confidence {100 * item.low:g} to {100 * item.high:g}%: {right:,} of {item.count:,} right"
+            )
+            some = f", {len(shown)} of them shown" if len(shown) < item.count - right else ""
+            words, anchor = f"{stretch}, {item.count - right:,} wrong{some}", f"bin-{100 * item.low:g}"
+            bins.append({"low": item.low, "anchor": anchor, "words": words, "cards": shown})
+    return bins
 
 
 def _curve_figures(
@@ -202,28 +131,12 @@ def _curve_figures(
     figures = []
     for data in results.data:
         curves = [
-            (MODEL_LABELS[score.model], MODEL_STYLES[score.model], curve(score))
+            (measures.MODEL_LABELS[score.model], measures.MODEL_STYLES[score.model], curve(score))
             for score in _scores(results, data)
             if curve(score)
         ]
         if curves:
             figures.append(Figure(data.title, draw(curves, f"{title}, {isolated(data.title)}")))
-    return figures
-
-
-def _training_figures(curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]]) -> list[Figure]:
-    """Training curves by quantity, one line per model; ``quantities`` has their headings and units by name."""
-    groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault((curve.name, curve.kind), []).append(curve)
-    figures = []
-    for (name, kind), group in groups.items():
-        named = [(MODEL_LABELS[curve.model], MODEL_STYLES[curve.model], curve) for curve in group]
-        title, unit = quantities.get(name, (name.replace("_", " "), ""))
-        heading = title + (", validation" if kind == "validation" else "")
-        window = max(curve.window for curve in group)
-        note = f"each point the mean of {window} records" if window > 1 else ""
-        figures.append(Figure(heading, training_chart(named, f"{heading} during training", unit), note=note))
     return figures
 
 
@@ -253,11 +166,9 @@ def report_sections(
     further: Iterable[Section | None] = (),
     quantities: Mapping[str, tuple[str, str]] = QUANTITIES,
 ) -> list[Section | None]:
-    """The sections of the page in their order; None where nothing was measured.
-
-    ``further`` ones stand after the comparison; ``quantities`` has headings and units of training curves.
-    """
+    """The page's sections, ``further`` ones after the comparison; ``quantities``: headings and units of curves."""
     latent, unit = results.compared == "bayesian_mean", results.in_domain.unit
+    details = Section("listings", "Details", "Details", "listing.html", {"listings": results.listings})
     return [
         *_comparison(results, latent=latent),
         *further,
@@ -266,7 +177,7 @@ def report_sections(
         _selective(results, latent=latent),
         attribution_section(results.attribution, _site_names(results)),
         attention_section(results.attention, _site_names(results), results.compared),
-        _listings(results),
+        details if results.listings else None,
         alignment_section(results.alignment, unit),
         heads_section(results.heads, unit),
         edges_section(results.edges, latent=latent),
@@ -275,11 +186,6 @@ def report_sections(
         dynamics_section(results.dynamics),
         training_section(results.curves, quantities),
     ]
-
-
-def _listings(results: Results) -> Section | None:
-    context = {"listings": results.listings}
-    return Section("listings", "Details", "Details", "listing.html", context) if results.listings else None
 
 
 def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
@@ -292,27 +198,57 @@ def _comparison(results: Results, *, latent: bool) -> Iterator[Section]:
         "models": {score.model for score in results.scores},
         "latent": latent,
         "own": results.compared,
-        "beside": [column for column in BESIDE_COLUMNS if column[0] != results.compared],
+        "beside": [column for column in measures.BESIDE_COLUMNS if column[0] != results.compared],
         "level": f"{comparisons[0].difference.level:.0%}" if comparisons else "",
     }
     if comparisons:
         yield Section("findings", "Findings", "Findings", "findings.html", context)
     if shown:
-        heading = f"Deterministic against {MODEL_LABELS[results.compared]}" if comparisons else "Scores"
+        heading = (
+            f"Deterministic against {measures.MODEL_LABELS[results.compared]}" if comparisons else "Scores"
+        )
         yield Section("compare", "Comparison", heading, "compare.html", context)
     if results.runs:
         yield Section("runs", "Runs", "The single runs", "runs.html", context)
 
 
 def _calibration(results: Results) -> Section | None:
+    """Reliability diagrams side by side, by data set; points of the run's own lead to the mistakes of their bin."""
     bins, heading = _bins(results), "Is the confidence calibrated?"
-    groups = _reliability_figures(results, bins)
-    context = {"groups": groups, "bins": bins, "own": MODEL_TITLES[results.compared]}
+    compared = (results.compared, results.in_domain.key)
+    anchors = {item["low"]: item["anchor"] for item in bins}
+    groups = []
+    for data in results.data:
+        scores = [score for score in _scores(results, data) if score.reliability]
+        floor = charts.common_floor([score.reliability for score in scores])
+        figures = []
+        for score in scores:
+            name, style = measures.MODEL_TITLES[score.model], measures.MODEL_STYLES[score.model]
+            error = score.values.get("ece")
+            note = Markup("calibration error {}").format(exact(error, results.measures["ece"].value(error)))
+            title = f"Reliability, {name}, {isolated(data.title)}"
+            leading = anchors if (score.model, data.key) == compared else {}
+            chart = charts.reliability_chart(score.reliability, floor, style, title, leading)
+            figures.append(Figure(name, chart, style, note))
+        if figures:
+            groups.append((data.title, figures))
+    context = {"groups": groups, "bins": bins, "own": measures.MODEL_TITLES[results.compared]}
     return Section("calibration", "Calibration", heading, "calibration.html", context) if groups else None
 
 
 def _entropy(results: Results) -> Section | None:
-    figures = _entropy_figures(results)
+    """Entropy distributions by model, one line per data set."""
+    figures = []
+    for model in MODELS:
+        curves = [
+            (measures.ROLE_TITLES[data.role], measures.ROLE_STYLES[data.role], score.entropy)
+            for data in results.data
+            if (score := results.score(model, data.key)) is not None and score.entropy is not None
+        ]
+        if curves:
+            name = measures.MODEL_TITLES[model]
+            chart = charts.entropy_chart(curves, len(results.classes), f"Predictive entropy, {name}")
+            figures.append(Figure(name, chart, measures.MODEL_STYLES[model]))
     if not figures:
         return None
     title = heading = "Predictive entropy"
@@ -329,9 +265,9 @@ def _entropy(results: Results) -> Section | None:
 def _selective(results: Results, *, latent: bool) -> Section | None:
     context = {
         "risk": _curve_figures(
-            results, "Risk against coverage", risk_chart, lambda score: score.risk_coverage
+            results, "Risk against coverage", charts.risk_chart, lambda score: score.risk_coverage
         ),
-        "pavpu": _curve_figures(results, "PAvPU", pavpu_chart, lambda score: score.pavpu_curve),
+        "pavpu": _curve_figures(results, "PAvPU", charts.pavpu_chart, lambda score: score.pavpu_curve),
         "latent": latent,
         "dropout": any(score.draws == "dropout" for score in results.scores),
     }
@@ -357,8 +293,22 @@ def _examples(results: Results, *, latent: bool) -> Section | None:
 def training_section(
     curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
 ) -> Section | None:
-    """Training curves; ``quantities`` has headings and units by the names of the records."""
-    figures = _training_figures(curves, quantities)
+    """Training curves, one line per model; ``quantities`` has headings and units by the names of the records."""
+    groups: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault((curve.name, curve.kind), []).append(curve)
+    figures = []
+    for (name, kind), group in groups.items():
+        named = [
+            (measures.MODEL_LABELS[curve.model], measures.MODEL_STYLES[curve.model], curve) for curve in group
+        ]
+        title, unit = quantities.get(name, (name.replace("_", " "), ""))
+        heading = title + (", validation" if kind == "validation" else "")
+        window = max(curve.window for curve in group)
+        note = f"each point the mean of {window} records" if window > 1 else ""
+        figures.append(
+            Figure(heading, charts.training_chart(named, f"{heading} during training", unit), note=note)
+        )
     context = {"lead": "", "items": figures}
     return Section("training", "Training", "Training curves", "figures.html", context) if figures else None
 

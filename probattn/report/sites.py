@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -151,21 +151,16 @@ def site_health(
     """
     missing = [site for site in spreads if diagnostics.get(site, {}).get("kl_nats") is None]
     if missing:
-        names = ", ".join(diagnostics) or "none"
         raise RecordsError(
-            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of {names}"
+            f"site_health: expected diagnostics of the site {missing[0]!r} with kl_nats, got those of "
+            f"{', '.join(diagnostics) or 'none'}"
         )
-    return [
-        SiteHealth(
-            site=site,
-            spread=spread,
-            kl_nats=diagnostics[site]["kl_nats"],
-            kl_reduced=diagnostics[site].get("kl_reduced"),
-            concentration=diagnostics[site].get("concentration"),
-            reduction=reduction,
-        )
-        for site, spread in spreads.items()
-    ]
+    records = []
+    for site, spread in spreads.items():
+        names = ("kl_nats", "kl_reduced", "concentration")
+        figures: dict[str, Any] = {name: diagnostics[site].get(name) for name in names}
+        records.append(SiteHealth(site=site, spread=spread, reduction=reduction, **figures))
+    return records
 
 
 Size = Annotated[float, Field(ge=0)]

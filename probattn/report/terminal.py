@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -162,11 +162,8 @@ def _wrapped(words: str, width: int | None) -> list[str]:
 def results_table(results: Results) -> Sheet:
     """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
     compared = results.compared
-    models = [
-        key
-        for key in dict.fromkeys(("deterministic", compared))
-        if any(key == score.model for score in results.scores)
-    ]
+    measured = {score.model for score in results.scores}
+    models = [key for key in dict.fromkeys(("deterministic", compared)) if key in measured]
     headings = ["measure", *(MODEL_LABELS[key] for key in models)]
     if results.differences:
         headings += ["difference", f"{results.differences[0].level:.0%} interval"]
@@ -182,8 +179,7 @@ def results_table(results: Results) -> Sheet:
             groups.append(
                 Group(f"{data.title} ({ROLE_TITLES[data.role]}, {data.size:,} {data.unit})", tuple(rows))
             )
-    for site, edges in _edges(results, models).items():
-        groups.append(Group(site, tuple((*row, *[""] * (len(headings) - len(row))) for row in edges)))
+    groups += _edges(results, models, len(headings))
     return Sheet(tuple(headings), tuple(groups), notes=_notes(results))
 
 
@@ -198,23 +194,17 @@ def _notes(results: Results) -> tuple[str, ...]:
     return f"{headline(results)}.", legend
 
 
-def _edges(results: Results, compared: list[ModelKey]) -> dict[str, list[tuple[str, ...]]]:
+def _edges(results: Results, compared: list[ModelKey], width: int) -> Iterator[Group]:
     """Attention over the edges of a graph, layer by layer; latent weights are measured at their expectation."""
     records = {(record.site, record.model): record for record in results.edges}
-    keys: list[ModelKey] = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
-    return {
-        site: [
-            (
-                words,
-                *(
-                    f"{getattr(records[site, key], name):.3f}" if (site, key) in records else ""
-                    for key in keys
-                ),
-            )
-            for name, words in EDGE_MEASURES.items()
-        ]
-        for site in dict.fromkeys(record.site for record in results.edges)
-    }
+    keys = ["bayesian_expectation" if key == "bayesian_mean" else key for key in compared]
+    for site in dict.fromkeys(record.site for record in results.edges):
+        measured = [records.get((site, key)) for key in keys]
+        rows = []
+        for name, words in EDGE_MEASURES.items():
+            cells = ["" if record is None else f"{getattr(record, name):.3f}" for record in measured]
+            rows.append((words, *cells, *[""] * (width - 1 - len(cells))))
+        yield Group(site, tuple(rows))
 
 
 def _gap(results: Results, measure: str, data: str) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Attention as a probabilistic program: scores, masks, edges, latent sites and their options."""
 
-from probattn.sites.alignment import AlignmentAttention
-from probattn.sites.alignment_factor import AlignmentFactor
+from probattn.sites.alignment import AlignmentAttention, AlignmentFactor
 from probattn.sites.answers import Attending, TiledPosterior
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.disagreement import (
@@ -13,15 +12,14 @@ from probattn.sites.disagreement import (
     position_agreement,
 )
 from probattn.sites.edges import EdgeAttentionSite, EdgePosterior, Edges
-from probattn.sites.handlers import announce, checkpoint_contexts
+from probattn.sites.handlers import announce, checkpoint_contexts, give_threads_their_handlers
 from probattn.sites.masks import AttentionMask
-from probattn.sites.method import Method, RecipeKeys
-from probattn.sites.methods import METHODS, MethodRegistry
+from probattn.sites.method import Method, MethodRegistry, RecipeKeys
 from probattn.sites.noise import GlobalNoise, Noise, PlacedNoise, SeededNoise
 from probattn.sites.posterior import SitePosterior
+from probattn.sites.repulsive import RepulsiveAttention
 from probattn.sites.scores import attention_scores
 from probattn.sites.site import AttentionSite, SiteSpec
-from probattn.sites.threads import give_threads_their_handlers
 from probattn.sites.upward import UpwardChain
 
 __all__ = [
@@ -56,5 +54,8 @@ __all__ = [
     "parameter_agreement",
     "position_agreement",
 ]
+
+METHODS = MethodRegistry([BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention])
+"""Every attention method, in order of precedence."""
 
 give_threads_their_handlers()

@@ -1,17 +1,36 @@
-"""Options of alignment attention: which divergence between queries and keys, and how much of it."""
+"""Alignment attention: which divergence between queries and keys, how much of it, and its factor at one call."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import torch
 from annotated_types import Ge, Gt, Lt
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
+from probattn.checks import optional
+from probattn.divergences import (
+    Critic,
+    Discriminator,
+    Navigator,
+    adversarial,
+    conditional_transport,
+    mmd,
+    scale_gradient,
+    sinkhorn,
+)
+from probattn.divergences.mmd import median_distances
 from probattn.divergences.networks import DiscriminatorKind
 from probattn.options import Count, Natural, NonNegative, Options, Positive, Share
-from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys, build
+from probattn.sites.handlers import announce, is_handled
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
+from probattn.sites.noise import seed_integers
+from probattn.sites.scores import repeat_heads
 
 AlignmentMethod = Literal["ct", "ot", "gan", "mmd"]
 AlignmentReduction = Literal["sum", "mean"]
@@ -123,21 +142,203 @@ class AlignmentAttention(Method):
 
     def build(
         self, num_heads: int, head_dim: int, *, num_sites: int = 1, generator: Generator | None = None
-    ) -> nn.Module:
-        """Makes the module that adds the factor of one attention call and holds its networks.
-
-        Args:
-            num_heads: H.
-            head_dim: D, size of a key head.
-            num_sites: calls that are aligned in the network, for ``reduction="mean"``.
-            generator: source of the initial weights; by default one with the seed of these options. Layers that share
-                one begin differently.
-
-        Returns:
-            The module, to be called with a name, queries and keys inside a Pyro model.
-        """
-        return build(self, num_heads, head_dim, num_sites=num_sites, generator=generator)
+    ) -> AlignmentFactor:
+        """Makes the module that adds the factor of one call; arguments are those of :class:`AlignmentFactor`."""
+        return AlignmentFactor(self, num_heads, head_dim, num_sites=num_sites, generator=generator)
 
     def factor_weight(self, num_heads: int, num_sites: int) -> float:
         """Factor of a site's divergence, summed over its H heads, where ``num_sites`` calls are aligned."""
         return self.weight / (math.prod((num_heads, num_sites)) if self.reduction == "mean" else 1)
+
+
+SUFFIX = ".alignment"  # suffix of an attention call's name in that of its factor
+
+
+class AlignmentFactor(nn.Module):
+    r"""Adds ``-weight * sum over heads of L`` to a Pyro model's log density, one term per sample.
+
+    Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
+    The divergence is computed when a density is requested, so prediction does not compute it.
+
+    Args:
+        method: the options.
+        num_heads: H.
+        head_dim: D.
+        num_sites: calls that are aligned in the network, for ``reduction="mean"``.
+        generator: source of the initial weights; by default one with the seed of the options. Layers that share one
+            begin differently.
+
+    Attributes:
+        weight: what the divergence summed over heads is multiplied by.
+
+    Example:
+        >>> import pyro
+        >>> from pyro import poutine
+        >>> align = AlignmentAttention("ct", weight=0.1).build(num_heads=4, head_dim=8)
+        >>> def model(query, key):
+        ...     with pyro.plate("data", len(query)):
+        ...         align("attend", query, key)
+        >>> trace = poutine.trace(model).get_trace(*torch.randn(2, 3, 4, 5, 8))
+        >>> trace.compute_log_prob()
+        >>> trace.nodes["attend.alignment"]["log_prob"].shape
+        torch.Size([3])
+    """
+
+    bandwidth: Tensor
+    draws: Tensor
+
+    def __init__(
+        self,
+        method: AlignmentAttention,
+        num_heads: int,
+        head_dim: int,
+        *,
+        num_sites: int = 1,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.method = method
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.weight = method.factor_weight(num_heads, num_sites)
+        source = torch.Generator().manual_seed(method.seed) if generator is None else generator
+        self.discriminator: Discriminator | None = None
+        self.critic: Critic | None = None
+        self.navigator: Navigator | None = None
+        if method.method == "gan":
+            kind = method.discriminator
+            self.discriminator = Discriminator(head_dim, method.hidden, kind=kind, generator=source)
+        if method.method == "ct":
+            self.critic = Critic(head_dim, method.hidden, generator=source)
+            self.navigator = Navigator(head_dim, method.hidden, generator=source)
+        if method.method == "ot":
+            optional("AlignmentAttention('ot')", "geomloss", "transport")
+        if method.method == "mmd" and method.bandwidth == "median":
+            self.register_buffer("bandwidth", torch.zeros(num_heads))  # 0: not known yet
+        if method.max_tokens is not None:
+            self.register_buffer("draws", torch.zeros((), dtype=torch.int64))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AlignmentFactor:
+        """Moves and casts as modules do, but not below float32, in which divergences are computed."""
+        super()._apply(fn, recurse)
+        for tensor in (*self.parameters(), *self.buffers()):
+            if tensor.dtype in (torch.float16, torch.bfloat16):
+                tensor.data = tensor.data.float()
+        return self
+
+    def extra_repr(self) -> str:
+        """The options, for ``print(network)``."""
+        return str(self.method)
+
+    def forward(
+        self,
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        query_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> None:
+        """Announces the factor ``name + ".alignment"``, ``[B]``.
+
+        Args:
+            name: of the attention call.
+            query: ``[B, H, T, D]``.
+            key: ``[B, G, S, D]``, G dividing H.
+            query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a real token; None for all.
+            key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, True for a token that some query may attend to; None for
+                all.
+
+        Raises:
+            RuntimeError: training without a driver.
+            ValueError: a wrong number of heads, or a wrong head size.
+        """
+        if is_handled():
+            where = f"site {name + SUFFIX!r}"
+            if query.shape[1] != self.num_heads:
+                raise ValueError(f"{where}: expected {self.num_heads} query heads, got {query.shape[1]}")
+            self._check_sizes(where, query, key)
+        announce(
+            name + SUFFIX,
+            lambda: self._log_factor(query, key, query_mask, key_mask),
+            torch.Size([len(query)]),
+            training=self.training,
+            what="alignment",
+        )
+
+    def divergence(
+        self, query: Tensor, key: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        """The unweighted divergence of each head, ``[B, H]``; arguments and errors as for the call.
+
+        Minimising it trains the site's networks too, each in its direction.
+        """
+        self._check_sizes("AlignmentFactor.divergence", query, key)
+        key = repeat_heads(key, query.shape[1])
+        query, query_mask, key, key_mask = self._subsets(query, query_mask, key, key_mask)
+        if self.method.method == "mmd":
+            bandwidth = self._bandwidth(query, key, query_mask=query_mask, key_mask=key_mask)
+            return mmd(query, key, bandwidth=bandwidth, query_mask=query_mask, key_mask=key_mask)
+        return self._measure()(query, key, query_mask=query_mask, key_mask=key_mask)
+
+    def _check_sizes(self, where: str, query: Tensor, key: Tensor) -> None:
+        for name, tokens in (("queries", query), ("keys", key)):
+            if tokens.shape[-1] != self.head_dim:
+                raise ValueError(f"{where}: expected {name} of size {self.head_dim}, got {tokens.shape[-1]}")
+
+    def _measure(self) -> Callable[..., Tensor]:
+        method = self.method
+        if self.discriminator is not None:
+            return partial(adversarial, discriminator=self.discriminator)
+        if self.critic is not None and self.navigator is not None:
+            networks: dict[str, Any] = {"navigator": self.navigator, "critic": self.critic}
+            return partial(conditional_transport, forward_weight=method.forward_weight, **networks)
+        options = {name: getattr(method, name) for name in ("epsilon", "debias", "scaling", "sweeps")}
+        return partial(sinkhorn, **options)
+
+    def _log_factor(self, query: Tensor, key: Tensor, *masks: Tensor | None) -> Tensor:
+        """``[B]``. Queries and keys get the weighted gradient, the site's networks the unweighted one."""
+        query, key = (scale_gradient(tensor, self.weight) for tensor in (query, key))
+        divergence = self.divergence(query, key, *masks).sum(dim=-1)
+        value = divergence.detach()
+        return -(self.weight * value + (divergence - value))
+
+    def _subsets(
+        self, query: Tensor, query_mask: Tensor | None, key: Tensor, key_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        limit = self.method.max_tokens
+        if limit is None or max(query.shape[2], key.shape[2]) <= limit:
+            return query, query_mask, key, key_mask
+        if torch.is_grad_enabled():
+            self.draws += 1
+        integers = seed_integers([self.method.seed, int(self.draws)])
+        entropy = np.random.SeedSequence(integers).generate_state(1, np.uint64)
+        source = torch.Generator().manual_seed(int(entropy[0] >> np.uint64(1)))
+        queries = random_subset(query, query_mask, limit, source)
+        return (*queries, *random_subset(key, key_mask, limit, source))
+
+    def _bandwidth(self, query: Tensor, key: Tensor, **masks: Tensor | None) -> float | Tensor:
+        if not isinstance(self.method.bandwidth, str):
+            return self.method.bandwidth
+        if bool((self.bandwidth > 0).all()):
+            return self.bandwidth
+        median = median_distances(query, key, **masks).to(self.bandwidth)
+        bandwidth = torch.where(self.bandwidth > 0, self.bandwidth, median)
+        if torch.is_grad_enabled():
+            self.bandwidth.copy_(bandwidth)
+        return torch.where(bandwidth > 0, bandwidth, 1.0)  # coincident points: any bandwidth serves
+
+
+def random_subset(
+    tokens: Tensor, mask: Tensor | None, limit: int, source: Generator
+) -> tuple[Tensor, Tensor | None]:
+    """Up to ``limit`` random tokens of ``[B, H, T, D]`` and their mask, valid ones first; all where T <= limit."""
+    batch, heads, length, size = tokens.shape
+    if length <= limit:
+        return tokens, mask
+    rank = torch.rand(batch, 1, length, generator=source).to(tokens.device)
+    if mask is not None:
+        mask = mask[:, None] if mask.dim() == 2 else mask
+        rank = rank + (~mask).float()
+    indices = rank.topk(limit, dim=-1, largest=False).indices  # [B, 1 | H, limit]
+    subset = tokens.gather(2, indices.expand(batch, heads, limit).unsqueeze(-1).expand(-1, -1, -1, size))
+    return subset, None if mask is None else mask.gather(2, indices)

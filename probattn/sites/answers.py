@@ -13,7 +13,7 @@ from pyro.distributions import Unit
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from probattn.distributions import Gamma, LogNormal, Weibull
+from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space import standard_exponential
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import DeferredFactor, takes_answers
@@ -28,7 +28,7 @@ from probattn.sites.posterior import (
     site_uniform,
     truncated,
 )
-from probattn.sites.prior import ContextualPrior, site_prior
+from probattn.sites.prior import ContextualPrior, Prior, site_prior
 from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.tiles import NoisyRows, TiledCall, TileKL, tiled_attention
 from probattn.sites.upward import SharedUpward
@@ -36,12 +36,7 @@ from probattn.sites.weibull import constant_surprise, prior_terms
 
 
 class AnsweringPosterior(SitePosterior):
-    """q(S) of a call whose draw leaves an answer and a KL; the site's value ``[B, 0]`` holds nothing.
-
-    Attributes:
-        answer: what the call makes of the draw; None before it.
-        uses_up_noise: whether nothing needs a draw's noise when it is done.
-    """
+    """q(S) of a call whose draw leaves an ``answer``, what the call makes of it, and a KL; its value holds nothing."""
 
     answer: Tensor | None = None
     uses_up_noise: ClassVar[bool] = True
@@ -61,21 +56,17 @@ class AnsweringPosterior(SitePosterior):
 
 
 class WeightsPosterior(AnsweringPosterior):
-    """q(S) of a learned concentration, answering with the weights W.
+    """q(S) of a learned concentration, answering with the weights W; ``prior`` is made where a KL asks for it."""
 
-    A draw keeps log E[S], the upward path's output and W for its gradient, and computes the rest again. ``prior`` makes
-    the prior where a KL asks for it.
-    """
+    # A draw keeps log E[S], the upward path's output and W for its gradient, and computes the rest again.
 
-    def __init__(
-        self, inputs: PosteriorInputs, prior: Callable[[], Gamma | LogNormal], observations: int = 1
-    ) -> None:
+    def __init__(self, inputs: PosteriorInputs, prior: Callable[[], Prior], observations: int = 1) -> None:
         like = inputs.raw.new_empty(()).expand(inputs.raw.shape)  # without the scores' memory
         self._describe(inputs.method, inputs.layout, like)
         self._inputs, self._make_prior, self.observations = inputs, prior, observations
 
     @cached_property
-    def prior(self) -> Gamma | LogNormal:
+    def prior(self) -> Prior:
         """The prior."""
         return self._make_prior()
 
@@ -95,7 +86,7 @@ class WeightsPosterior(AnsweringPosterior):
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
         """Draws W ``[P * B, H, T, S]``, the answer, for a prediction; it keeps nothing of its noise."""
-        inputs = self.inputs.for_draws(shared, noise.draws)
+        inputs = replace(self.inputs, shared=shared, draws=noise.draws)
         drawn = predicted_weights(inputs, noise)
         if drawn is None:
             log_value = SitePosterior(inputs, self.prior).log_draw(noise, with_kl=False)
@@ -175,10 +166,7 @@ class Attending:
 
 
 def can_tile(method: BayesianAttention, attending: Attending) -> bool:
-    """True where a draw needs no map: a constant spread, a prior of a given strength, a guide that takes outputs.
-
-    On a CPU, in float32 or float64.
-    """
+    """Whether a draw needs no map: constant spread, given strength, a guide that takes outputs, on a CPU."""
     learned = method.posterior == "weibull" and method.concentration == "learned"
     if learned or method.has_upward_path or method.learns_strength:
         return False
@@ -191,12 +179,8 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
 class TiledPosterior(AnsweringPosterior):
     """q(S) of a call whose draw is its output; the site's value holds nothing.
 
-    What needs a map, such as :attr:`distribution`, makes it when it is asked for.
-
-    Args:
-        method: the options; of a constant spread.
-        attending: the call's tensors.
-        contextual: the prior's network, or None.
+    What needs a map, such as :attr:`distribution`, makes it when it is asked for. The options have a constant spread;
+    ``contextual`` is the prior's network, or None.
 
     Example:
         >>> from probattn import BayesianAttention
@@ -219,11 +203,10 @@ class TiledPosterior(AnsweringPosterior):
         return PosteriorInputs(self.method, self.attending.scores(), self.layout)
 
     @cached_property
-    def prior(self) -> Gamma | LogNormal:
+    def prior(self) -> Prior:
         """The prior; where queries see different keys, a map."""
-        return site_prior(
-            self.method, self.contextual, self.attending.key, self.batch_shape, self.dtype, self.layout
-        )
+        key, shape = self.attending.key, self.batch_shape
+        return site_prior(self.method, self.contextual, key, shape, self.dtype, self.layout)
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
         """Makes q(S) of one entry at score 0, whose spread is that of all."""
@@ -272,12 +255,8 @@ class TiledPosterior(AnsweringPosterior):
         return self.draw(noise, with_kl=False)
 
     def _kl_apart(self, key: Tensor, log_sum: Tensor) -> Tensor:
-        r"""The KL ``[B]`` from the log-sum-exp of each query's scores.
-
-        .. math::
-            \sum_{ts} \alpha_s \Phi_{ts} = \left(\textstyle\sum_t q_t\right) \cdot
-            \left(\textstyle\sum_s \alpha_s k_s\right), \qquad \textstyle\sum_s E[S_{ts}] = 1
-        """
+        """The KL ``[B]`` from the log-sum-exp of each query's scores."""
+        # sum_ts alpha_s Phi_ts is (sum_t q_t) times (sum_s alpha_s k_s), and E[S] of a query sums to 1.
         method, mask, query = self.method, self.layout, self.attending.query
         normalised, k = method.scores == "normalised", float(method.concentration)
         real, valid = query.new_ones(*query.shape[::2][:2], 1)[:, None], query.new_ones(1, 1, 1, 1)

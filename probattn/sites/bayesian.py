@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from probattn.options import Count, NonNegative, Options, Positive
-from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys, build
+from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
+
+if TYPE_CHECKING:
+    from probattn.sites.site import AttentionSite
 
 PosteriorFamily = Literal["weibull", "lognormal"]
 UpwardAxis = Literal["heads", "positions"]
@@ -203,15 +204,12 @@ class BayesianAttention(Method):
 
     def build(
         self, num_heads: int, head_dim: int, *, causal: bool = False, max_positions: int | None = None
-    ) -> nn.Module:
+    ) -> AttentionSite:
         """Makes the site of one attention call, with its prior and posterior networks.
 
-        Call it with queries, keys and values, or give it to :func:`probattn.attention`.
-
-        Args:
-            num_heads: H.
-            head_dim: D, size of a key head.
-            causal: whether queries see only earlier keys.
-            max_positions: longest query length, for ``upward="positions"``.
+        Call it with queries, keys and values, or give it to :func:`probattn.attention`. Arguments are those of
+        :class:`probattn.sites.SiteSpec`.
         """
-        return build(self, num_heads, head_dim, causal=causal, max_positions=max_positions)
+        from probattn.sites.site import AttentionSite, SiteSpec  # which imports these options
+
+        return AttentionSite(self, SiteSpec(num_heads, head_dim, causal, max_positions))

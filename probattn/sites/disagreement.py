@@ -55,18 +55,10 @@ def position_agreement(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     .. math:: -D_b^{\mathrm{pos}} = \operatorname*{mean}_t \frac{1}{H^2} \sum_{i,j=1}^H \sum_s w_{b,i,t,s} w_{b,j,t,s}
 
     The terms i = j are the paper's too: they reward attention that is spread out. The paper's sum over queries is a
-    mean here, so that long texts do not weigh more.
-
-    Args:
-        weights: attention weights ``[B, H, T, S]``.
-        mask: bool ``[B, T]``, True for queries that count; None for all.
+    mean here, so that long texts do not weigh more. Arguments and errors are those of :func:`frobenius_penalty`.
 
     Returns:
         ``[B]``, at least float32, between 0 and 1.
-
-    Raises:
-        TypeError: the mask is not bool, or the weights are not floating-point.
-        ValueError: shapes that do not fit.
 
     Example:
         >>> position_agreement(torch.eye(2)[None, :, None, :])
@@ -84,17 +76,10 @@ def cosine_agreement(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
         \frac{x_{b,i,t} \cdot x_{b,j,t}}{\|x_{b,i,t}\| \|x_{b,j,t}\|}
 
     with x the values of the keys' tokens (subspaces) or the heads' outputs. The terms i = j, 1 each, are the paper's.
-
-    Args:
-        vectors: ``[B, H, T, E]``. A vector of length 0 has cosine 0 with all.
-        mask: bool ``[B, T]``, True for tokens that count; None for all.
+    Vectors ``[B, H, T, E]`` of length 0 have cosine 0 with all; mask and errors are those of :func:`frobenius_penalty`.
 
     Returns:
         ``[B]``, at least float32, between 0 and 1.
-
-    Raises:
-        TypeError: the mask is not bool, or the vectors are not floating-point.
-        ValueError: shapes that do not fit.
 
     Example:
         >>> cosine_agreement(torch.eye(2)[None, :, None, :])
@@ -163,8 +148,7 @@ def _token_mean(owner: str, values: Tensor, mask: Tensor | None) -> Tensor:
 
 DisagreementMethod = Literal["frobenius", "subspaces", "positions", "outputs", "parameters"]
 OWNER = "DisagreementAttention"
-SUFFIX = ".disagreement"
-"""Suffix of an attention call's name in that of its factor."""
+SUFFIX = ".disagreement"  # suffix of an attention call's name in that of its factor
 Penalised = Literal["weights", "value", "output"]
 _PENALTIES: dict[str, tuple[Penalised, Callable[[Tensor, Tensor | None], Tensor]]] = {
     "frobenius": ("weights", frobenius_penalty),
@@ -251,9 +235,6 @@ class DisagreementFactor(nn.Module):
 
     Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
     The penalty is computed when a density is requested.
-
-    Args:
-        method: the options.
 
     Example:
         >>> import pyro

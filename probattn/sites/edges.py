@@ -130,11 +130,7 @@ class EdgeAttentionSite(LatentSite):
     and the Weibull posterior of Zhang et al. 2021, section 3.2, from the scores of the edges. Pyro sees S as one datum
     ``[1, H, 1, E]``, outside all plates. The handlers around a call decide what it does, as for every site.
 
-    Args:
-        method: the options; the upward path mixes heads.
-        spec: heads, and size of a key.
-        chain: upward chain shared with calls of the same number of heads; each must be added with :meth:`join`.
-            Default: a chain of this call alone.
+    Arguments are those of :class:`probattn.sites.AttentionSite`; the upward path mixes heads.
 
     Raises:
         ValueError: ``upward="positions"``: nodes have no positions.

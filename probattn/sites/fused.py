@@ -9,51 +9,110 @@ pairs saturate above zero: far below its range ``torch.exp`` takes five times as
 prediction, works with S where k >= 1/2: there nothing leaves float32's range, since the noise to the power of 1/k stays
 between 1e-14 and 256 and the rest are probabilities. S takes half the passes over memory, and W is S over its sum
 instead of a softmax of log S.
+
+:func:`compile_sites` makes kernels of the arithmetic of a piece, where there is a compiler. The network runs as it is,
+which starts in seconds; :mod:`probattn.sites.traced` is for networks that a user compiles as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from probattn.distributions.log_space import finite_exp
 from probattn.first_order import edges_to, first_order
-from probattn.sites.compiled import site_kernel, sites_compile
 from probattn.sites.layout import Tile, cut, tile_of
 from probattn.sites.weibull import Drawn, WeibullConstants, draw_gradients, draw_terms, scaled_draw
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class _Switch:
+    """Whether sites compile, one answer for the process."""
+
+    on = False
+
+
+def compile_sites(enabled: bool = True) -> None:
+    """Lets attention sites compute draws, divergences and their gradients in kernels of ``torch.compile``.
+
+    A draw is some twenty operations, each a pass over the map ``[B, H, T, S]``; a kernel makes one pass of them. Noise
+    is the same, and results are to rounding. It needs a compiler (C++ for a CPU, Triton for a GPU) and some seconds
+    when a process first meets a kind of site; torch keeps the kernels on disk. It holds for the whole process and for
+    Weibull posteriors whose concentration is learned, without a learned scale; other sites are as before.
+    ``enabled=False`` goes back.
+
+    Raises:
+        RuntimeError: torch finds no compiler for a CPU that works.
+
+    Example:
+        >>> compile_sites(False)
+        >>> sites_compile()
+        False
+    """
+    if enabled:
+        _check_compiler()
+    _Switch.on = enabled
+
+
+@cache
+def _check_compiler() -> None:
+    """Raises ``RuntimeError`` unless torch compiles; asked until it does."""
+    try:
+        torch.compile(_probe)(torch.zeros(8))
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line and not line.startswith("backend=")]
+        raise RuntimeError(
+            "compile_sites: expected a compiler that torch.compile can use (for a CPU g++ or clang++ on the path, "
+            f"or in the variable CXX), got: {lines[0]}"
+        ) from error
+
+
+def sites_compile() -> bool:
+    """Whether :func:`compile_sites` is on."""
+    return _Switch.on
+
+
+def site_kernel(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """A function of tensors and numbers, as one kernel for any sizes where sites compile."""
+    # Reductions stay outside: where several are fused, torch 2.13 fails to compile them for changing sizes. Past
+    # torch's limit of variants the function runs as it is.
+    return _kernel(function) if sites_compile() else function
+
+
+@cache
+def _kernel(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    compiled = torch.compile(function, dynamic=True)  # which loads torch's compiler
+
+    @wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        # Dynamo asks every tensor for its gradient; those within a graph warn.
+        plain: Any = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+        return compiled(*plain[0], **plain[1])
+
+    return call
+
+
+def _probe(values: Tensor) -> Tensor:
+    return values.exp() + 1
+
 
 ADVICE = (
     "draws of a learned concentration have none; those of sigma > 0, and of BayesianAttention.bam() with the map "
     "(output_attentions=True, or need_weights=True), can be differentiated twice"
 )
 """What to use for a second derivative."""
-CPU_PIECE = 2**18
-"""Entries of a piece on a CPU: its handful of float32 buffers fit a core's second-level cache."""
-
-
-@dataclass(frozen=True)
-class Positive:
-    """Positive numbers ``[B, H, T, S]`` and the smallest of each row of the batch."""
-
-    values: Tensor
-
-    @cached_property
-    def smallest(self) -> list[float]:
-        """The smallest number of each row."""
-        minima: list[float] = self.values.flatten(1).amin(dim=1).tolist() if self.values.numel() else []
-        return minima
+CPU_PIECE = 2**18  # entries of a piece on a CPU, whose float32 buffers fit a core's second-level cache
 
 
 class WeibullDraw(NamedTuple):
-    """log S or W ``[B, H, T, S]``; the KL without the terms of the prior alone, weighted and summed, ``[B]``.
-
-    With W it has log E[S], without gradient.
-    """
+    """log S or W ``[B, H, T, S]``; the KL ``[B]`` without the prior's terms; with W log E[S], without gradient."""
 
     value: Tensor
     kl: Tensor
@@ -70,21 +129,11 @@ def draw_weibull(
     *,
     normalise: bool = False,
 ) -> WeibullDraw:
-    r"""Draws log S and sums its KL (Zhang et al. 2021, section 3.2), without the terms of the prior alone.
-
-    .. math::
-        k &= \rho r + e^{\mu} + \mathrm{floor}, \quad \log\lambda = \mu - \log\Gamma(1 + 1/k) \\
-        \log S &= \log\lambda + \log(-\log u) / k \\
-        \mathrm{KL} &= \sum w\,[\alpha (g / k - \log\lambda) + \log k + \beta e^{\mu}]
-
-    for ``log_mean`` :math:`\mu`, ``rise`` r (None leaves its term out) and ``uniform`` u (overwritten), ``[B, H, T,
-    S]``; ``alpha`` (None: no KL) and the 0/1 factors ``weight`` broadcast. Gradients flow to ``log_mean``, ``rise``
-    and ``alpha``; a derivative of these raises ``RuntimeError``.
-
-    ``normalise`` is for :math:`W = S / \sum_{keys} S` in place of log S, with :math:`\mu` the log-softmax of what
-    stands for it. The gradient needs no maps but these two and ``rise``: k and the noise follow from them. The noise
-    does so to :math:`k \epsilon`, so k should not be large.
-    """
+    """Draws log S, or W with ``normalise``, and sums its KL; see :mod:`probattn.sites.weibull`; differentiable once."""
+    # ``log_mean``, ``rise`` (None leaves its term out) and ``uniform`` (overwritten) are ``[B, H, T, S]``; ``alpha``
+    # (None: no KL) and the 0/1 factors ``weight`` broadcast; gradients flow to ``log_mean``, ``rise`` and ``alpha``. W
+    # is S / sum_keys S, with mu the log-softmax of ``log_mean``. The gradient needs no maps but W, mu and ``rise``: k
+    # and the noise follow from them, the noise to k epsilon, so k should not be large.
     return WeibullDraw(*_WeibullDraw.apply(log_mean, rise, uniform, alpha, weight, options, normalise))
 
 
@@ -182,26 +231,20 @@ def _normalise(logs: Tensor) -> Tensor:
 
 
 def draw_weights(
-    scores: Tensor, positive: Positive, uniform: Tensor, options: WeibullConstants
+    scores: Tensor, base: Tensor, smallest: Sequence[float], uniform: Tensor, options: WeibullConstants
 ) -> tuple[Tensor, Tensor]:
-    r"""Draws S and normalises it over keys, with normalised scores; not differentiable.
-
-    .. math::
-        p = \mathrm{softmax}(\Phi), \quad k = \rho\,\mathrm{softplus}(z) + p + \mathrm{floor}, \quad
-        S = p\,\frac{(-\log u)^{1/k}}{\Gamma(1 + 1/k)}, \quad W = S / \textstyle\sum_{keys} S
-
-    S >= 0 overwrites u, and W the masked scores ``[P * B, H, T, S]``, float32: a further map allocated at every call
-    costs as much as the softmax. ``positive`` is softplus(z), ``[B, H, T, S]``, the same for all P draws.
-    """
-    base, batch = positive.values, len(positive.values)
-    bound = options.inverse_bound(min(positive.smallest, default=0.0))
+    """S >= 0 and W, written over u and the masked scores ``[P * B, H, T, S]``, float32, that are normalised first."""
+    # p = softmax(Phi), k = rho softplus(z) + p + floor, S = p (-log u)^(1/k) / Gamma(1 + 1/k); not differentiable. A
+    # further map allocated at every call costs as much as the softmax. ``base`` is softplus(z) of all P draws, and
+    # ``smallest`` the smallest of each of its rows.
+    bound = options.inverse_bound(min(smallest, default=0.0))
     if sites_compile() and bound is not None:
         maps, noise = (item.view(-1, *base.shape) for item in (scores, uniform))
         _draw_scaled(maps, base, noise, options, bound)
         return uniform, scores
     for rows, *inside in pieces(base):
-        bound = options.inverse_bound(min(positive.smallest[rows]))
-        for first in range(0, len(scores), max(1, batch)):
+        bound = options.inverse_bound(min(smallest[rows]))
+        for first in range(0, len(scores), max(1, len(base))):
             piece = slice(first + rows.start, first + rows.stop), *inside
             draw = _draw_in_logs if bound is None else partial(_draw_scaled, bound=bound)
             draw(scores[piece], base[rows, *inside], uniform[piece], options)
@@ -209,11 +252,11 @@ def draw_weights(
 
 
 def _draw_scaled(
-    scores: Tensor, base: Tensor, uniform: Tensor, options: WeibullConstants, bound: float
+    scores: Tensor, base: Tensor, noise: Tensor, options: WeibullConstants, bound: float
 ) -> None:
     mean = torch.softmax(scores, dim=-1, out=scores if sites_compile() else None)
-    site_kernel(scaled_draw)(mean, base, uniform, options, bound)
-    torch.mul(uniform, uniform.sum(dim=-1, keepdim=True).reciprocal_(), out=scores)
+    site_kernel(scaled_draw)(mean, base, noise, options, bound)
+    torch.mul(noise, noise.sum(dim=-1, keepdim=True).reciprocal_(), out=scores)
 
 
 def _draw_in_logs(scores: Tensor, base: Tensor, uniform: Tensor, options: WeibullConstants) -> None:

@@ -1,24 +1,35 @@
-"""Pyro's handlers around an attention call: what they want of it, and how a checkpointed block meets them again."""
+"""Pyro's handlers and torch's hooks around an attention call, handlers of a checkpointed block, and those of threads.
+
+Pyro keeps its active handlers and the names of its active plates in lists of the process. A handler of one thread would
+answer the attention calls of another, and two threads would take the lists apart in the wrong order. Importing
+:mod:`probattn` gives every thread lists of its own. Pyro's parameter store and the modes of modules cannot be kept
+apart: they are changed for a while only under :data:`SHARED_STATE`.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+import os
+import sys
+import threading
+from collections import UserList
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 import pyro
 import torch
 from pyro.distributions import Unit
-from pyro.poutine import runtime
+from pyro.poutine import collapse_messenger, messenger, runtime
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.scale_messenger import ScaleMessenger
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
-from torch import Tensor
+from torch import Tensor, nn
 
 INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
 """Handlers that never look at the value of a site: plates, and factors and masks of log densities."""
@@ -49,9 +60,8 @@ def takes_answers() -> bool:
 
 def refuse_repeated(name: str) -> None:
     """``ValueError`` where a trace has a site of this name, which layers without a name share."""
-    if any(
-        isinstance(handler, TraceMessenger) and name in handler.trace.nodes for handler in value_handlers()
-    ):
+    traces = [handler.trace for handler in value_handlers() if isinstance(handler, TraceMessenger)]
+    if any(name in trace.nodes for trace in traces):
         raise ValueError(
             f"site {name!r}: two layers of one pass have no name of their own; end the network's __init__ with "
             "probattn.link(self), which names all its layers, or give MultiheadAttention(site=...)"
@@ -61,29 +71,31 @@ def refuse_repeated(name: str) -> None:
 def refuse_unreached(network: str, names: Sequence[str], number: int) -> None:
     """Refuses a pass of a network in which the sites of the modules ``names``, of ``number`` that ran, did not."""
     if names:
-        raise RuntimeError(
-            f"{network}: the attention site of {names[0]} was not reached ({len(names)} of {number}), so that its "
-            "attention was deterministic: after conversion something replaced the module's forward, its submodule "
-            "'probattn' or transformers' attention function of that name; undo that, or call "
-            "probattn.models.revert(net) and convert the network again"
+        replaced = (
+            "the module's forward, its submodule 'probattn' or transformers' attention function of that name"
         )
+        _refuse(network, names[0], f" ({len(names)} of {number}), so that its attention", replaced)
 
 
 def refuse_none(network: str, name: str) -> None:
     """Refuses a pass of a network in which none of its attention modules ran; ``name`` is one of them."""
-    raise RuntimeError(
-        f"{network}: the attention site of {name} was not reached, nor any other, so that the pass was deterministic: "
-        "after conversion something replaced the forward of a module that calls them; undo that, or call "
-        "probattn.models.revert(net) and convert the network again"
-    )
+    _refuse(network, name, ", nor any other, so that the pass", "the forward of a module that calls them")
 
 
 def refuse_replaced(network: str, name: str, outer: str) -> None:
-    """Refuses a pass in which a module whose forward was replaced did not run the attention module ``name``."""
+    """Refuses a pass in which a module that was replaced, or its forward, left the attention module ``name`` out."""
+    _refuse(
+        network,
+        name,
+        ", so that its attention",
+        f"the forward of {outer}, or the whole module, which runs it",
+    )
+
+
+def _refuse(network: str, name: str, extent: str, replaced: str) -> None:
     raise RuntimeError(
-        f"{network}: the attention site of {name} was not reached, so that its attention was deterministic: after "
-        f"conversion something replaced the forward of {outer}, which calls it; undo that, or call "
-        "probattn.models.revert(net) and convert the network again"
+        f"{network}: the attention site of {name} was not reached{extent} was deterministic: after conversion "
+        f"something replaced {replaced}; undo that, or call probattn.models.revert(net) and convert the network again"
     )
 
 
@@ -167,10 +179,7 @@ def _copies(handlers: Sequence[Any]) -> list[Any]:
 
 
 class DeferredFactor(Unit):
-    """``pyro.distributions.Unit`` with a log factor that its first density computes.
-
-    Handlers that never ask for a density, those of prediction, never pay for the factor.
-    """
+    """``pyro.distributions.Unit`` with a log factor that its first density computes; prediction never pays for it."""
 
     arg_constraints: ClassVar[dict[str, object]] = {}  # validating the log factor would compute it
 
@@ -231,3 +240,133 @@ def announce(
             "with probattn.inference.SVIDriver, probattn.ProbabilisticTrainer (in place of transformers.Trainer) or "
             "pyro.infer.SVI, or call .eval() or torch.no_grad() to predict"
         )
+
+
+def may_look(hook: Any) -> bool:
+    """Whether a hook may read or draw what passes; those of transformers read it where a pass asks for it."""
+    if _is_of_transformers(hook):
+        return False
+    return bool(getattr(getattr(hook, "__self__", None), "is_active", True))
+
+
+def reads_weights(module: nn.Module) -> bool:
+    """Whether a forward hook, or what replaces a module's ``forward``, may read attention weights in this pass."""
+    # transformers leaves its hooks in place for good; they read maps only where the pass collects them.
+    forward = vars(module).get("forward")
+    # Earlier releases of transformers leave a module's own method there.
+    replaced = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
+    return replaced or any(may_look(hook) or _collects_maps(hook) for hook in module._forward_hooks.values())
+
+
+def _collects_maps(hook: Any) -> bool:
+    if not _is_of_transformers(hook):
+        return False
+    collector = getattr(hook, "__globals__", {}).get("_active_collector")
+    collected = {"attentions"} if collector is None else collector.get() or {}
+    return any(name.endswith("attentions") for name in collected)
+
+
+def _is_of_transformers(hook: Any) -> bool:
+    return (getattr(hook, "__module__", None) or "").startswith("transformers.")
+
+
+HOOKED = inspect.getfile(nn.Module)
+"""The file of torch whose frames call hooks: one that called a pre-hook lasts until the module's forward has ended.
+
+torch runs forward hooks after an ``Exception`` in a forward, but not after a ``KeyboardInterrupt`` or ``SystemExit``:
+what a pre-hook began is over when the frame of its call is gone.
+"""
+
+
+def hooked_call() -> FrameType | None:
+    """The frame of the module's call in whose pre-hook this runs; None outside a hook."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != HOOKED:
+        frame = frame.f_back
+    return frame
+
+
+def is_running(call: FrameType | None) -> bool:
+    """Whether a call is one of those that this thread is in; True for None, a state that no call has left."""
+    frame: FrameType | None = None if call is None else sys._getframe(1)
+    while frame is not call:
+        if frame is None:
+            return False
+        frame = frame.f_back
+    return True
+
+
+class SharedState:
+    """A lock around state of the process that a thread changes for a while; the thread may enter it again."""
+
+    # Other threads wait, or are refused with the words ``busy``. In a forked child the thread that forked goes on
+    # alone: where another thread was in a block, its changes are undone there and the lock is free.
+
+    def __init__(self, busy: str | None = None) -> None:
+        self._busy = busy
+        self._lock = threading.RLock()
+        self._changes: list[ExitStack] = []
+        in_child(self._free)
+
+    @contextmanager
+    def changed(self) -> Iterator[ExitStack]:
+        """A block that changes the state, with the stack of what undoes its changes when it ends."""
+        lock = self._lock
+        if not lock.acquire(blocking=self._busy is None):
+            raise RuntimeError(self._busy)
+        try:
+            with ExitStack() as changes:
+                self._changes.append(changes)
+                try:
+                    yield changes
+                finally:
+                    self._changes.remove(changes)
+        finally:
+            lock.release()
+
+    def _free(self) -> None:
+        if self._lock.acquire(blocking=False):  # nobody's, or of the thread that forked
+            self._lock.release()
+            return
+        self._lock, changes, self._changes = threading.RLock(), self._changes, []
+        while changes:
+            changes.pop().close()
+
+
+def in_child(action: Callable[[], object]) -> None:
+    """Runs ``action`` in every child that is forked from now on."""
+    if hasattr(os, "register_at_fork"):  # Windows does not fork
+        os.register_at_fork(after_in_child=action)
+
+
+SHARED_STATE = SharedState()
+"""Held while Pyro's parameter store or the modes of modules are other than the process finds them afterwards."""
+
+
+class ThreadList(threading.local, UserList[Any]):
+    """A list of which every thread sees its own, empty at first; a slice is a plain list."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.data[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self.data)
+
+
+def _thread_list(items: Iterable[Any]) -> ThreadList:
+    copied = ThreadList()
+    copied.extend(items)
+    return copied
+
+
+def give_threads_their_handlers() -> None:
+    """Replaces Pyro's lists; handlers and plates that are active stay so in this thread. Once is enough."""
+    if isinstance(runtime._PYRO_STACK, ThreadList):
+        return
+    handlers = _thread_list(runtime._PYRO_STACK)
+    for module in (runtime, messenger, collapse_messenger):
+        module._PYRO_STACK = handlers
+    runtime._DIM_ALLOCATOR._stack = _thread_list(runtime._DIM_ALLOCATOR._stack)

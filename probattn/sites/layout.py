@@ -13,15 +13,11 @@ from torch import Tensor
 from probattn.distributions import Gamma, LogNormal, Weibull
 from probattn.sites.bayesian import KLReduction
 
-Tile = tuple[slice, slice, slice]
-"""Rows of the batch, heads and queries."""
+Tile = tuple[slice, slice, slice]  # rows of the batch, heads and queries
 
 
 class Layout:
-    """Pairs of queries and keys, ``[B, H, T, S]``, all valid, each query's weights normalised over its keys.
-
-    :class:`AttentionMask` is the layout with forbidden pairs, :class:`Edges` that of the edges of a graph.
-    """
+    """Pairs of queries and keys, ``[B, H, T, S]``, all valid, each query's weights normalised over its keys."""
 
     keys_last: ClassVar[bool] = True
     """True if the entries that are normalised together are the last dimension."""
@@ -73,8 +69,7 @@ class Layout:
     def event(self, distribution: Weibull | LogNormal | Gamma) -> TorchDistributionMixin:
         """A distribution of all entries as Pyro sees it: those without a part in the KL masked, batch ``[B]``."""
         masked = distribution if self.pair_valid is None else distribution.mask(self.pair_valid)
-        event: TorchDistributionMixin = masked.to_event(3)
-        return event
+        return masked.to_event(3)
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the entries that take part in the KL, ``[B]``."""
@@ -85,10 +80,7 @@ class Layout:
     def reduction_factor(
         self, reduction: KLReduction, shape: torch.Size, dtype: torch.dtype, observations: int = 1
     ) -> Tensor | float:
-        """Factor from the KL summed over a call to its reduced form, a number or ``[B]``; 1 for "sum".
-
-        An average counts once for each of the ``observations`` that a row of the batch explains.
-        """
+        """Factor from the KL summed over a call to its reduced form, a number or ``[B]``; times ``observations``."""
         if reduction == "sum":
             return 1.0
         count = self.count(reduction, shape)
@@ -99,8 +91,7 @@ class Layout:
         return shape[1:].numel() if reduction == "mean" else shape[1:3].numel()
 
 
-PAIRS = Layout()
-"""All pairs valid."""
+PAIRS = Layout()  # all pairs valid
 
 
 def by_head(values: Tensor, num_heads: int) -> Tensor:

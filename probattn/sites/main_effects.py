@@ -27,18 +27,13 @@ from probattn.distributions import LogNormal, Weibull
 
 Noise = Literal["normal", "exact", "truncated"]
 """Normal variables, or logarithms of exponential ones, exact or of the middle of their range."""
-WEIGHTS = (1e-7, 1 - 1e-4)
-"""The grid's weights, evenly spaced in logit W; those outside count as its ends."""
+WEIGHTS = (1e-7, 1 - 1e-4)  # the grid's weights, evenly spaced in logit W; those outside count as its ends
 CONCENTRATIONS = (0.05, 1000.0)
 """Its concentrations where they are learned, evenly spaced in log k, likewise; else the one of the site."""
-GRID = (192, 256)
-"""Concentrations and weights; interpolation adds 1% to the error of Var[f] at most."""
-LARGEST = 340.0
-"""Log x above which f is 1/W; x squared is in the range of float64."""
-LEAST = 1e-28
-"""Least Var[f], which tells laws so wide that f hardly ever varies from constants in float32."""
-TRUNCATION = (0.1, 0.9)
-"""Range of the uniform noise in Zhang et al. 2021, section 3.3."""
+GRID = (192, 256)  # concentrations and weights; interpolation adds 1% to the error of Var[f] at most
+LARGEST = 340.0  # log x above which f is 1/W; x squared is in the range of float64
+LEAST = 1e-28  # least Var[f], which tells laws so wide that f hardly ever varies from constants in float32
+TRUNCATION = (0.1, 0.9)  # range of the uniform noise in Zhang et al. 2021, section 3.3
 
 
 SPREAD_ENDS = (math.log(CONCENTRATIONS[0]), math.log(CONCENTRATIONS[1]))
@@ -56,14 +51,10 @@ def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
     """Var[x] and Var[f] for weights of E[S], ``[N]``, and scales or concentrations of S, ``[N]`` or a number."""
     inside = spread.clamp(*CONCENTRATIONS) if spread.dim() else spread
     table = torch.from_numpy(_table(noise, None if spread.dim() else float(spread))).to(weights)
-    coordinates = (
-        _coordinates(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS),
-        _coordinates(inside.log(), SPREAD_ENDS),
-    )
-    grid = torch.stack(torch.broadcast_tensors(*coordinates), dim=-1)
-    log_ratio, log_first = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)[
-        0, :, 0
-    ]
+    columns = _coordinates(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS)
+    grid = torch.stack(torch.broadcast_tensors(columns, _coordinates(inside.log(), SPREAD_ENDS)), dim=-1)
+    sampled = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)
+    log_ratio, log_first = sampled[0, :, 0]
     if noise == "truncated":  # which does not have the variance of the Weibull distribution
         first = log_first.exp()
     else:

@@ -131,9 +131,7 @@ class AttentionMask(Layout):
     def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
         """Log-softmax over the keys of each query of one value a key; 0 at forbidden pairs."""
         rows = slice(0, 1) if self.rows_alike else slice(None)
-        additive, valid = (
-            factors[:, :, rows].to(values.dtype) for factors in (self.additive, self.valid_weight)
-        )
+        additive, valid = (item[:, :, rows].to(values.dtype) for item in (self.additive, self.valid_weight))
         return torch.log_softmax(by_head(values, num_heads) + additive, dim=-1) * valid
 
     @cached_property

@@ -1,23 +1,14 @@
-"""Base of the attention methods: options with stored form, recipe and summary, and what builds their modules."""
+"""Base of the attention methods: options with stored form, recipe and summary; their registry."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args
 
-from torch import nn
-
-from probattn.options import Options, SomeOf
-
-
-@functools.singledispatch
-def build(method: object, num_heads: int, head_dim: int, **options: Any) -> nn.Module:
-    """Makes the module of a method for an attention call of H heads of size D; ``TypeError`` if not registered."""
-    arguments = ", ".join(map(str, (num_heads, head_dim, *options)))
-    raise TypeError(f"{type(method).__name__}: no module is registered that could be built with {arguments}")
+from probattn.options import Options, SomeOf, descriptions
 
 
 @functools.singledispatch
@@ -52,8 +43,7 @@ Layers = Literal["all", "first", "last"] | SomeOf[int]
 """Layers of each stack: a word, or numbers from 0, negative ones from the end."""
 Parts = Literal["all", "first", "last", "encoder", "decoder", "cross"] | SomeOf[int]
 """The same, or the calls of a part of an encoder-decoder."""
-Calls = Literal["all", "self", "cross"]
-"""Kinds of attention calls."""
+Calls = Literal["all", "self", "cross"]  # kinds of attention calls
 
 
 Measured = str
@@ -155,3 +145,73 @@ def check_projections(owner: str, projections: object, choices: Any) -> tuple[st
         listed = ", ".join(map(repr, allowed))
         raise ValueError(f"{owner}.projections: expected some of {listed}, each once, got {names!r}")
     return names
+
+
+Kind = TypeVar("Kind", bound=type[Method])
+
+
+class MethodRegistry:
+    """Classes of options of attention methods; those before come first where a network has several.
+
+    Example:
+        >>> from probattn.sites import METHODS
+        >>> [method.kind for method in METHODS]
+        ['bayesian', 'alignment', 'repulsive', 'disagreement']
+        >>> METHODS["alignment"].section
+        'alignment'
+    """
+
+    def __init__(self, methods: Iterable[type[Method]] = ()) -> None:
+        self._methods: list[type[Method]] = []
+        for method in methods:
+            self.register(method)
+
+    def __iter__(self) -> Iterator[type[Method]]:
+        return iter(tuple(self._methods))
+
+    def __getitem__(self, kind: str) -> type[Method]:
+        """The method of a kind; ``KeyError`` where there is none."""
+        match = next((method for method in self._methods if method.kind == kind), None)
+        if match is None:
+            kinds = ", ".join(repr(method.kind) for method in self._methods)
+            raise KeyError(
+                f"no attention method of kind {kind!r} is registered, only {kinds}; import the module that registers it"
+            )
+        return match
+
+    def key(self, methods: Iterable[Method]) -> str | None:
+        """Name in records of a network with these methods, that of the first registered one; None without methods."""
+        options = tuple(methods)
+        return next(
+            (kind.key for kind in self._methods for option in options if isinstance(option, kind)), None
+        )
+
+    def register(self, method: Kind) -> Kind:
+        """Adds a method after the others and returns its class; a decorator.
+
+        Raises:
+            TypeError: it is no dataclass of options with kind, section and key, and a description of every option.
+            ValueError: another method has its kind, or its section of recipes.
+        """
+        missing = [name for name in ("kind", "section", "key") if not hasattr(method, name)]
+        if missing or "__dataclass_fields__" not in vars(method):
+            raise TypeError(
+                f"{method.__name__}: expected a frozen dataclass of options with kind, section and key, got none of "
+                f"{', '.join(missing) or 'dataclass fields'}"
+            )
+        for name in (option.name for option in fields(cast(Any, method))):
+            if name not in descriptions(method):
+                raise TypeError(
+                    f"{method.__name__}: expected a line for {name!r} under Args of its docstring"
+                )
+        for registered in self._methods:
+            for name in ("kind", "section"):
+                if getattr(registered, name) == getattr(method, name):
+                    problem = f"{method.__name__}.{name}: expected one that no method has"
+                    raise ValueError(f"{problem}, got {getattr(method, name)!r} of {registered.__name__}")
+        self._methods.append(method)
+        return method
+
+    def remove(self, method: type[Method]) -> None:
+        """Removes a method; ``ValueError`` if it is not registered."""
+        self._methods.remove(method)

@@ -32,10 +32,7 @@ class _Mix(nn.Module):
 
 
 class HeadMix(_Mix):
-    """Linear map across the heads of a map ``[B, H, T, S]``, the same at every query-key pair.
-
-    Windows of one datum next to its heads, ``[B, W * H, T, S]``, are mixed one by one.
-    """
+    """Linear map across the heads of ``[B, H, T, S]``, alike at every pair; windows ``[B, W * H, T, S]`` one by one."""
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
         """Mixes heads; ``row_weight`` is not needed because pairs never mix."""
@@ -47,10 +44,7 @@ class PositionMix(_Mix):
     """Linear map along the queries of a map ``[B, H, T, S]``, sliced to the current length."""
 
     def forward(self, state: Tensor, row_weight: Tensor | None = None) -> Tensor:
-        """Mixes real queries by their places among them; ``row_weight`` ``[B, 1, T, 1]`` is 0 for padded ones.
-
-        Padding on either side moves nothing; values at padded queries mean nothing.
-        """
+        """Mixes real queries by their places among them; ``row_weight`` ``[B, 1, T, 1]`` is 0 for padded ones."""
         length, longest = state.shape[2], self.weight.shape[0]
         if length > longest:
             raise ValueError(
@@ -72,10 +66,7 @@ Mix = HeadMix | PositionMix
 def mixed_positive(
     mixes: Sequence[Mix], state: Tensor, row_weight: Tensor | None, *, swept: bool = True
 ) -> list[Tensor]:
-    """The softplus of several mixes of one state, each of its shape.
-
-    ``swept`` allows one sweep over the map, whose second derivative raises ``RuntimeError``.
-    """
+    """The softplus of several mixes of one state; with ``swept`` in one sweep, which refuses a second derivative."""
     # A compiler finds the sweep of its own, and cuts nothing into pieces.
     if not swept or torch.compiler.is_compiling() or not all(isinstance(mix, HeadMix) for mix in mixes):
         return [F.softplus(mix(state, row_weight)) for mix in mixes]
@@ -92,10 +83,9 @@ def _mixed(weight: Tensor, bias: Tensor, maps: Tensor, out: Tensor | None = None
 
 
 class _PositiveMixes(torch.autograd.Function):
-    """M positive maps ``[N, H, P]`` of one, by weights ``[M, H, H]`` and biases ``[M, H]``, in pieces.
+    """M positive maps ``[N, H, P]`` of one, by weights ``[M, H, H]`` and biases ``[M, H]``, in pieces."""
 
-    The gradient needs the maps alone: that of softplus is 1 - exp(-softplus).
-    """
+    # The gradient needs the maps alone: that of softplus is 1 - exp(-softplus).
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:

@@ -51,7 +51,6 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         site: name of the Pyro site. Default: the module's name inside its parent ``PyroModule``, else "attention".
 
     Example:
-        >>> import torch
         >>> layer = MultiheadAttention(16, 4, batch_first=True, method=BayesianAttention()).eval()
         >>> x = torch.randn(2, 5, 16)
         >>> output, weights = layer(x, x, x)
@@ -76,19 +75,16 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         method: BayesianAttention | None = None,
         site: str | None = None,
     ) -> None:
-        appended = add_bias_kv, add_zero_attn
-        super().__init__(
-            embed_dim, num_heads, dropout, bias, *appended, kdim, vdim, batch_first, device, dtype
-        )
+        extra = add_bias_kv, add_zero_attn
+        super().__init__(embed_dim, num_heads, dropout, bias, *extra, kdim, vdim, batch_first, device, dtype)
         options = BayesianAttention() if method is None else method
         if not isinstance(options, BayesianAttention):
             raise TypeError(
                 f"MultiheadAttention: expected method=BayesianAttention(...), got {type(options).__name__}; "
                 f"{_ELSEWHERE.get(type(options), '')}convert a network of transformers with it: convert(net, method)"
             )
-        self.latent = AttentionSite(options, SiteSpec(num_heads, self.head_dim)).to(
-            device=device, dtype=dtype
-        )
+        site_spec = SiteSpec(num_heads, self.head_dim)
+        self.latent = AttentionSite(options, site_spec).to(device=device, dtype=dtype)
         self.site = site
         # A hook also keeps torch.nn.TransformerEncoderLayer from its fused path, which would go round the site.
         self.register_forward_pre_hook(_start_alone)
@@ -135,9 +131,8 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
                 "MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None"
             )
         if any(tensor.is_nested for tensor in (query, key, value)):
-            return self._forward_nested(
-                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights
-            )
+            alike = query is key is value and key_padding_mask is attn_mask is None
+            return self._forward_nested(query, alike, need_weights, average_attn_weights)
         if self.site is None and not self._pyro_name:
             refuse_repeated(self.site_name)
         batched = query.dim() == 3
@@ -148,7 +143,8 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         elif not self.batch_first:
             query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
         q, k, v = self._project(query, key, value)  # [B, T or S, E]
-        mask, bias = self._masks(key_padding_mask, attn_mask, q, k, self_padding)
+        masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+        mask, bias = self._masks(masks, q, k, self_padding)
         q, k, v = (self._split(tensor) for tensor in (q, k, v))
         weights: Tensor | None
         if need_weights:
@@ -166,17 +162,10 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         return output, weights.mean(dim=-3) if average_attn_weights else weights
 
     def _forward_nested(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None,
-        need_weights: bool,
-        attn_mask: Tensor | None,
-        average_attn_weights: bool,
+        self, query: Tensor, alike: bool, need_weights: bool, average: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Attends within the rows of a nested tensor, which torch's encoder makes of a padded batch in evaluation."""
-        if not (query is key is value and self.batch_first) or not (key_padding_mask is attn_mask is None):
+        if not alike or not self.batch_first:
             raise ValueError(
                 "MultiheadAttention: expected a nested tensor as query, key and value alike, with batch_first and "
                 "without masks; give padded tensors (torch.nn.TransformerEncoder(enable_nested_tensor=False))"
@@ -184,9 +173,8 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         lengths = torch.tensor([len(row) for row in query.unbind()], device=query.device)
         padded = torch.nested.to_padded_tensor(query, 0.0)  # [B, T, E]
         padding = torch.arange(padded.shape[1], device=query.device) >= lengths[:, None]
-        output, weights = self.forward(
-            padded, padded, padded, padding, need_weights, average_attn_weights=average_attn_weights
-        )
+        tokens = (padded,) * 3
+        output, weights = self.forward(*tokens, padding, need_weights, average_attn_weights=average)
         rows = [row[:length] for row, length in zip(output, lengths.tolist(), strict=True)]
         return torch.nested.as_nested_tensor(rows), weights
 
@@ -196,9 +184,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q, k, v = (
-            F.linear(*arguments) for arguments in zip((query, key, value), weights, biases, strict=True)
-        )
+        q, k, v = (F.linear(*items) for items in zip((query, key, value), weights, biases, strict=True))
         if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self.bias_k.expand(len(k), -1, -1)], dim=1)
             v = torch.cat([v, self.bias_v.expand(len(v), -1, -1)], dim=1)
@@ -210,19 +196,14 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         return tensor.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, D]
 
     def _masks(
-        self,
-        key_padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        query: Tensor,
-        key: Tensor,
-        self_padding: bool,
+        self, masks: Mapping[str, Tensor | None], query: Tensor, key: Tensor, self_padding: bool
     ) -> tuple[AttentionMask | None, Tensor | None]:
         """Torch's masks (True or -inf = forbidden) as validity and a finite bias, padded for appended keys."""
         batch, queries, keys = query.shape[0], query.shape[1], key.shape[1]
         num_keys = keys - (self.bias_k is not None) - self.add_zero_attn
         valid: Tensor | None = None
         bias: Tensor | None = None
-        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+        for name, mask in masks.items():
             if mask is None:
                 continue
             shaped = self._shape_mask(name, mask, batch, queries, num_keys)
@@ -233,9 +214,8 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
                 bias = added if bias is None else bias + added
         if valid is None:
             return None, bias
-        real: Tensor | None = None
-        if self_padding and key_padding_mask is not None:  # containers of torch give it as a float mask
-            real = _allowed(key_padding_mask)
+        padding = masks["key_padding_mask"] if self_padding else None  # a float mask in containers of torch
+        real = None if padding is None else _allowed(padding)
         return AttentionMask(valid.expand(batch, -1, -1, -1), real), bias
 
     def _shape_mask(self, name: str, mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
@@ -245,11 +225,9 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             return mask[None, None]
         if name == "attn_mask" and mask.shape == (batch * self.num_heads, queries, keys):
             return mask.unflatten(0, (batch, self.num_heads))
-        shapes = (
-            f"[{batch}, {keys}]"
-            if name == "key_padding_mask"
-            else f"[{queries}, {keys}] or [{batch * self.num_heads}, {queries}, {keys}]"
-        )
+        shapes = f"[{batch}, {keys}]"
+        if name == "attn_mask":
+            shapes = f"[{queries}, {keys}] or [{batch * self.num_heads}, {queries}, {keys}]"
         raise ValueError(f"MultiheadAttention: expected {name} of shape {shapes}, got {list(mask.shape)}")
 
 
@@ -274,7 +252,7 @@ def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_:
 
 
 def link(network: nn.Module, *, together: bool = True) -> nn.Module:
-    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place.
+    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place; returns it.
 
     The layers share one upward path in the order of ``network.modules()``, which must be the order in which the
     network calls them, each once per forward pass, with as many heads, queries and keys as the first. A
@@ -289,14 +267,10 @@ def link(network: nn.Module, *, together: bool = True) -> nn.Module:
         network: the container.
         together: False leaves each layer a path of its own, which is no belief network, and names the sites.
 
-    Returns:
-        The network.
-
     Raises:
         ValueError: it holds no such layer, or layers of one path differ in their number of heads.
 
     Example:
-        >>> import torch
         >>> layers = torch.nn.ModuleList([MultiheadAttention(8, 2), MultiheadAttention(8, 2)])
         >>> [layer.site_name for layer in link(layers)]
         ['0', '1']

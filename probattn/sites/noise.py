@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, Protocol
@@ -18,14 +17,12 @@ import torch
 from torch import Tensor
 
 _PIECE = 2**18
-_CACHED = 2**15
-"""Numbers that a processor's cache holds while they are mixed."""
+_CACHED = 2**15  # numbers that a processor's cache holds while they are mixed
 _NUMPY_TYPES = (torch.float32, torch.float64)
 
 Kind = Literal["uniform", "normal"]
 
-Origin = tuple[Tensor | int, Tensor | int]
-"""Places of a call's first query and first key in their texts."""
+Origin = tuple[Tensor | int, Tensor | int]  # places of a call's first query and first key in their texts
 
 
 Rows = Callable[[int, Tensor], None]
@@ -64,8 +61,10 @@ class Scratch:
         return memory[:size].view(tensor.shape)
 
 
-class _Source(ABC):
+class _Source:
     """Uniform and normal numbers from one function of the kind."""
+
+    _make: Callable[[Kind, Tensor], Tensor]
 
     def uniform(self, like: Tensor) -> Tensor:
         """Uniform(0, 1) numbers of ``like``'s shape, dtype and device; 0 is possible, 1 is not."""
@@ -74,9 +73,6 @@ class _Source(ABC):
     def normal(self, like: Tensor) -> Tensor:
         """N(0, 1) numbers of ``like``'s shape, dtype and device."""
         return self._make("normal", like)
-
-    @abstractmethod
-    def _make(self, kind: Kind, like: Tensor) -> Tensor: ...
 
 
 class GlobalNoise(_Source):
@@ -275,10 +271,8 @@ def _draw(stream: np.random.Generator, kind: Kind, numbers: np.ndarray) -> None:
 
 
 def _draw_uniform(stream: np.random.Generator, numbers: np.ndarray) -> None:
-    """What a new stream's ``random`` gives for float32, bit for bit, in two thirds of its time.
-
-    NumPy makes them one by one, of the low and then the high half of 64 random bits; here whole arrays are made.
-    """
+    """What a new stream's ``random`` gives for float32, bit for bit, in two thirds of its time."""
+    # NumPy makes them one by one, of the low and then the high half of 64 random bits; here whole arrays are made.
     words = stream.integers(2**64 - 1, size=-(-numbers.size // 2), dtype=np.uint64, endpoint=True)
     halves = words.astype("<u8", copy=False).view("<u4")[: numbers.size]
     np.right_shift(halves, 8, out=halves)
@@ -337,15 +331,12 @@ class _Streams:
         return _stream(self._entropies[index], inside // _PIECE)
 
 
-WORD = 32
-"""Bits of the words in which numpy's seed sequences take integers."""
+WORD = 32  # bits of the words in which numpy's seed sequences take integers
 
 
 def seed_integers(integers: Sequence[int]) -> tuple[int, ...]:
-    """Integers >= 0 for a numpy seed sequence, which differs wherever they do and are of the same number.
-
-    numpy joins the words of all integers, so that (2^32 + 5, 7) and (5, 7 * 2^32 + 1) would be one seed. Where an
-    integer has several words, their numbers follow; smaller integers stay as they are.
-    """
+    """Integers >= 0 for a numpy seed sequence, which differs wherever they do and are of the same number."""
+    # numpy joins the words of all integers, so that (2^32 + 5, 7) and (5, 7 * 2^32 + 1) would be one seed. Where an
+    # integer has several words, their numbers follow; smaller integers stay as they are.
     lengths = [max(1, -(-number.bit_length() // WORD)) for number in integers]
     return tuple(integers) if max(lengths, default=1) == 1 else (*integers, *lengths)

@@ -22,18 +22,14 @@ from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.main_effects import TRUNCATION, Variance, variances
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import Noise, Origin
+from probattn.sites.prior import Prior
 from probattn.sites.upward import SharedUpward, UpwardCall, UpwardOutputs, with_rows
 from probattn.sites.weibull import WeibullConstants, prior_terms, raised_log_scale, site_concentration
 
 
 @dataclass(frozen=True, eq=False)
 class PosteriorInputs:
-    """The attention scores and the upward path of one call, from which q(S) follows.
-
-    Values are computed on demand: a model traced without a guide does not compute its posterior. ``origin`` are the
-    places of the first query and the first key in their texts, which a cache makes other than 0; ``computed`` is what
-    the upward path gave, where nothing else of the pass is kept.
-    """
+    """Scores ``raw`` and upward path of one call, or what it gave (``computed``), from which q(S) follows on demand."""
 
     method: BayesianAttention
     raw: Tensor
@@ -43,10 +39,6 @@ class PosteriorInputs:
     shared: SharedUpward | None = None
     draws: int = 1
     computed: UpwardOutputs | None = None
-
-    def for_draws(self, shared: SharedUpward, draws: int) -> PosteriorInputs:
-        """The same for a prediction whose draws, so many of them folded into the batch, share upward paths."""
-        return replace(self, shared=shared, draws=draws)
 
     def detached(self, phi: Tensor) -> PosteriorInputs:
         """The same in Phi and what the upward path gave, without gradients: nothing else of the pass is kept."""
@@ -136,7 +128,7 @@ class SitePosterior:
     _inputs: PosteriorInputs | None = None
     _kl: Tensor | None = None
 
-    def __init__(self, inputs: PosteriorInputs, prior: Gamma | LogNormal, observations: int = 1) -> None:
+    def __init__(self, inputs: PosteriorInputs, prior: Prior, observations: int = 1) -> None:
         self._describe(inputs.method, inputs.layout, inputs.raw)
         self._inputs, self._prior, self.observations = inputs, prior, observations
 
@@ -156,7 +148,7 @@ class SitePosterior:
         return None if self._inputs is None else self._inputs.call
 
     @property
-    def prior(self) -> Gamma | LogNormal:
+    def prior(self) -> Prior:
         """The prior."""
         return self._prior
 
@@ -208,9 +200,8 @@ class SitePosterior:
         if log_factor is None:  # else only the prediction is used
             with torch.no_grad():
                 _ = inputs.concentration  # while the pass that holds the upward path's states lasts
-        return MeanPoint(
-            carry_weights(weights.view_as(weights), weights, self.mask), u, weights.detach(), inputs
-        )
+        value = carry_weights(weights.view_as(weights), weights, self.mask)
+        return MeanPoint(value, u, weights.detach(), inputs)
 
     def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
         """The site's value at E[S], with a bias of its logarithm and another layout."""
@@ -227,7 +218,7 @@ class SitePosterior:
         It may overwrite the scores, so it comes last. ``noise`` knows how many draws are folded into the batch,
         ``shared`` what they have in common.
         """
-        inputs = self.inputs.for_draws(shared, noise.draws)
+        inputs = replace(self.inputs, shared=shared, draws=noise.draws)
         drawn = predicted_weights(inputs, noise)
         if drawn is None:
             return SitePosterior(inputs, self.prior).draw(noise, with_kl=False)
@@ -262,13 +253,13 @@ class SitePosterior:
         log_alpha, rate = cast(Gamma, self.prior).unexpanded
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(scores.dtype)
         alpha, options = log_alpha.exp() if with_kl else None, WeibullConstants.of(method, scores.dtype)
-        drawn = draw_weibull(
-            scores, inputs.concentration, uniform, alpha, weight, options, normalise=normalise
-        )
+        rise = inputs.concentration
+        drawn = draw_weibull(scores, rise, uniform, alpha, weight, options, normalise=normalise)
         if with_kl:
             self._kl = drawn.kl + prior_terms(log_alpha, rate.log(), weight, scores.shape)
             if method.learns_strength:  # E[S] of a query sums to 1
-                self._kl = self._kl + rate * _queries(weight, scores)
+                queries = scores.new_ones(()) if weight is None else weight.amax(dim=-1)
+                self._kl = self._kl + rate * queries.expand(scores.shape[:-1]).sum(dim=(1, 2))
         return drawn
 
     def weights(self, log_value: Tensor) -> Tensor:
@@ -305,12 +296,6 @@ def biased(scores: Tensor, bias: Tensor | None) -> Tensor:
     return scores if bias is None else scores + bias.to(scores.dtype)
 
 
-def _queries(weight: Tensor | None, scores: Tensor) -> Tensor:
-    """Number of queries of all heads that take part in the KL, ``[B]``."""
-    ones = scores.new_ones(()) if weight is None else weight.amax(dim=-1)
-    return ones.expand(scores.shape[:-1]).sum(dim=(1, 2))
-
-
 def site_uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tensor:
     """Uniform numbers of a draw, from the range that the options give."""
     return truncated(method, noise.uniform(like))
@@ -325,18 +310,15 @@ def truncated(method: BayesianAttention, uniform: Tensor) -> Tensor:
 
 
 def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Tensor] | None:
-    """S and W of a prediction, for the options of the default and others close to it; None for the rest.
-
-    S overwrites the noise, and W the scores.
-    """
+    """S and W of a prediction, written over noise and scores, for options close to the default; None for the rest."""
     method, raw = inputs.method, inputs.raw
     if torch.is_grad_enabled() or method.scores == "raw" or not inputs.layout.keys_last:
         return None
     if raw.dtype != torch.float32:
         return None
-    positive = inputs.upward.positive
-    if positive is None or inputs.upward.scale is not None:
+    upward = inputs.upward
+    if upward.concentration is None or upward.scale is not None:
         return None
-    uniform = site_uniform(method, noise, raw)
-    value, weights = draw_weights(raw, positive, uniform, WeibullConstants.of(method, uniform.dtype))
+    uniform, constants = site_uniform(method, noise, raw), WeibullConstants.of(method, raw.dtype)
+    value, weights = draw_weights(raw, upward.concentration, upward.smallest, uniform, constants)
     return value, inputs.layout.zero_empty(weights)

@@ -11,16 +11,11 @@ from probattn.distributions import Gamma, LogNormal
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.layout import PAIRS, Layout
 
+Prior = Gamma | LogNormal
+
 
 class ContextualPrior(nn.Module):
-    r"""Log of the prior's concentration, an MLP of the keys normalised over them (Zhang et al. 2021, section 3.1).
-
-    .. math:: \alpha = \mathrm{softmax}_{keys}(f_2(\mathrm{ReLU}(f_1(K))))
-
-    The heads share the MLP, and the strength of the prior where it is learned. The softmax runs over the keys that a
-    query may attend to: once per key where all queries see the same keys, per query under causal or windowed masks, so
-    that the prior never sees the future.
-    """
+    """log alpha, an MLP of the keys, log-softmax over those that a query may see (Zhang et al. 2021, section 3.1)."""
 
     log_strength: nn.Parameter | None
 
@@ -38,10 +33,7 @@ class ContextualPrior(nn.Module):
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def forward(self, key: Tensor, num_heads: int, layout: Layout = PAIRS) -> Tensor:
-        """Log concentration from keys ``[B, G, S, D]`` (of edges the nodes', ``[N, H, D]``); 0 at forbidden pairs.
-
-        ``[B, H, 1, S]``, or ``[B, H, T, S]`` under a mask whose rows differ; ``[1, H, 1, E]`` of edges.
-        """
+        """log alpha ``[B, H, 1 | T, S]`` of keys ``[B, G, S, D]``, or ``[1, H, 1, E]`` of the nodes' ``[N, H, D]``."""
         return layout.over_keys(self.logits(key), num_heads)
 
 
@@ -52,11 +44,8 @@ def site_prior(
     shape: torch.Size,
     dtype: torch.dtype,
     layout: Layout,
-) -> Gamma | LogNormal:
-    """The prior of one call, Gamma(s alpha, s rate) or LogNormal(log alpha, prior_scale), of batch shape ``shape``.
-
-    Its parameters stay unexpanded.
-    """
+) -> Prior:
+    """The prior of one call, Gamma(s alpha, s rate) or LogNormal(log alpha, prior_scale), unexpanded underneath."""
     log_alpha, log_rate = prior_parameters(method, contextual, key, shape[1], dtype, layout)
     if method.posterior == "lognormal":
         scale = log_alpha.new_full((), method.prior_scale)

@@ -74,13 +74,11 @@ class ParticleOptions(Options):
         if self.kernel == "cosine" and self.offset is not None:
             return CosineKernel(self.offset)
         options = {"bandwidth": self.bandwidth} if self.kernel in _KERNELS else {}
-        kernel: ParticleKernel = (_KERNELS | _PLAIN_KERNELS)[self.kernel](**options)
-        return kernel
+        return (_KERNELS | _PLAIN_KERNELS)[self.kernel](**options)
 
 
 OWNER = "RepulsiveAttention"
-RECORD = "_probattn_heads"
-"""Attribute of a network that holds its :class:`HeadRecord`."""
+RECORD = "_probattn_heads"  # attribute of a network that holds its HeadRecord
 
 Projection = Literal["query", "key", "value"]
 

@@ -66,11 +66,7 @@ def attention_scores(
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Matrix products of float32 in float32, also where the user has allowed TF32 or bfloat16.
-
-    For comparisons whose tolerance is that of rounding in the tensors' own type. The user's settings are back
-    afterwards, whether they were made by ``torch.set_float32_matmul_precision`` or for each backend.
-    """
+    """Float32 products in float32, also where the user allows TF32 or bfloat16; the settings are back afterwards."""
     backends = [torch.backends.cuda.matmul, cast(Any, torch.backends.mkldnn).matmul]
     before = [backend.fp32_precision for backend in backends]
     try:
@@ -90,10 +86,8 @@ def exact_products() -> Iterator[None]:
 
 @contextmanager
 def without_cudnn() -> Iterator[None]:
-    """cuDNN has no backward pass of a recurrent network in evaluation mode.
-
-    ``torch.backends.cudnn.flags`` would set its other flags too, of which torch 2.9 warns.
-    """
+    """cuDNN, which has no backward pass of a recurrent network in evaluation mode, is off within."""
+    # ``torch.backends.cudnn.flags`` would set its other flags too, of which torch 2.9 warns.
     before = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = False
     try:

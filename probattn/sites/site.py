@@ -1,10 +1,10 @@
-"""The site: one attention call as a Pyro latent variable. Every host and primitive goes through it."""
+"""The site: one attention call as a Pyro latent variable; every host goes through it, and the functional primitive."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import pyro
 import torch
@@ -26,7 +26,6 @@ from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import is_handled
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
-from probattn.sites.method import build
 from probattn.sites.mixes import UpwardMaps
 from probattn.sites.noise import Origin
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
@@ -67,10 +66,7 @@ class SiteSpec:
 
 
 class LatentSite(nn.Module):
-    """Latent attention over pairs or edges: options, prior network and upward maps.
-
-    A call's ``chain`` may be shared with other calls; a further one is then added with :meth:`join`.
-    """
+    """Latent attention over pairs or edges; a ``chain`` may be shared with other calls, added with :meth:`join`."""
 
     def __init__(self, method: BayesianAttention, spec: SiteSpec, chain: UpwardChain | None = None) -> None:
         super().__init__()
@@ -99,10 +95,7 @@ class LatentSite(nn.Module):
         return f"{self.method}, {self.spec}"
 
     def posterior(self, scores: Tensor, layout: Layout | None = None, call: int = 0) -> Weibull | LogNormal:
-        """q(S) from masked scores ``[B, H, T, S]`` (``[1, H, 1, E]`` of edges), of their shape.
-
-        The layout is the mask, or the edges; None where all pairs are valid.
-        """
+        """q(S) from masked scores ``[B, H, T, S]``, of edges ``[1, H, 1, E]``; the layout is None for all pairs."""
         return self._inputs(scores, PAIRS if layout is None else layout, call).distribution()
 
     def _inputs(self, scores: Tensor, layout: Layout, call: int, origin: Origin = (0, 0)) -> PosteriorInputs:
@@ -190,19 +183,11 @@ class AttentionSite(LatentSite):
         call: int = 0,
         origin: Origin = (0, 0),
     ) -> tuple[Tensor, Tensor]:
-        """Attends.
+        """Attends as the Pyro site ``name``; fully masked queries give zeros.
 
-        Args:
-            name: name of the Pyro site.
-            query: ``[B, H, T, D]``.
-            key: ``[B, G, S, D]``, G dividing H (grouped heads).
-            value: ``[B, G, S, E]``.
-            mask: validity of the pairs; fully masked queries give zeros.
-            scale: factor of the scores, default ``D ** -0.5``.
-            bias: additive scores, broadcastable to ``[B, H, T, S]``, finite.
-            softcap: soft limit of the scores.
-            call: which of this module's calls in a forward pass this is.
-            origin: places of the first query and of the first key in their texts, other than 0 with a cache.
+        The other arguments are those of :class:`Attending`, with the mask for its layout; ``call`` is which of this
+        module's calls in a forward pass this is, ``origin`` the places of the first query and of the first key in their
+        texts, other than 0 with a cache.
 
         Returns:
             Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``, in the query's type.
@@ -229,10 +214,7 @@ class AttentionSite(LatentSite):
         """
         wide = attending.widened()
         if not can_tile(self.method, wide):
-            result: tuple[Tensor, Tensor] = self(
-                name, *attending.tensors, **attending.options, call=call, origin=origin
-            )
-            return result
+            return self(name, *attending.tensors, **attending.options, call=call, origin=origin)
         self._check(name, attending.query)
         with torch.autocast(attending.query.device.type, enabled=False):
             output = answer(name, TiledPosterior(self.method, wide, self.prior))
@@ -273,6 +255,104 @@ def log_weights(name: str, value: Tensor) -> Tensor:
     return value.clamp_min(torch.finfo(value.dtype).tiny).log()
 
 
-@build.register
-def _site(method: BayesianAttention, num_heads: int, head_dim: int, **options: Any) -> AttentionSite:
-    return AttentionSite(method, SiteSpec(num_heads, head_dim, **options))
+def attention(
+    name: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: AttentionMask | Tensor | None = None,
+    *,
+    method: AttentionSite | BayesianAttention,
+    scale: float | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Attends with latent unnormalised weights S, the Pyro sample site ``name``.
+
+    :math:`O = W V` with :math:`W = S / \sum_{keys} S`; S is the site's value, ``[B, H, T, S]``, batch dimension B, so
+    the call belongs into one plate over B. Under :class:`probattn.inference.AttentionGuide` S is drawn from its
+    posterior, under other Pyro handlers it follows prior, ``condition`` or ``replay``, and under none, plates aside,
+    the posterior expectation answers.
+
+    Args:
+        name: name of the site.
+        query: ``[B, H, T, D]``.
+        key: ``[B, H, S, D]`` (or fewer heads that divide H).
+        value: ``[B, H, S, E]``.
+        mask: True = attend: bool ``[B, S]`` over keys, anything broadcastable to ``[B, H, T, S]`` with four
+            dimensions, or an :class:`AttentionMask`.
+        method: a site built with ``BayesianAttention(...).build(num_heads, head_dim)`` (its parameters are
+            registered with ``pyro.module(name, ...)``), or options that need no parameters, such as
+            ``BayesianAttention.bam(prior="constant")``.
+        scale: factor of the scores, default ``D ** -0.5``.
+        bias: additive scores, broadcastable to ``[B, H, T, S]``.
+
+    Returns:
+        Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``.
+
+    Raises:
+        RuntimeError: the pass is traced, by a Jit ELBO of Pyro for instance.
+        TypeError: the method needs parameters but was not built.
+        ValueError: shapes do not fit.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 2, 4, 5, 8)
+        >>> method = BayesianAttention.bam(prior="constant").build(num_heads=4, head_dim=8).eval()
+        >>> output, weights = attention("attend", q, k, v, method=method)
+        >>> output.shape, weights.shape
+        (torch.Size([2, 4, 5, 8]), torch.Size([2, 4, 5, 5]))
+    """
+    refuse_tracing(name)
+    _check_shapes(name, query, key, value)
+    site = _built(name, method, query, key)
+    valid = _mask(name, mask, query, key)
+    return site(name, query, key, value, valid, scale=scale, bias=bias)
+
+
+def _built(name: str, method: AttentionSite | BayesianAttention, query: Tensor, key: Tensor) -> AttentionSite:
+    if isinstance(method, AttentionSite):
+        spec = method.spec
+        if (query.shape[1], key.shape[-1]) != (spec.num_heads, spec.head_dim):
+            raise ValueError(
+                f"site {name!r}: built for {spec.num_heads} heads of size {spec.head_dim}, got queries with "
+                f"{query.shape[1]} heads and keys of size {key.shape[-1]}"
+            )
+        if is_handled():
+            pyro.module(name, method)
+        return method
+    if method.has_parameters:
+        raise TypeError(
+            f"site {name!r}: these options need parameters of their own; build them once, outside the model: "
+            f"method = BayesianAttention(...).build(num_heads={query.shape[1]}, head_dim={key.shape[-1]})"
+        )
+    return AttentionSite(method, SiteSpec(query.shape[1], key.shape[-1]))
+
+
+def _check_shapes(name: str, query: Tensor, key: Tensor, value: Tensor) -> None:
+    for role, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            raise ValueError(
+                f"site {name!r}: expected {role} [B, H, T or S, D], got shape {list(tensor.shape)}"
+            )
+    if key.shape[:3] != value.shape[:3]:
+        raise ValueError(
+            f"site {name!r}: expected keys and values alike in [B, H, S], got {list(key.shape)}, {list(value.shape)}"
+        )
+    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+        raise ValueError(
+            f"site {name!r}: expected queries and keys alike in B and D, got {list(query.shape)}, {list(key.shape)}"
+        )
+
+
+def _mask(name: str, mask: AttentionMask | Tensor | None, query: Tensor, key: Tensor) -> AttentionMask | None:
+    if mask is None or isinstance(mask, AttentionMask):
+        return mask
+    batch, keys = key.shape[0], key.shape[2]
+    if mask.shape == (batch, keys):
+        mask = mask[:, None, None, :]
+    expected = [batch, query.shape[1], query.shape[2], keys]
+    fits = mask.dim() == 4 and all(have in (1, want) for have, want in zip(mask.shape, expected, strict=True))
+    if not fits:
+        raise ValueError(
+            f"site {name!r}: expected a mask [B, S] or broadcastable to {expected}, got shape {list(mask.shape)}"
+        )
+    return AttentionMask(mask.expand(batch, -1, -1, keys))

@@ -30,16 +30,10 @@ from probattn.sites.weibull import constant_slope, constant_terms
 
 @dataclass(frozen=True)
 class TileKL:
-    r"""KL of q(S) from the prior, over the pairs of a tile that take part in it.
+    """KL of q(S) from the prior over the pairs of a tile that take part in it."""
 
-    .. math::
-        \text{Weibull:}\quad & \alpha (g / k - \log\lambda - \log\beta) + \log k + \beta e^{\mu}
-            + \log\Gamma(\alpha) - g - 1 \\
-        \text{log-normal:}\quad & \log (s_p / s) + [s^2 + (\mu - s^2 / 2 - \log\alpha)^2] / (2 s_p^2) - 1 / 2
-
-    A tile is its raw scores ``[b, h, t, S]``, the logits ``[b, h, S]`` of the prior's concentration alpha, None where
-    that is a constant, and its layout.
-    """
+    # A tile is its raw scores ``[b, h, t, S]``, the logits ``[b, h, S]`` of the prior's concentration, None where that
+    # is a constant, and its layout.
 
     method: BayesianAttention
 
@@ -52,9 +46,8 @@ class TileKL:
             terms = log_normal_kl(distance, method.scale, method.prior_scale)
             slope = distance.mul_(-1 / method.prior_scale**2)
         else:
-            terms, slope = constant_terms(
-                self._log_mean(scores), log_alpha, float(method.concentration), method.prior_rate
-            )
+            k = float(method.concentration)
+            terms, slope = constant_terms(self._log_mean(scores), log_alpha, k, method.prior_rate)
         if weight is not None:
             terms, slope = terms.mul_(weight), slope.mul_(weight)
         kl = terms.sum(dim=(1, 2, 3))
@@ -105,15 +98,11 @@ ADVICE = (
     "attention in tiles has none; output_attentions=True of a network, or need_weights=True of "
     "probattn.MultiheadAttention, computes the map, whose gradient can be differentiated again"
 )
-TILE = 2**17
-"""Scores of a tile; a handful of float32 buffers of this size fit a core's second-level cache."""
+TILE = 2**17  # scores of a tile; a handful of float32 buffers of this size fit a core's second-level cache
 
 
 class Tiled(NamedTuple):
-    """Output ``[B, H, T, E]``, the log-sum-exp of each query's scores ``[B, H, T]``, and the KL of all tiles ``[B]``.
-
-    The latter two are zeros where they are not asked for.
-    """
+    """Output ``[B, H, T, E]``; log-sum-exp of the scores ``[B, H, T]`` and KL ``[B]``, 0 where nobody needs them."""
 
     output: Tensor
     log_sum: Tensor
@@ -135,8 +124,7 @@ class TiledCall:
     scale: float
     softcap: float | None
     noise: NoisyRows | None
-    log_sums: bool
-    """Whether the log-sum-exp of the scores is needed."""
+    log_sums: bool  # whether the log-sum-exp of the scores is needed
     kl: TileKL | None = None
     """KL of a tile; None where it does not need the tiles."""
     entries: int = field(default_factory=lambda: TILE)
@@ -152,10 +140,7 @@ class TiledCall:
 def tiled_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, logits: Tensor | None, call: TiledCall
 ) -> Tiled:
-    """Attends with noise, differentiable once in the tensors; the derivative of a gradient raises ``RuntimeError``.
-
-    ``bias`` is added to the scores ``[B, H, T, S]``; ``logits`` ``[B, H, S]`` are handed to the tiles' KL.
-    """
+    """Attends with noise, differentiable once; ``bias`` joins the scores, ``logits`` ``[B, H, S]`` are for the KL."""
     return Tiled(*_TiledAttention.apply(query, key, value, bias, logits, call))
 
 
@@ -236,11 +221,8 @@ class _Sweep:
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, call: TiledCall
     ) -> None:
-        self.query, self.key, self.value = (
-            (query * call.scale).contiguous(),
-            key.contiguous(),
-            value.contiguous(),
-        )
+        self.query = (query * call.scale).contiguous()
+        self.key, self.value = key.contiguous(), value.contiguous()
         self.bias, self.call = bias, call
         self._shape = (*query.shape[:3], key.shape[2])
 

@@ -7,18 +7,18 @@ differentiate; the KL reaches the posterior when the graph has ended. No step de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ClassVar, NamedTuple, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
 from probattn.distributions.log_space import cross_terms, finite_exp, standard_exponential
 from probattn.sites.answers import AnsweringPosterior, Attending
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
-from probattn.sites.handlers import refuse_none, refuse_unreached, value_handlers
+from probattn.sites.handlers import refuse_unreached, value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import MASKED_SCORE, AttentionMask
 from probattn.sites.noise import Kind, Noise
@@ -45,8 +45,8 @@ class GraphCall(NamedTuple):
 class Passes(Protocol):
     """What knows which modules a network has around its attention modules."""
 
-    def check_outer(self, network: str, modules: Mapping[str, nn.Module], ran: Collection[str]) -> None:
-        """Refuses a pass of modules of which one was replaced and did not run the attention modules in it."""
+    def check_graph(self, network: str, within: GraphPass, site: str | None = None) -> None:
+        """Refuses a pass that went round the attention modules of its network, of which ``site`` is one."""
 
 
 class GraphPass:
@@ -55,10 +55,10 @@ class GraphPass:
     def __init__(self, *, with_kl: bool = True) -> None:
         self.with_kl = with_kl
         self.stacks: list[object] = []
-        self.expected: dict[str, str] = {}
-        self.ran: set[str] = set()
-        self.reached: set[str] = set()
-        self.outer: dict[str, tuple[Passes, nn.Module]] = {}
+        self.expected: dict[tuple[Passes, str], str] = {}
+        self.ran: set[tuple[object, str]] = set()
+        self.reached: set[tuple[object, str]] = set()
+        self.outer: dict[tuple[Passes, str], Any] = {}
         self.calls: dict[str, GraphCall] = {}
         self.queries: dict[object, Tensor | None] = {}
         self.paths: dict[UpwardChain, list[UpwardOutputs | None]] = {}
@@ -66,11 +66,12 @@ class GraphPass:
 
     def check(self) -> None:
         """Refuses a pass in which no attention module ran, or modules ran in a graph and their sites did not."""
-        refuse_unreached("compiled network", sorted(self.ran - self.reached), len(self.ran))
-        for name, (passes, module) in self.outer.items():
-            passes.check_outer("compiled network", {name: module}, self.ran)
-        for network, name in self.expected.items() if not self.ran else ():
-            refuse_none(network, name)
+        unreached = sorted(name for _, name in self.ran - self.reached)
+        refuse_unreached("compiled network", unreached, len(self.ran))
+        for passes in {passes for passes, _ in self.outer}:
+            passes.check_graph("compiled network", self)
+        for (passes, network), site in self.expected.items():
+            passes.check_graph(network, self, site)
 
 
 def graph_pass() -> GraphPass | None:

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from probattn.sites.fused import Positive
-from probattn.sites.hooks import hooked_call, is_running
+from probattn.sites.handlers import hooked_call, is_running
 from probattn.sites.layout import Layout
 from probattn.sites.mixes import UpwardMaps, mixed_positive
 
@@ -24,24 +23,21 @@ Pass = TypeVar("Pass")
 
 @dataclass(frozen=True)
 class UpwardOutputs:
-    """Output of the upward path at one call, softplus(f_k(h)) and softplus(f_lambda(h)), ``[B, H, T, S]``.
-
-    None where a posterior has no use for it.
-    """
+    """softplus(f_k(h)) and softplus(f_lambda(h)) of a call, ``[B, H, T, S]``; None where a posterior needs none."""
 
     concentration: Tensor | None = None
     scale: Tensor | None = None
 
     def detach(self) -> UpwardOutputs:
         """The same without gradients."""
-        return UpwardOutputs(
-            *(None if item is None else item.detach() for item in (self.concentration, self.scale))
-        )
+        maps = (self.concentration, self.scale)
+        return UpwardOutputs(*(None if item is None else item.detach() for item in maps))
 
     @cached_property
-    def positive(self) -> Positive | None:
-        """softplus(f_k(h)) with the smallest of each row; None where k does not depend on the path."""
-        return None if self.concentration is None else Positive(self.concentration)
+    def smallest(self) -> list[float]:
+        """The smallest softplus(f_k(h)) of each row of the batch."""
+        values = self.concentration
+        return [] if values is None or not values.numel() else values.flatten(1).amin(dim=1).tolist()
 
 
 @dataclass(eq=False)
@@ -167,16 +163,13 @@ class UpwardChain:
         (state,) = mixed_positive([self._maps[-1].hidden], state, weight, swept=swept)
         outputs: list[UpwardOutputs | None] = []
         for position in reversed(range(len(self._maps))):
-            maps, below = self._maps[position], self._maps[position - 1] if position else None
-            candidates = {
-                "concentration": maps.concentration,
-                "scale": maps.scale,
-                "hidden": None if below is None else below.hidden,
-            }
+            maps = self._maps[position]
+            candidates = {"concentration": maps.concentration, "scale": maps.scale}
+            if position:
+                candidates["hidden"] = self._maps[position - 1].hidden
             mixes = {name: mix for name, mix in candidates.items() if mix is not None}
-            mixed = dict(
-                zip(mixes, mixed_positive(list(mixes.values()), state, weight, swept=swept), strict=True)
-            )
+            mapped = mixed_positive(list(mixes.values()), state, weight, swept=swept)
+            mixed = dict(zip(mixes, mapped, strict=True))
             state = mixed.pop("hidden", state)
             outputs.append(UpwardOutputs(**mixed))
         return outputs[::-1]
@@ -267,12 +260,11 @@ class _SharedPath:
 
 
 class SharedUpward:
-    """The upward path of a batch whose draws are predicted one after another, or folded into the batch.
+    """The upward path of a batch whose draws are predicted one after another, or folded into the batch."""
 
-    Nothing is drawn before a chain's first call, so in a network without other randomness its scores, and with them
-    all outputs of the path, are the same for every draw. That is compared, not assumed: where scores differ, as where
-    another chain draws first (a decoder's under its encoder's), every draw has a path of its own.
-    """
+    # Nothing is drawn before a chain's first call, so in a network without other randomness its scores, and with them
+    # all outputs of the path, are the same for every draw. That is compared, not assumed: where scores differ, as where
+    # another chain draws first (a decoder's under its encoder's), every draw has a path of its own.
 
     def __init__(self) -> None:
         self._paths: dict[UpwardChain, _SharedPath] = {}

@@ -10,7 +10,7 @@ With :math:`\mu = \log E[S]`, r what the upward path gives, u uniform noise and 
 
 :func:`draw_terms` and :func:`draw_gradients` are the forward and the backward sweep of a learned concentration,
 :func:`scaled_draw` is a draw for a prediction. They work in place on pieces of a map, and
-:func:`probattn.sites.compiled.site_kernel` makes one kernel of each. The other functions can be differentiated by
+:func:`probattn.sites.fused.site_kernel` makes one kernel of each. The other functions can be differentiated by
 autograd, within a graph of ``torch.compile`` too. The divergence of any Weibull from any gamma distribution is
 :func:`probattn.distributions.weibull_gamma_kl`, whose terms these functions share.
 """
@@ -40,8 +40,7 @@ from probattn.distributions.special import (
 )
 from probattn.sites.bayesian import BayesianAttention
 
-NOISE_RANGE = (-40.0, 4.0)
-"""Where log(-log u) lies for all numbers u of a draw, float32 or float64."""
+NOISE_RANGE = (-40.0, 4.0)  # where log(-log u) lies for all numbers u of a draw, float32 or float64
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,13 @@ class WeibullConstants:
 
     @classmethod
     def of(cls, method: BayesianAttention, dtype: torch.dtype) -> WeibullConstants:
-        """Those of the options; a rate of 0 where that is learned.
-
-        Without a floor k has one above which the gradient of log Gamma(1 + 1/k) is in the range of the type.
-        """
+        """Those of the options; a rate of 0 where that is learned."""
+        # Without a floor k has one above which the gradient of log Gamma(1 + 1/k) is in the range of the type.
         rate = 0.0 if method.learns_strength else method.prior_rate
         return cls(method.rho, method.floor or torch.finfo(dtype).tiny ** 0.25, rate)
 
     def inverse_bound(self, smallest: float) -> float | None:
-        """A bound of 1 / k, from the smallest number that the upward path gives, for :func:`scaled_draw`.
-
-        It is one of those of ``reciprocal_gamma_1p``; None where 1 / k may exceed them.
-        """
+        """A bound of 1 / k, one of ``reciprocal_gamma_1p``'s, from the upward path's smallest number, or None."""
         smallest_k = self.rho * smallest + self.floor
         return next((bound for bound in RECIPROCAL_GAMMA_BOUNDS if smallest_k * bound >= 1), None)
 
@@ -118,10 +112,7 @@ def constant_slope(log_mean: Tensor, alpha: Tensor, rate: float) -> Tensor:
 
 
 def prior_terms(log_alpha: Tensor, log_rate: Tensor, weight: Tensor | None, shape: torch.Size) -> Tensor:
-    """The KL's terms of the prior alone, summed, ``[B]``.
-
-    ``weight`` holds 0/1 factors that broadcast to ``shape``; ``log_alpha`` stays unexpanded.
-    """
+    """The KL's terms of the prior alone, summed, ``[B]``; ``weight`` are 0/1 factors that broadcast to ``shape``."""
     alpha = log_alpha.exp()
     terms = gamma_terms(log_alpha, alpha, torch.lgamma(1 + alpha), log_rate)
     ones = log_alpha.new_ones(()) if weight is None else weight
@@ -137,10 +128,8 @@ def draw_terms(
     constants: WeibullConstants,
     with_kl: bool,
 ) -> tuple[Tensor, Tensor] | None:
-    """Writes log S into ``value`` and log(-log u) in place of u; log S in place of u where ``value`` is None.
-
-    Returns -E[log S] and log k + rate E[S]: the draw's terms of the KL are alpha times the one plus the other.
-    """
+    """Writes log S into ``value`` and log(-log u) over u, or log S over u for None; -E[log S] and log k + rate E[S]."""
+    # The draw's terms of the KL are alpha times the one plus the other.
     mean = finite_exp(log_mean)
     k = concentration(mean, rise, constants)
     inverse = k.reciprocal()
@@ -160,19 +149,11 @@ def draw_gradients(
     grads: tuple[Tensor, Tensor | None],
     constants: WeibullConstants,
 ) -> None:
-    r"""Writes the gradients of ``log_mean`` and ``rise`` of a draw and its KL.
-
-    ``pulls`` are the gradient of log S, or that of W times W, overwritten, whose sum over keys is ``centre``; the
-    gradient of the KL times its 0/1 factors, w; and alpha. With :math:`\ell, \epsilon` the gradients by log lambda and
-    by 1/k,
-
-    .. math::
-        \ell = \partial \log S - w \alpha, \qquad
-        \epsilon = \partial \log S\, \log(-\log u) + w \alpha g - \ell\,\psi(1 + 1/k), \qquad
-        \partial k = w / k - \epsilon / k^2
-
-    and :math:`\partial r = \rho\,\partial k`, :math:`\partial \mu = \ell + (\partial k + w \beta)\,e^{\mu}`.
-    """
+    """Writes the gradients of a draw and its KL by ``log_mean`` and ``rise``."""
+    # ``pulls`` are the gradient of log S, or that of W times W, overwritten, whose sum over keys is ``centre``; the
+    # gradient of the KL times its 0/1 factors, w; and alpha. With l, e the gradients by log lambda and by 1 / k:
+    # l = d(log S) - w alpha, e = d(log S) log(-log u) + w alpha g - l psi(1 + 1/k), d(k) = w / k - e / k^2,
+    # d(rise) = rho d(k), d(log_mean) = l + (d(k) + w beta) E[S].
     (pull, share, alpha), (grad_mean, grad_rise) = pulls, grads
     mean = finite_exp(drawn.log_mean)
     k = concentration(mean, drawn.rise, constants)

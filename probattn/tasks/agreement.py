@@ -82,29 +82,22 @@ class Recorded:
         """Ratings after the last update."""
         return self.rated[max(self.rated)]
 
-    def check_examples(self, other: Recorded) -> None:
-        """Raises ``RunError`` unless both rated the same examples."""
+    def check_alike(self, other: Recorded, *free: str) -> None:
+        """Raises ``RunError`` unless both rated the same examples and are the same run but for the free keys."""
         if not self.last.is_of_the_examples_of(other.last):
             raise RunError(
                 f"{other.folder}: expected ratings of the examples of {self.folder}, got others; give both runs the "
                 "same data and the same section probe"
             )
-
-    def check_same(self, other: Recorded, *free: str) -> None:
-        """Raises ``RunError`` unless both are the same run but for the free keys."""
         check_same_recipe((self.folder, self.task.recipe), (other.folder, other.task.recipe), free)
 
 
 def measure_agreement(
     run: Path, uniform: Path | None = None, second: Path | None = None, *, quiet: bool = True
 ) -> Agreement:
-    r"""Agreement of a run's attention with its probe, saliency and other runs, over its watched examples.
+    """Agreement of attention with probe, saliency, uniform attention and a second run, over the watched examples.
 
-    Always measured are :math:`A(\alpha, \beta)` and :math:`A(\Delta, \beta)`; with a run under uniform attention also
-    :math:`A(\alpha, \beta^{\mathrm{uf}})`, :math:`A(\beta^{\mathrm{uf}}, \beta^{\mathrm{px}})` and
-    :math:`A(\Delta, \beta^{\mathrm{uf}})`, for which a bag-of-words proxy is trained on the run's data with the
-    network's own width, updates, batches and learning rate; with a second run xi of each (Eq. 11). ``RunError`` for a
-    folder without a recorded run, other examples, or a run that differs from the first in more than it should.
+    ``RunError`` for a folder without a recorded run, other examples, or a run that differs in more than it should.
     """
     learned = Recorded.read(run)
     if learned.task.recipe.training.early_stopping is not None:
@@ -223,20 +216,18 @@ def _uniform(learned: Recorded, folder: Path) -> Recorded:
             f"{folder}: expected a run under uniform attention; train it with network.config.uniform_attention (texts) "
             "or network.uniform_attention (translation) set to true"
         )
-    learned.check_examples(recorded)
-    learned.check_same(recorded, *FREE, *FREE_UNIFORM)
+    learned.check_alike(recorded, *FREE, *FREE_UNIFORM)
     return recorded
 
 
 def _second(learned: Recorded, folder: Path) -> Recorded:
     recorded, seed = Recorded.read(folder), learned.task.recipe.training.seed
-    learned.check_examples(recorded)
     if recorded.task.is_uniform or recorded.task.recipe.training.seed == seed:
         raise RunError(
             f"{folder}: expected the same run from another seed than {seed}, with learned attention; got seed "
             f"{recorded.task.recipe.training.seed}{', uniform attention' if recorded.task.is_uniform else ''}"
         )
-    learned.check_same(recorded, *FREE)
+    learned.check_alike(recorded, *FREE)
     return recorded
 
 

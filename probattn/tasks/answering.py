@@ -90,11 +90,7 @@ class Answering(ABC):
         return True
 
     def check(self, run: Path) -> Callable[[str], object] | None:
-        """What raises :class:`RunError` for a text that :meth:`predict` would refuse; None where it takes any.
-
-        Args:
-            run: folder of a finished run.
-        """
+        """What raises :class:`RunError` for a text that :meth:`predict` would refuse; None where it takes any."""
         return None
 
     def predict(
@@ -149,10 +145,7 @@ class Answering(ABC):
     def answered(self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing) -> Iterator[Any]:
         """Answers for texts and second texts, of which the network reads what :meth:`predict` has checked.
 
-        Args:
-            run: folder of a finished run.
-            rows: what to answer for.
-            drawing: number of draws, their seed and ``uncertainty``.
+        ``drawing`` has the number of draws, their seed and ``uncertainty``.
         """
 
     @abstractmethod
@@ -187,20 +180,11 @@ class Deciding(ABC):
 
     @abstractmethod
     def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Any]:
-        """Answers for held-out inputs, as :meth:`Answering.predict` gives them.
-
-        Args:
-            run: folder of a finished run.
-            inputs: of :meth:`held_out`.
-            drawing: how to predict.
-        """
+        """Answers of a finished run for inputs of :meth:`held_out`, as :meth:`Answering.predict` gives them."""
 
     @abstractmethod
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
-        """What reads the features of a run's last layer, by which inputs are unlike the training data.
-
-        Args:
-            run: folder of a finished run.
+        """What reads the features of a finished run's last layer, by which inputs are unlike the training data.
 
         Returns:
             A function of inputs, or of None for training examples with their classes.
@@ -212,11 +196,7 @@ class Deciding(ABC):
     def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
         """What names the words from whose attention the uncertainty of an answer comes; None where nothing does.
 
-        Args:
-            run: folder of a finished run.
-
-        Returns:
-            A function of one object of :meth:`Answering.answers`.
+        It is a function of one object of :meth:`Answering.answers`.
         """
         return None
 
@@ -233,13 +213,9 @@ def required(capability: Capability | str, run: Path) -> Capability:
 
 
 def write_predictions(run: Path, rows: Iterable[Mapping[str, Any]], inputs: Sequence[str]) -> None:
-    """Writes the predictions of a run's network for all examples that were measured, one a row.
+    """Writes a run's predictions of measured examples, one a row; lists and objects as JSON.
 
-    Args:
-        run: its folder.
-        rows: values by column; lists and objects are written as JSON.
-        inputs: columns of the inputs, which are written as they are; of other columns values that a spreadsheet would
-            take for a formula are escaped.
+    Values that a spreadsheet would take for a formula are escaped, except those of the columns ``inputs``.
     """
     written = [
         {

@@ -16,7 +16,7 @@ from probattn.data import TextDataset
 from probattn.files.durable import digest, write_atomically
 from probattn.files.json_files import JSONError, parse_json
 from probattn.files.manifest import manifest_content
-from probattn.models.hosts.card import CARD
+from probattn.models.hosts.description import CARD
 from probattn.report.record import Record
 from probattn.tasks.answering import Drawing
 from probattn.tasks.progress import note
@@ -44,10 +44,9 @@ _ANSWER, _HEAD = TypeAdapter(_Answer), TypeAdapter(dict[str, JsonValue])
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Inputs that a run was not trained on, as texts, second texts and names of classes, where these are known.
+    """Inputs that a run was not trained on: texts, names of classes, and ``examples`` where a text does not say all.
 
-    ``examples`` are as the task itself reads them, where a text does not say all; ``seen`` are numbers of the inputs
-    that are in the training or validation data too.
+    ``seen`` are numbers of the inputs that are in the training or validation data too.
     """
 
     title: str
@@ -83,10 +82,7 @@ class HeldOut:
         return TextDataset(tuple(self.texts), None, (), self.source, pairs=pairs)
 
     def stored(self, run: Path, key: str, drawing: Drawing) -> list[dict[str, Any]] | None:
-        """Predictions of these data, made in this way, that the run's folder holds; None where there are none.
-
-        They hold for the network and the recipe that the folder had when they were made. A damaged file is named.
-        """
+        """Predictions of these data that the run's folder holds for its network, recipe and drawing; None for none."""
         file = run / FOLDER / f"{key}.jsonl"
         try:
             first, *lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")

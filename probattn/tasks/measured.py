@@ -21,17 +21,9 @@ Read = Callable[[Mapping[str, Tensor]], Tensor]
 def posterior_of(
     network: Network[Any], read: Read, inputs: Mapping[str, Tensor], options: Any, number: int
 ) -> Posterior:
-    """What a network predicts of a batch: draws of latent attention, or the one prediction without.
+    """Predictions of a batch, on the CPU: draws of latent attention, or the one prediction without.
 
-    Args:
-        network: whose program has a ``link``.
-        read: the program, or a part of what it predicts.
-        inputs: of the batch, on the network's device.
-        options: with ``num_samples``, ``seed`` and ``chunk_size``.
-        number: of the batch, from which its draws are seeded.
-
-    Returns:
-        The predictions, on the CPU.
+    ``read`` is the program or a part of what it predicts; ``number`` of the batch seeds the draws.
     """
     if network.key != "bayesian_mean":
         return expected_of(network, read, inputs)

@@ -1,50 +1,26 @@
 """Measures that several of these tasks have: their texts, and sums over bins of confidence."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from probattn.metrics.functional.calibration import BinSums, calibration_error_from_sums
 from probattn.report.columns import reliability_bins
-from probattn.report.measures import CLASS_MEASURES, MeasureText
+from probattn.report.measures import CLASS_MEASURES, number, share
+
+__all__ = ["ACCURACY", "AURC", "ECE", "bin_columns", "binned_reliability", "calibration_error"]
+__all__ += ["number", "share"]
 
 ACCURACY, ECE = CLASS_MEASURES["accuracy"], CLASS_MEASURES["ece"]
 AURC = CLASS_MEASURES["aurc"]
-PROPER = ("Pearson", "Spearman", "Brier", "Hamming")
-"""Names of people, with which a measure may begin."""
-
-
-def share(title: str, meaning: str, *, short: str = "", better: bool = True) -> MeasureText:
-    """A measure that is a share; ``better`` if higher is better."""
-    return _text(title, short, meaning, "share", better)
-
-
-def number(title: str, meaning: str, *, short: str = "", better: bool = False) -> MeasureText:
-    """A measure that is another number; ``better`` if higher is better."""
-    return _text(title, short, meaning, "number", better)
-
-
-def _text(
-    title: str, short: str, meaning: str, unit: Literal["share", "number"], better: bool
-) -> MeasureText:
-    name = short or title
-    lower = name if name[:2].isupper() or name.startswith(PROPER) else name[:1].lower() + name[1:]
-    words = (f"higher {lower}", f"lower {lower}")
-    gain, loss = words if better else words[::-1]
-    return MeasureText(title, name, meaning, "higher" if better else "lower", unit, gain, loss)
 
 
 def bin_columns(confidence: Tensor, correct: Tensor, owner: Tensor, size: int, bins: int) -> Tensor:
-    """Sums over bins of confidence by example, float64 ``[N, M, 3]``: number, right ones, confidence.
+    """Sums over M bins of confidence by example, float64 ``[N, M, 3]``: number, right ones, confidence.
 
-    Args:
-        confidence: of K predictions, ``[K]``.
-        correct: whether each is right, ``[K]``.
-        owner: the example that each belongs to, int64 ``[K]``.
-        size: N.
-        bins: M.
+    ``confidence``, ``correct`` and ``owner``, the example that each belongs to, are ``[K]``.
     """
     edges = torch.linspace(0, 1, bins + 1)[1:-1]
     index = torch.bucketize(confidence.float(), edges, right=True)

@@ -28,8 +28,8 @@ from probattn.models.hosts.calls import AttentionCalls
 from probattn.models.hosts.capture import CapturedCall
 from probattn.models.hosts.convert import conversion
 from probattn.models.program import seeded
-from probattn.models.sentence.network import SelfAttentiveAttention
-from probattn.models.translation.recurrent.attention import DotAttention
+from probattn.models.sentence import SelfAttentiveAttention
+from probattn.models.translation.recurrent.lstms import DotAttention
 from probattn.report import (
     MODEL_LABELS,
     DataSet,
@@ -200,15 +200,7 @@ def save_weights(net: nn.Module, folder: Path) -> None:
 
 
 def load_weights(net: nn.Module, folder: Path) -> None:
-    """Fills a network with the weights that :func:`save_weights` kept.
-
-    Args:
-        net: built as the recipe says.
-        folder: of its records.
-
-    Raises:
-        RunError: the folder holds no finished run, or its weights are damaged or do not fit.
-    """
+    """Fills a network with what :func:`save_weights` kept; ``RunError`` where that is missing, damaged or another."""
     file = folder / MODEL / WEIGHTS
     if not file.is_file():
         raise RunError(
@@ -224,17 +216,7 @@ def load_weights(net: nn.Module, folder: Path) -> None:
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:
-    """Gives a network methods, if there are any.
-
-    Args:
-        net: changed in place.
-        methods: what to give it.
-        recipe: for the layers and kinds of its attention, and the seed of new parameters.
-        name: the network's, for messages.
-
-    Raises:
-        RunError: the network's attention cannot be given them.
-    """
+    """Converts a network in place at the recipe's layers, where there are methods; ``RunError`` where it cannot."""
     if not methods:
         return
     with seeded(recipe.training.seed):
@@ -245,11 +227,7 @@ def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, na
 
 
 def check_finished(folder: Path) -> Path:
-    """The folder of a run's trained network.
-
-    Raises:
-        RunError: there is none.
-    """
+    """The folder of a run's trained network; ``RunError`` where there is none."""
     path = folder / MODEL
     if not path.is_dir():
         raise RunError(
@@ -276,19 +254,12 @@ def on_device(program: Program) -> Program:
 
 
 def score_modules(net: nn.Module) -> list[nn.Module]:
-    """The modules whose parameters make attention scores and nothing else; empty where a network has none.
-
-    What an attention method brings along (an inference network's prior, a discriminator) lies in them too.
-    """
+    """Modules whose parameters, a method's among them, make attention scores and nothing else; empty where none do."""
     return [module for module in net.modules() if isinstance(module, (SelfAttentiveAttention, DotAttention))]
 
 
 def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str) -> None:
-    """Makes sure that a network's attention can learn alone, where the recipe wants that.
-
-    Raises:
-        RunError: its probe cannot be frozen, or nothing would learn.
-    """
+    """Raises ``RunError`` where ``frozen_probe`` is set and the network's attention cannot learn alone."""
     if not training.frozen_probe:
         return
     if not score_modules(net):

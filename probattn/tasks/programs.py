@@ -18,8 +18,8 @@ from probattn.checks import shortened
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
 from probattn.inference.run import FitResult
 from probattn.models import save
-from probattn.models.hosts.card import describe as describe_network
-from probattn.models.hosts.card import without_folders
+from probattn.models.hosts.description import describe as describe_network
+from probattn.models.hosts.description import without_folders
 from probattn.probes import frozen_probe
 from probattn.report import (
     CLASS_MEASURES,
@@ -111,32 +111,19 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     def program(self, *, baseline: bool = False) -> Program:
         """The recipe's network as a Pyro program, in training mode on the CPU.
 
-        Args:
-            baseline: leave its attention deterministic; with the same seed both have the same initial weights.
+        A ``baseline`` keeps deterministic attention; with the same seed both have the same initial weights.
 
         Raises:
-            RunError: the network's attention cannot be given them.
+            RunError: the network's attention cannot be given the methods.
         """
 
     @abstractmethod
     def network(self, folder: Path) -> Network[Program]:
-        """Loads a trained network.
-
-        Args:
-            folder: of its records.
-
-        Raises:
-            RunError: the folder holds no finished run.
-        """
+        """Loads a trained network; see the base class."""
 
     @abstractmethod
     def measure(self, run: RunDescription, networks: Sequence[Network[Program]]) -> AnyResults:
-        """Measures trained networks.
-
-        Args:
-            run: what was run.
-            networks: the deterministic baseline, if there is one, and the run's own last.
-        """
+        """Measures trained networks: the deterministic baseline, if there is one, and the run's own last."""
 
     @abstractmethod
     def words(self) -> Mapping[str, Any]:
@@ -203,16 +190,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         seed: int,
         **more: Any,
     ) -> AnyResults:
-        """The records of networks whose measures are functions of columns; see :meth:`evaluation_of`.
+        """The records of networks whose measures are functions of columns.
 
-        Args:
-            run: what was run.
-            networks: as :meth:`measure` is given them.
-            table: columns by data set and model.
-            figures: measures of columns.
-            data: the data sets.
-            seed: of the resamples.
-            **more: ``clusters``, and what else the records hold.
+        Arguments are those of :meth:`evaluation_of` and :meth:`results`; ``seed`` is of the resamples, and ``more`` may
+        have ``clusters``.
         """
         evaluation = self.evaluation_of(table, figures, data, seed=seed, clusters=more.pop("clusters", None))
         return self.results(run, networks, evaluation, data=tuple(data), **more)
@@ -293,12 +274,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return not self.methods
 
     def save(self, program: Program, folder: Path) -> None:
-        """Keeps a trained network.
-
-        Args:
-            program: as :meth:`program` makes it.
-            folder: a new one.
-        """
+        """Keeps a trained network in a new folder."""
         with quiet_loading():
             net = cast(PreTrainedModel, program.net)
             save(
@@ -470,11 +446,9 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
 
 def is_plain_at(task: ProgramTask[Any, Any, Any, Any], folder: Path) -> bool:
-    """Whether the network in a folder is deterministic: the baseline within a run, or that of a run without methods.
+    """Whether the network in a folder is deterministic: a baseline, or that of a run without methods.
 
-    Args:
-        task: of the run that is evaluated.
-        folder: of that run, of the baseline within it, or of another run of the same task.
+    ``task`` is that of the evaluated run, ``folder`` the run, the baseline within it, or another run of the task.
     """
     if not (folder / RECIPE).exists():
         return folder.name == BASELINE or task.is_plain

@@ -21,7 +21,7 @@ from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
 from probattn.report import RunDescription, read_results, write_results
 from probattn.tasks.errors import RecipeError, RunError, one_line
-from probattn.tasks.sections.loading import load
+from probattn.tasks.sections.keys import load
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
 AnyTask = Task[Any, Any]
@@ -34,15 +34,7 @@ FREE = ("name", "output", "training.seed", "prediction.seed")
 
 
 class Processes:
-    """The processes of a launcher (torchrun, accelerate launch), or the single one there usually is.
-
-    Args:
-        cpu: whether the run is told to stay on the CPU.
-
-    Example:
-        >>> Processes(cpu=True).is_first
-        True
-    """
+    """The processes of a launcher (torchrun, accelerate launch), or the single one there usually is."""
 
     def __init__(self, *, cpu: bool) -> None:
         self._state = PartialState(cpu=cpu) if launched() else None
@@ -182,11 +174,7 @@ def read_as(task: AnyTask, file: Path) -> Any:
 
 
 def write_page(task: AnyTask, results: Any, file: Path) -> Path:
-    """Writes the report; readers see the old page or the new one, never a part.
-
-    Raises:
-        OSError: the file cannot be written; what was there stays.
-    """
+    """Writes the report; readers see the old page or the new one, never a part. ``OSError`` leaves what was there."""
     write_atomically(file, task.view.page(results).encode())
     return file
 
@@ -242,12 +230,7 @@ def describe(run: Path, recipe: Any, *, num_samples: int = 1, **words: Any) -> R
 
 
 def spent(run: Path) -> dict[str, Any]:
-    """Time and memory of a run's training, from its records, also where it was resumed.
-
-    Returns:
-        steps: of its network.
-        seconds: of that and of the baseline beside it; a record of training holds those since the record before it.
-    """
+    """Steps of a run's network, and seconds of it and its baseline, from their records, also where it resumed."""
     by_network = [read_records(folder / RECORDS) for folder in (run, run / BASELINE)]
     trained = [record for records in by_network for record in records if record.get("kind") == "train"]
     return {
@@ -268,11 +251,7 @@ def package_versions() -> dict[str, str]:
 
 
 def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Sequence[str]) -> None:
-    """Makes sure that two runs are of one recipe but for the free keys, each written with dots.
-
-    Raises:
-        RunError: they differ in another one.
-    """
+    """Raises ``RunError`` where two runs differ in another key than the free ones, each written with dots."""
     ours, theirs = (dict(_leaves(recipe.model_dump(mode="json"))) for _, recipe in (first, other))
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key) and not f"{key}.".startswith(tuple(f"{item}." for item in free)):
@@ -309,11 +288,7 @@ def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
-    """Makes sure that a new run does not write over another, and that a resumed one is that of its recipe.
-
-    Raises:
-        RunError: otherwise.
-    """
+    """Raises ``RunError`` where a new run would write over another, or a resumed one is not that of its recipe."""
     recipe_file = folder / RECIPE
     if resume:
         if not recipe_file.exists():

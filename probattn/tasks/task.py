@@ -109,10 +109,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         return ()
 
     def network(self, folder: Path) -> Any:
-        """Loads a trained network.
-
-        Args:
-            folder: of its records.
+        """Loads a trained network from the folder of its records.
 
         Raises:
             RunError: the folder holds no finished run, or runs of the task have no single network.

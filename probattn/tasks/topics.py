@@ -87,9 +87,9 @@ def health(
     reduction: KLReduction | None = None,
     chunk_size: int | None = None,
 ) -> tuple[SiteHealth, ...]:
-    """The state of the posterior at each site; empty without latent attention, and where training recorded none.
+    """The posterior at each site, spreads averaged over :data:`HEALTH_BATCHES`; ``reduction`` without ``convert``.
 
-    Spreads are averaged over the first :data:`HEALTH_BATCHES`; ``reduction`` is that of sites without ``convert``.
+    Empty without latent attention, and where training recorded none.
     """
     record = conversion(network.net)
     if record is not None and record.method is not None:
@@ -109,11 +109,7 @@ def health(
 
 
 def measure_alignment(networks: Sequence[Network[Any]], data: TopicData) -> Alignment | None:
-    """Distances of queries and keys at the calls that conversion changed; None where no examples are asked for.
-
-    The bandwidth of the kernel is the baseline's, so that it does not move with what is measured; without a baseline it
-    is the network's own.
-    """
+    """Distances of queries and keys at converted calls, by the kernel of the first network; None without examples."""
     report = data.report
     if not report.alignment_examples:
         return None

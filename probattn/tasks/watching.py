@@ -50,10 +50,7 @@ class Translated(Record):
 
 @dataclass(frozen=True)
 class Watched:
-    """The examples that are looked at in a training: tokenized rows, and by row their text and words for people.
-
-    ``bleu`` measures the model's translations of all examples; None where there is nothing to translate.
-    """
+    """Examples that are watched in a training: rows, their words by row, and BLEU of all where they are translated."""
 
     options: ProbeRecipe
     rows: Any

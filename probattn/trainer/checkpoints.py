@@ -20,8 +20,16 @@ from probattn.files.durable import full_disk_explained, publish_folder
 from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, extend_manifest, verify_folder
 from probattn.inference.checkpoint import CorruptCheckpointError
-from probattn.models.hosts.card import CARD, evaluations_in, note_evaluations
-from probattn.models.hosts.description import FILE, WEIGHTS, fill_sites, is_site, read_description
+from probattn.models.hosts.description import (
+    CARD,
+    FILE,
+    WEIGHTS,
+    evaluations_in,
+    fill_sites,
+    is_site,
+    note_evaluations,
+    read_description,
+)
 from probattn.models.hosts.hosting import host_of
 from probattn.models.hosts.pretrained import open_pretrained
 
@@ -66,11 +74,10 @@ def _problem(folder: Path, *, sizes_only: bool) -> str | None:
 
 
 class Checkpoints(Trainer):
-    """``transformers.Trainer`` whose checkpoints appear whole, with sums that a resumed run compares.
+    """``transformers.Trainer`` whose checkpoints appear whole, with sums that a resumed run compares."""
 
-    The weights of sites have a file of their own. Weights that were read under other names than the network's are saved
-    under these again by ``save_pretrained``, and only ``from_pretrained`` knows both.
-    """
+    # The weights of sites have a file of their own. Weights that were read under other names than the network's are
+    # saved under these again by ``save_pretrained``, and only ``from_pretrained`` knows both.
 
     _unread: Any = None
 
@@ -95,8 +102,7 @@ class Checkpoints(Trainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return [], None
-        batches: tuple[list[Any], Any] = super().get_batch_samples(*args, **kwargs)
-        return batches
+        return super().get_batch_samples(*args, **kwargs)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any, **options: Any) -> None:
         run = Path(self._get_output_dir(trial))
@@ -177,10 +183,8 @@ class Checkpoints(Trainer):
         if (folder / WEIGHTS).exists():
             fill_sites(host, folder)
         if result is not None:
-            missing, unexpected = (
-                [name for name in result.missing_keys if not is_site(name)],
-                result.unexpected_keys,
-            )
+            missing = [name for name in result.missing_keys if not is_site(name)]
+            unexpected = result.unexpected_keys
             if missing and unexpected:
                 missing = _fill_renamed(host, missing, folder)
                 unexpected = unexpected if missing else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any, Literal
 
 import torch
@@ -26,18 +26,16 @@ from probattn.metrics.functional import (
 )
 from probattn.metrics.functional.calibration import BinSums, bin_sums, calibration_error_from_sums
 from probattn.metrics.functional.inputs import accumulation_dtype, widened
-from probattn.models.hosts.card import evaluations_in, note_evaluations, notes
+from probattn.models.hosts.description import evaluations_in, note_evaluations, notes
 from probattn.models.program import IGNORED, HeadProgram, Link
 
-Prediction = Literal["mean", "draws", "moments"]
-"""What an evaluation predicts with."""
+Prediction = Literal["mean", "draws", "moments"]  # what an evaluation predicts with
 
 ASIDE = ("model_preparation_time", "jit_compilation_time")
 """Metrics of a ``Trainer`` that say nothing of the network."""
 FILES = ("arrow", "csv", "json", "pandas", "parquet", "text")
 """Names that datasets gives to what was read from the user's files."""
-SCORES = 2**20
-"""Scores that are measured at once; the measures make several copies of them."""
+SCORES = 2**20  # scores that are measured at once; the measures make several copies of them
 OWNER = "compute_uncertainty"
 
 
@@ -50,9 +48,8 @@ class EvaluationMeans:
 
     def add(self, terms: ELBOTerms, rows: int, labels: int) -> None:
         """Takes in a batch's terms, means over its rows."""
-        sums = torch.stack(
-            [*(rows * widened(term) for term in terms), widened(terms.loss.new_tensor(labels))]
-        )
+        count = widened(terms.loss.new_tensor(labels))
+        sums = torch.stack([*(rows * widened(term) for term in terms), count])
         self._sums = sums if self._sums is None else self._sums + sums
 
     def take(self, accelerator: Accelerator) -> dict[str, float]:
@@ -197,26 +194,22 @@ def compute_uncertainty(
     """
     program = getattr(prediction, "program", None) if program is None else program
     columns: list[tuple[Tensor, ...]] = []
-    sums: list[Tensor] = []
+    sums: list[BinSums] = []
     for scores, target in (piece for pair in _aligned(prediction, program) for piece in _pieces(*pair)):
         nats = negative_log_likelihood(scores, target, inputs="logits")
         entropy, wrong = predictive_entropy(scores, inputs="logits"), scores.argmax(dim=-1) != target
         certain = entropy < math.log(scores.shape[-1]) / 2
         columns.append((nats, brier_score(scores, target, inputs="logits"), entropy, wrong, certain))
-        bins = bin_sums(scores, target, inputs="logits")
-        sums = (
-            list(bins)
-            if not sums
-            else [total + increment for total, increment in zip(sums, bins, strict=True)]
-        )
+        sums.append(bin_sums(scores, target, inputs="logits"))
     if not columns:
         raise ValueError(f"{OWNER}: expected labels other than {IGNORED}, got none")
     nats, brier, entropy, wrong, certain = (torch.cat(item) for item in zip(*columns, strict=True))
+    bins = (reduce(torch.add, item) for item in zip(*sums, strict=True))
     figures = {
         "accuracy": 1 - wrong.double().mean(),
         "negative_log_likelihood": nats.mean(),
         "brier_score": brier.mean(),
-        "calibration_error": calibration_error_from_sums(BinSums(*sums), "l1"),
+        "calibration_error": calibration_error_from_sums(BinSums(*bins), "l1"),
         "predictive_entropy": entropy.mean(),
         "area_under_risk_coverage": area_under_risk_coverage(entropy, wrong),
         "pavpu": (certain != wrong).double().mean(),
@@ -242,11 +235,8 @@ def _aligned(prediction: EvalPrediction, program: HeadProgram | None) -> Iterato
     for logits, target in pairs:
         scores = torch.as_tensor(logits)
         _check(scores, target, program)
-        yield (
-            (scores, torch.as_tensor(target))
-            if program is None
-            else program.aligned(scores, torch.as_tensor(target))
-        )
+        compared = torch.as_tensor(target)
+        yield (scores, compared) if program is None else program.aligned(scores, compared)
 
 
 def _check(scores: Tensor, labels: Any, program: HeadProgram | None) -> None:
@@ -254,9 +244,8 @@ def _check(scores: Tensor, labels: Any, program: HeadProgram | None) -> None:
     if not several and labels is not None and scores.shape == labels.shape:
         kind = f"predictions {list(scores.shape)} with as many labels"
     elif several or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape or scores.shape[-1] < 2:
-        kind = f"logits {list(scores.shape)} and " + (
-            "several kinds of labels" if several else f"labels {list(labels.shape)}"
-        )
+        described = "several kinds of labels" if several else f"labels {list(labels.shape)}"
+        kind = f"logits {list(scores.shape)} and {described}"
     elif scores.dim() == 3 and program is None:
         raise ValueError(
             f"{OWNER}: expected the program of a network whose logits are {list(scores.shape)}, since labels of tokens "

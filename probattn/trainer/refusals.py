@@ -15,8 +15,7 @@ from probattn.inference.configuration import attention_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.models.program import HeadProgram
 
-LABELS = ("labels", "label", "label_ids")
-"""Keys of the labels in a row, as transformers' collators know them."""
+LABELS = ("labels", "label", "label_ids")  # keys of the labels in a row, as transformers' collators know them
 PROCESSES = "launch plain processes (accelerate launch, torchrun)"
 REASONS: Mapping[str, str] = {
     "deepspeed": "its engine calls the network alone, and the divergence of the attention sites needs the whole "

@@ -25,7 +25,7 @@ from probattn.inference.session import (
 )
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
-from probattn.models.hosts.card import CARD, note_evaluations
+from probattn.models.hosts.description import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
 from probattn.sites.noise import Noise, SeededNoise
@@ -51,8 +51,7 @@ from probattn.trainer.refusals import (
 )
 from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
 
-TRAINING = 0
-"""Kind of the noise of training, beside that of evaluation."""
+TRAINING = 0  # kind of the noise of training, beside that of evaluation
 
 
 class ProbabilisticTrainer(Checkpoints):
@@ -153,9 +152,8 @@ class ProbabilisticTrainer(Checkpoints):
         refuse_arguments(args[1] if len(args) > 1 else kwargs.get("args"), kwargs.get("compute_loss_func"))
         refuse_other_loss(super().compute_loss)
         if kl_schedule is not None:
-            check_instance(
-                owner, "kl_schedule", kl_schedule, KLSchedule, "a KLSchedule, such as KLSchedule(final=1e-3)"
-            )
+            words = "a KLSchedule, such as KLSchedule(final=1e-3)"
+            check_instance(owner, "kl_schedule", kl_schedule, KLSchedule, words)
         self.kl_schedule = KLSchedule(final=FINE_TUNING_WEIGHT) if kl_schedule is None else kl_schedule
         self.prediction, self.num_samples, self.num_data = prediction, num_samples, num_data
         self._make_program = self._default_program if program is None else program
@@ -234,9 +232,7 @@ class ProbabilisticTrainer(Checkpoints):
         added = added_parameters(self._bound())
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
         if not provided:
-            rates = {
-                kind: self.args.learning_rate if rate is None else rate for kind, rate in self._rates.items()
-            }
+            rates = {kind: rate or self.args.learning_rate for kind, rate in self._rates.items()}
             parameters_of(optimizer.param_groups, added, rates)
         return optimizer
 
@@ -258,8 +254,7 @@ class ProbabilisticTrainer(Checkpoints):
         self._updates = Updates(
             objective, self.accelerator, lambda: self.num_data or size_for_particles(self.train_dataset)
         )
-        prepared: nn.Module = self.accelerator.prepare(objective)
-        return prepared
+        return self.accelerator.prepare(objective)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
@@ -336,9 +331,8 @@ class ProbabilisticTrainer(Checkpoints):
         try:
             with preserved_random_state(device):
                 seed_generators(self.args.seed, self.args.process_index, EVALUATION)
-                output = super().evaluation_loop(
-                    dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-                )
+                options = prediction_loss_only, ignore_keys, metric_key_prefix
+                output = super().evaluation_loop(dataloader, description, *options)
         finally:
             self.compute_metrics = compute
         figures, metrics = means.take(self.accelerator), output.metrics or {}
@@ -374,13 +368,9 @@ class ProbabilisticTrainer(Checkpoints):
             predict = mean_of_moments if self.prediction == "moments" else mean_of_draws
             seed = self.args.seed, self.args.process_index, number
             scores = predict(self.program, self.program.inputs(inputs), self.num_samples, *seed)
-        positions = len(self.program.label_names)
+        predicted = scores if len(self.program.label_names) == 1 else scores.unbind(1)
         targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
-        return (
-            loss,
-            scores if positions == 1 else scores.unbind(1),
-            (targets[0] if len(targets) == 1 else targets) if labelled else None,
-        )
+        return loss, predicted, (targets[0] if len(targets) == 1 else targets) if labelled else None
 
     @torch.no_grad()
     def _evaluation_loss(self, inputs: Mapping[str, Any], number: int) -> Tensor:
@@ -396,8 +386,7 @@ class ProbabilisticTrainer(Checkpoints):
         with evaluating(self.program), self.accelerator.autocast():
             terms = self._bound()(batch)
         self._evaluation.add(terms, rows, labels)
-        loss: Tensor = terms.loss * (rows / labels)
-        return loss
+        return terms.loss * (rows / labels)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """The card of ``Trainer``, and what that of a converted network says."""

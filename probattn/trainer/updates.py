@@ -101,9 +101,7 @@ class Updates:
             return {}
         means = self._meter.take()._asdict()
         del means["loss"]
-        particles: Mapping[str, Mapping[str, float]] = (
-            {} if self._particles is None else self._particles.diagnostics
-        )
+        particles = {} if self._particles is None else self._particles.diagnostics
         flat = {
             f"particles/{name}/{key}": value
             for name, values in particles.items()

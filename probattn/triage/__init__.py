@@ -15,48 +15,33 @@ if TYPE_CHECKING:
     from probattn.triage.options import Score, TriageOptions
     from probattn.triage.page import decisions_table, triage_table
     from probattn.triage.policy import (
+        ClassRow,
         Decision,
         Limit,
         NoveltyRule,
+        Outcome,
         Policy,
         SetRule,
+        TriageResults,
+        Wrong,
         read_policy,
         write_policy,
     )
-    from probattn.triage.results import ClassRow, Outcome, TriageResults, Wrong
     from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
     from probattn.triage.shift import Seen, Shift, dataset_shift
 
-__all__ = [
-    "AppliedPolicy",
-    "ClassRow",
-    "Decision",
-    "Judged",
-    "Limit",
-    "NoveltyRule",
-    "Outcome",
-    "Policy",
-    "Score",
-    "Seen",
-    "SetRule",
-    "Shift",
-    "TriageOptions",
-    "TriageResults",
-    "Wrong",
-    "apply_policy",
-    "calibrate",
-    "dataset_shift",
-    "decisions_table",
-    "judged_probabilities",
-    "read_policy",
-    "triage_run",
-    "triage_table",
-    "write_policy",
-]
+# A policy and its file
+__all__ = ["Policy", "Limit", "SetRule", "NoveltyRule", "Decision", "read_policy", "write_policy"]
+# Making and applying one
+__all__ += ["TriageOptions", "Score", "Judged", "judged_probabilities", "calibrate", "triage_run"]
+__all__ += ["AppliedPolicy", "apply_policy"]
+# Records of what it does, as tables, and inputs of another kind
+__all__ += ["TriageResults", "Outcome", "ClassRow", "Wrong", "triage_table", "decisions_table", "Seen"]
+__all__ += ["Shift", "dataset_shift"]
 
 __getattr__ = imported_when_used(
     __name__,
     __all__,
-    ("policy", "shift", "calibration", "results", "page", "running"),
+    ("policy", "shift", "calibration", "page", "running"),
     options=("Score", "TriageOptions"),
 )

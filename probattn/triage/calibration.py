@@ -11,32 +11,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional import (
-    ControlledThreshold,
-    cheapest_threshold,
-    conformal_quantile,
-    conformal_threshold,
-    controlled_threshold,
-    entropy,
-    error_bound,
-    risk_coverage_curve,
-    sequence_start,
-)
+from probattn.metrics import functional
 from probattn.report import RiskCoverage
 from probattn.tasks.answering import Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import NEAR_ONE
+from probattn.triage import policy as policies
 from probattn.triage.options import Score, TriageOptions
-from probattn.triage.policy import (
-    Answer,
-    Limit,
-    NoveltyRule,
-    Policy,
-    SetRule,
-    distance_of,
-    score_of,
-)
-from probattn.triage.results import ClassRow, Costs, Outcome, Promised, Wrong
 from probattn.triage.shift import Seen, Shift, dataset_shift
 
 PROMISES = (0.01, 0.02, 0.05, 0.1)
@@ -64,7 +45,7 @@ class Judged:
     title: str
     role: str
     source: str
-    answers: Sequence[Answer]
+    answers: Sequence[policies.Answer]
     labels: Sequence[str] | None
 
     def __len__(self) -> int:
@@ -72,7 +53,9 @@ class Judged:
 
     def scores(self, score: Score) -> Tensor:
         """The uncertainty of each answer, float64 ``[N]``."""
-        return torch.tensor([score_of(answer, score) for answer in self.answers], dtype=torch.float64)
+        return torch.tensor(
+            [policies.score_of(answer, score) for answer in self.answers], dtype=torch.float64
+        )
 
     @cached_property
     def wrong(self) -> Tensor:
@@ -93,7 +76,7 @@ class Judged:
         Raises:
             RunError: that is not there.
         """
-        return torch.tensor([distance_of(answer) for answer in self.answers], dtype=torch.float64)
+        return torch.tensor([policies.distance_of(answer) for answer in self.answers], dtype=torch.float64)
 
     def at_distances(self, distances: Tensor | None) -> Judged:
         """The same, with the distance of each input from the training data, ``[N]``; as it is for None."""
@@ -102,7 +85,7 @@ class Judged:
         pairs = zip(self.answers, distances.double().tolist(), strict=True)
         return replace(self, answers=[{**answer, "distance": far} for answer, far in pairs])
 
-    def near(self, rule: NoveltyRule | None) -> Judged:
+    def near(self, rule: policies.NoveltyRule | None) -> Judged:
         """The inputs that a rule leaves to the network; all without one."""
         if rule is None:
             return self
@@ -110,16 +93,19 @@ class Judged:
 
     def seen(self, score: Score, *, distances: bool = False) -> Seen:
         """What a comparison with other inputs needs (:func:`dataset_shift`), with their distances or without."""
-        return Seen.of(
-            self.scores(score),
-            [answer["label"] for answer in self.answers],
-            self.distances if distances else (),
-        )
+        labels = [answer["label"] for answer in self.answers]
+        return Seen.of(self.scores(score), labels, self.distances if distances else ())
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
         return tuple(self.answers[0]["probabilities"]) if self.answers else ()
+
+    def predicted_as(self, label: str | None) -> Judged:
+        """The predictions of a class; all for None."""
+        if label is None:
+            return self
+        return self.rows(row for row, answer in enumerate(self.answers) if answer["label"] == label)
 
     def rows(self, rows: Iterable[int]) -> Judged:
         """Some of the predictions."""
@@ -196,7 +182,7 @@ def judged_probabilities(
             "mutual_information": information,
         }
         for row, total, information in zip(
-            values.tolist(), entropy(values).tolist(), spread.tolist(), strict=True
+            values.tolist(), functional.entropy(values).tolist(), spread.tolist(), strict=True
         )
     ]
     labels = None if target is None else [names[item] for item in target.tolist()]
@@ -204,7 +190,7 @@ def judged_probabilities(
     return Judged(title, role, title, answers, labels).at_distances(far)
 
 
-def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions) -> Policy:
+def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions) -> policies.Policy:
     """The policy that answers most while it keeps the promise.
 
     Args:
@@ -234,14 +220,11 @@ def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions)
             "judged_probabilities, or take another score"
         )
     novelty, drawing = _novelty(calibration, options), Drawing.of(options=options)
-    return Policy(
-        error=options.error,
-        confidence=options.confidence,
-        cost=options.cost,
-        score=options.score,
-        uncertainty=drawing.uncertainty,
-        num_samples=drawing.num_samples,
-        seed=drawing.seed,
+    promised = {name: getattr(options, name) for name in ("error", "confidence", "cost", "score")}
+    drawn = {name: getattr(drawing, name) for name in ("uncertainty", "num_samples", "seed")}
+    return policies.Policy(
+        **promised,
+        **drawn,
         limits=tuple(_limits(calibration, pilot, options, novelty)),
         sets=_sets(calibration, options),
         novelty=novelty,
@@ -261,33 +244,26 @@ def check_size(size: int, novelty: float) -> None:
         )
 
 
-def _novelty(calibration: Judged, options: TriageOptions) -> NoveltyRule | None:
+def _novelty(calibration: Judged, options: TriageOptions) -> policies.NoveltyRule | None:
     """The rule that no more held-out inputs than the given share reach, as a new one of their kind does."""
     if options.novelty is None:
         return None
     check_size(len(calibration), options.novelty)
-    threshold = conformal_quantile(calibration.distances, error=options.novelty)
+    threshold = functional.conformal_quantile(calibration.distances, error=options.novelty)
     if not 0 < threshold < math.inf:
         raise RunError(
             f"novelty {options.novelty:g}: expected distances from the training data that are positive numbers, got "
             f"{threshold:g} for too many of the held-out inputs"
         )
-    return NoveltyRule(share=options.novelty, threshold=threshold)
+    return policies.NoveltyRule(share=options.novelty, threshold=threshold)
 
 
 def _limits(
-    calibration: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None
-) -> Iterable[Limit]:
+    calibration: Judged, pilot: Judged | None, options: TriageOptions, novelty: policies.NoveltyRule | None
+) -> Iterable[policies.Limit]:
     for label in calibration.classes if options.by_class else (None,):
-        subsets = [None if item is None else _predicted_as(item, label) for item in (calibration, pilot)]
-        assert subsets[0] is not None
-        yield limit_of(subsets[0], subsets[1], options, label, novelty=novelty)
-
-
-def _predicted_as(judged: Judged, label: str | None) -> Judged:
-    if label is None:
-        return judged
-    return judged.rows(row for row, answer in enumerate(judged.answers) if answer["label"] == label)
+        started = None if pilot is None else pilot.predicted_as(label)
+        yield limit_of(calibration.predicted_as(label), started, options, label, novelty=novelty)
 
 
 def limit_of(
@@ -296,27 +272,28 @@ def limit_of(
     options: TriageOptions,
     label: str | None = None,
     *,
-    novelty: NoveltyRule | None,
-) -> Limit:
-    """The limit for some inputs, all of which are predicted as ``label`` unless that is None.
+    novelty: policies.NoveltyRule | None,
+) -> policies.Limit:
+    """The limit for some inputs, predicted as ``label`` unless that is None, tested on those below ``novelty``.
 
-    It is tested on those that are nearer than the threshold of ``novelty``. Given that distance, which is one of
-    theirs, they are as independent as new ones that are nearer.
+    Given that distance, which is one of theirs, they are as independent as new ones that are nearer.
     """
     size, calibration = len(calibration), calibration.near(novelty)
     pilot = None if pilot is None else pilot.near(novelty)
     scores, wrong = calibration.scores(options.score), calibration.wrong
     if options.error is None:
         assert options.cost is not None
-        controlled = cheapest_threshold(scores, wrong, cost=options.cost, confidence=options.confidence)
+        controlled = functional.cheapest_threshold(
+            scores, wrong, cost=options.cost, confidence=options.confidence
+        )
     else:
         start = None
         if pilot is not None and len(pilot):
-            start = sequence_start(pilot.scores(options.score), pilot.wrong, error=options.error)
-        controlled = controlled_threshold(
+            start = functional.sequence_start(pilot.scores(options.score), pilot.wrong, error=options.error)
+        controlled = functional.controlled_threshold(
             scores, wrong, error=options.error, confidence=options.confidence, start=start
         )
-    return Limit(
+    return policies.Limit(
         label=label,
         threshold=_threshold(controlled, options.score, len(calibration.classes)),
         size=size,
@@ -326,7 +303,7 @@ def limit_of(
     )
 
 
-def _threshold(controlled: ControlledThreshold, score: Score, classes: int) -> float | None:
+def _threshold(controlled: functional.ControlledThreshold, score: Score, classes: int) -> float | None:
     """As a policy holds it: the largest score that there is where all inputs are answered."""
     if not controlled.attained:
         return None
@@ -334,7 +311,7 @@ def _threshold(controlled: ControlledThreshold, score: Score, classes: int) -> f
     return min(controlled.threshold, maximum)
 
 
-def _sets(calibration: Judged, options: TriageOptions) -> SetRule | None:
+def _sets(calibration: Judged, options: TriageOptions) -> policies.SetRule | None:
     if options.sets is None or options.error is None:
         return None
     names = calibration.classes
@@ -343,41 +320,41 @@ def _sets(calibration: Judged, options: TriageOptions) -> SetRule | None:
         raise RunError(f"{calibration.source}: expected classes of the network, got {unknown[0]!r}")
     values = [[answer["probabilities"][name] for name in names] for answer in calibration.answers]
     target = torch.tensor([names.index(label) for label in calibration.labels or ()])
-    threshold = conformal_threshold(
+    threshold = functional.conformal_threshold(
         torch.tensor(values, dtype=torch.float64), target, error=options.error, score=options.sets
     )
-    return SetRule(
+    return policies.SetRule(
         score=options.sets, error=options.error, threshold=None if math.isinf(threshold) else threshold
     )
 
 
 def promises(
-    calibration: Judged, pilot: Judged | None, options: TriageOptions, novelty: NoveltyRule | None = None
-) -> tuple[Promised, ...]:
+    calibration: Judged,
+    pilot: Judged | None,
+    options: TriageOptions,
+    novelty: policies.NoveltyRule | None = None,
+) -> tuple[policies.Promised, ...]:
     """What can be answered at usual errors and the promised one, each by itself, with one threshold for all classes."""
-    options_by_error = {
-        item: TriageOptions(error=item, confidence=options.confidence, score=options.score)
-        for item in sorted({*PROMISES, *(() if options.error is None else (options.error,))})
-    }
-    limits = {
-        error: limit_of(calibration, pilot, value, novelty=novelty)
-        for error, value in options_by_error.items()
-    }
-    return tuple(Promised(error=error, limit=limit) for error, limit in limits.items())
+    promised = []
+    for error in sorted({*PROMISES, *(() if options.error is None else (options.error,))}):
+        alone = TriageOptions(error=error, confidence=options.confidence, score=options.score)
+        limit = limit_of(calibration, pilot, alone, novelty=novelty)
+        promised.append(policies.Promised(error=error, limit=limit))
+    return tuple(promised)
 
 
 def error_curve(calibration: Judged, score: Score) -> RiskCoverage:
     """Error among the most confident inputs, at most :data:`POINTS` points."""
-    curve = risk_coverage_curve(calibration.scores(score), calibration.wrong.double())
+    curve = functional.risk_coverage_curve(calibration.scores(score), calibration.wrong.double())
     rows = torch.linspace(0, len(calibration) - 1, min(POINTS, len(calibration))).round().long()
     return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
 
 
-def outcome(judged: Judged, policy: Policy, shift: Shift | None = None) -> Outcome:
+def outcome(judged: Judged, policy: policies.Policy, shift: Shift | None = None) -> policies.Outcome:
     """What becomes of a data set; ``shift`` is that of :func:`shift_of`."""
     labelled, answered = judged.labels is not None, decisions(judged, policy)
     far = None if policy.novelty is None else len(judged) - len(judged.near(policy.novelty))
-    return Outcome(
+    return policies.Outcome(
         title=judged.title,
         role=judged.role,
         size=len(judged),
@@ -389,17 +366,17 @@ def outcome(judged: Judged, policy: Policy, shift: Shift | None = None) -> Outco
     )
 
 
-def shift_of(judged: Judged, policy: Policy) -> Shift | None:
+def shift_of(judged: Judged, policy: policies.Policy) -> Shift | None:
     """How a data set differs from the one that the policy was calibrated on."""
     return dataset_shift(judged.seen(policy.score, distances=policy.novelty is not None), policy.held)
 
 
-def decisions(judged: Judged, policy: Policy) -> Tensor:
+def decisions(judged: Judged, policy: policies.Policy) -> Tensor:
     """Whether each input is answered, bool ``[N]``."""
     return torch.tensor([policy.decide(answer).answered for answer in judged.answers], dtype=torch.bool)
 
 
-def class_rows(calibration: Judged, answered: Tensor, confidence: float) -> tuple[ClassRow, ...]:
+def class_rows(calibration: Judged, answered: Tensor, confidence: float) -> tuple[policies.ClassRow, ...]:
     """What becomes of each class."""
     predicted, labels = [answer["label"] for answer in calibration.answers], calibration.labels or ()
     answered_rows = [row for row, item in enumerate(answered.tolist()) if item]
@@ -412,17 +389,14 @@ def class_rows(calibration: Judged, answered: Tensor, confidence: float) -> tupl
     }
     rows = []
     for name in calibration.classes:
-        class_counts = {key: count[name] for key, count in counts.items()}
-        bound = (
-            error_bound(class_counts["errors"], class_counts["answered"], confidence)
-            if class_counts["answered"]
-            else None
-        )
-        rows.append(ClassRow(label=name, bound=bound, **class_counts))
+        numbers = {key: count[name] for key, count in counts.items()}
+        errors, size = numbers["errors"], numbers["answered"]
+        bound = functional.error_bound(errors, size, confidence) if size else None
+        rows.append(policies.ClassRow(label=name, bound=bound, **numbers))
     return tuple(rows)
 
 
-def confusions(calibration: Judged, answered: Tensor) -> tuple[Wrong, ...]:
+def confusions(calibration: Judged, answered: Tensor) -> tuple[policies.Wrong, ...]:
     """The most frequent wrong predictions."""
     pairs = [
         (label, answer["label"])
@@ -431,20 +405,22 @@ def confusions(calibration: Judged, answered: Tensor) -> tuple[Wrong, ...]:
     wrong = Counter(pair for pair in pairs if pair[0] != pair[1])
     answered_pairs = Counter(pair for pair, item in zip(pairs, answered.tolist(), strict=True) if item)
     return tuple(
-        Wrong(label=label, predicted=predicted, count=count, answered=answered_pairs[label, predicted])
+        policies.Wrong(
+            label=label, predicted=predicted, count=count, answered=answered_pairs[label, predicted]
+        )
         for (label, predicted), count in wrong.most_common(CONFUSIONS)
     )
 
 
-def costs(calibration: Judged, answered: Tensor, policy: Policy) -> tuple[Costs, ...]:
+def costs(calibration: Judged, answered: Tensor, policy: policies.Policy) -> tuple[policies.Costs, ...]:
     """What a decision costs in the mean, on the calibration data."""
     wrong, size = calibration.wrong, len(calibration)
     errors, left = int((answered & wrong).sum()), int((~answered).sum())
     rows = []
     for cost in COSTS if policy.cost is None else (policy.cost,):
-        best = cheapest_threshold(calibration.scores(policy.score), wrong, cost=cost)
+        best = functional.cheapest_threshold(calibration.scores(policy.score), wrong, cost=cost)
         rows.append(
-            Costs(
+            policies.Costs(
                 cost=cost,
                 answer_all=cost * int(wrong.sum()) / size,
                 policy=(cost * errors + left) / size,
@@ -455,7 +431,7 @@ def costs(calibration: Judged, answered: Tensor, policy: Policy) -> tuple[Costs,
     return tuple(rows)
 
 
-def set_sizes(calibration: Judged, policy: Policy) -> dict[int, int] | None:
+def set_sizes(calibration: Judged, policy: policies.Policy) -> dict[int, int] | None:
     """Number of inputs by the size of their set."""
     if policy.sets is None:
         return None

@@ -13,8 +13,7 @@ from probattn.report.lines import Line, line_chart, nice_top, ticks
 from probattn.report.markup import Section, plain
 from probattn.report.page import render_page, run_section
 from probattn.report.svg import Axis
-from probattn.triage.policy import Decision, Limit, Policy
-from probattn.triage.results import TriageResults
+from probattn.triage.policy import Decision, Limit, Policy, TriageResults
 from probattn.triage.shift import Shift
 
 CLASSES = 12
@@ -265,7 +264,7 @@ def page(results: TriageResults) -> str:
     return render_page(
         _sections(results),
         kind="triage",
-        run=results.run,
+        name=results.run.name,
         headline=headline(results),
         opening=opening(results),
         facts=(

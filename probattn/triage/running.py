@@ -23,43 +23,10 @@ from probattn.tasks.answering import Answering, Deciding, Drawing
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
 from probattn.tasks.networks import in_batches
 from probattn.tasks.progress import note, shown, tracked
-from probattn.triage.calibration import (
-    Judged,
-    calibrate,
-    check_size,
-    class_rows,
-    confusions,
-    costs,
-    decisions,
-    error_curve,
-    outcome,
-    promises,
-    set_sizes,
-    shift_of,
-)
+from probattn.triage import calibration
+from probattn.triage import page as pages
+from probattn.triage import policy as policies
 from probattn.triage.options import TriageOptions
-from probattn.triage.page import (
-    INPUTS,
-    decision_columns,
-    decision_words,
-    decisions_table,
-    page,
-    promise_words,
-    shift_words,
-)
-from probattn.triage.policy import (
-    POLICY,
-    Answer,
-    Decision,
-    NoveltyRule,
-    Policy,
-    distance_of,
-    named,
-    read_policy,
-    score_of,
-    write_policy,
-)
-from probattn.triage.results import TriageResults
 from probattn.triage.shift import Seen, dataset_shift
 
 FEATURES = ".features.safetensors"
@@ -74,7 +41,7 @@ def triage_run(
     data: str | None = None,
     output: Path | None = None,
     again: bool = False,
-) -> tuple[Path, TriageResults]:
+) -> tuple[Path, policies.TriageResults]:
     """Calibrates a policy on the held-out data of a run, and writes it with its page.
 
     The promise is tested on the test data, or on ``data``; validation data say where the tests begin. What the policy
@@ -110,7 +77,7 @@ def triage_run(
             f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
             f"{run} is deterministic, and its mutual information is 0: take another score"
         )
-    file = output or run / POLICY
+    file = output or run / policies.POLICY
     _check_replaced(file)
     tested = held_out["test"]
     if not tested.unseen:
@@ -127,39 +94,44 @@ def triage_run(
         role: judge(deciding, run, role, value, drawing, again=again).at_distances(distances.get(role))
         for role, value in held_out.items()
     }
-    pilot, calibration = judged.pop("validation"), judged.pop("test")
-    calibration = calibration.rows(tested.unseen)
+    pilot, reference = judged.pop("validation"), judged.pop("test")
+    reference = reference.rows(tested.unseen)
     drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
-    policy = calibrate(calibration, pilot, replace(options, **drawn))
+    policy = calibration.calibrate(reference, pilot, replace(options, **drawn))
     fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
-    policy = policy.model_copy(update={**fingerprints, "novelty": _with_features(policy.novelty, features)})
-    answered = decisions(calibration, policy)
+    measured_by = {"features": digest([features or b""])}
+    novelty = None if policy.novelty is None else policy.novelty.model_copy(update=measured_by)
+    policy = policy.model_copy(update={**fingerprints, "novelty": novelty})
+    answered = calibration.decisions(reference, policy)
     train, _ = described.commands
     commands = (train, f"probattn triage NEW_FOLDER{_words_of(options, data)}")
-    results = TriageResults(
+    results = policies.TriageResults(
         run=described.model_copy(update={"commands": commands}),
         policy=policy,
         doubts=doubts,
-        promises=promises(calibration, pilot, options, policy.novelty),
-        curve=error_curve(calibration.near(policy.novelty), policy.score),
+        promises=calibration.promises(reference, pilot, options, policy.novelty),
+        curve=calibration.error_curve(reference.near(policy.novelty), policy.score),
         outcomes=(
-            outcome(calibration, policy),
-            *(outcome(item, policy, shift_of(item, policy)) for item in judged.values()),
+            calibration.outcome(reference, policy),
+            *(
+                calibration.outcome(item, policy, calibration.shift_of(item, policy))
+                for item in judged.values()
+            ),
         ),
-        pilot=shift_of(pilot, policy),
-        classes=class_rows(calibration, answered, policy.confidence),
-        confused=confusions(calibration, answered),
-        costs=costs(calibration, answered, policy),
-        set_sizes=set_sizes(calibration, policy),
+        pilot=calibration.shift_of(pilot, policy),
+        classes=calibration.class_rows(reference, answered, policy.confidence),
+        confused=calibration.confusions(reference, answered),
+        costs=calibration.costs(reference, answered, policy),
+        set_sizes=calibration.set_sizes(reference, policy),
     )
     file.parent.mkdir(parents=True, exist_ok=True)
     if features is not None:
         write_atomically(sibling(file, FEATURES), features)
-    write_policy(policy, file)
+    policies.write_policy(policy, file)
     if features is None:
         sibling(file, FEATURES).unlink(missing_ok=True)  # of the policy that was replaced
     write_atomically(sibling(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
-    write_atomically(sibling(file, ".html"), page(results).encode())
+    write_atomically(sibling(file, ".html"), pages.page(results).encode())
     return file, results
 
 
@@ -169,15 +141,10 @@ def _distances_of(
     """How far from the training data held-out inputs are, and the content of a file of what measures that."""
     if novelty is None:
         return {}, None
-    check_size(len(held_out["test"].unseen), novelty)
+    calibration.check_size(len(held_out["test"].unseen), novelty)
     read = deciding.features(run)
     distance = FeatureDistance.fit(read(None))
     return {role: distance(read(value).inputs) for role, value in held_out.items()}, distance.dumped()
-
-
-def _with_features(rule: NoveltyRule | None, features: bytes | None) -> NoveltyRule | None:
-    """The rule with the fingerprint of the file that measures distances."""
-    return rule if rule is None else rule.model_copy(update={"features": digest([features or b""])})
 
 
 def _check_replaced(file: Path) -> None:
@@ -185,10 +152,10 @@ def _check_replaced(file: Path) -> None:
     if not file.exists():
         return
     try:
-        old = read_policy(file)
+        old = policies.read_policy(file)
     except RunError as error:
         raise RunError(f"{file}: is there and is no policy; give another --output, or remove it") from error
-    note(f"{file} is replaced (promise: {promise_words(old)}; calibrated on {old.data})")
+    note(f"{file} is replaced (promise: {pages.promise_words(old)}; calibrated on {old.data})")
 
 
 def _words_of(options: TriageOptions, data: str | None) -> str:
@@ -209,39 +176,29 @@ def sibling(policy: Path, ending: str) -> Path:
         >>> [sibling(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
         ['triage.html', 'urgent.triage.html']
     """
-    return policy.with_name(f"triage{ending}" if policy.name == POLICY else f"{policy.stem}.triage{ending}")
+    stem = "" if policy.name == policies.POLICY else f"{policy.stem}."
+    return policy.with_name(f"{stem}triage{ending}")
 
 
 def judge(
-    deciding: Deciding,
-    run: Path,
-    role: str,
-    inputs: HeldOut,
-    drawing: Drawing,
-    *,
-    again: bool = False,
-) -> Judged:
-    """Predictions of a data set, as ``predict`` makes them; those that the run's folder holds are taken from there.
-
-    Like an evaluation, it predicts from the shortest input to the longest, which wastes little on padding.
-    """
+    deciding: Deciding, run: Path, role: str, inputs: HeldOut, drawing: Drawing, *, again: bool = False
+) -> calibration.Judged:
+    """Predictions of a data set, as ``predict`` makes them, shortest first; those in the run's folder are read."""
     answers = None if again else inputs.stored(run, role, drawing)
     if answers is None:
         order = inputs.shortest_first()
-        predictions = tracked(
-            deciding.predict(run, inputs.rows(order), drawing),
-            f"predictions of {inputs.title}",
-            total=len(order),
-        )
-        objects = dict(
-            zip(order, required(deciding.task.answering, run).answers(list(predictions))[1], strict=True)
-        )
+        predicted = deciding.predict(run, inputs.rows(order), drawing)
+        predictions = tracked(predicted, f"predictions of {inputs.title}", total=len(order))
+        answering = required(deciding.task.answering, run)
+        objects = dict(zip(order, answering.answers(list(predictions))[1], strict=True))
         for item in objects.values():
             lacking = next((name for name in KEPT if name not in item), None)
             if lacking is not None:
                 raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = inputs.store(run, role, drawing, [named(objects[index]) for index in range(len(order))])
-    return Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
+        answers = inputs.store(
+            run, role, drawing, [policies.named(objects[index]) for index in range(len(order))]
+        )
+    return calibration.Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
 
 
 @dataclass(frozen=True)
@@ -259,20 +216,20 @@ class AppliedPolicy:
     """
 
     answering: Answering
-    policy: Policy
-    why_unsure: Callable[[Answer], Sequence[str]] | None
+    policy: policies.Policy
+    why_unsure: Callable[[policies.Answer], Sequence[str]] | None
     distances: Callable[[HeldOut], Tensor] | None = None
     scores: array[float] = field(default_factory=lambda: array("d"))
     far: array[float] = field(default_factory=lambda: array("d"))
     decided: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
-    def decide(self, answer: Answer) -> tuple[Decision, tuple[str, ...]]:
+    def decide(self, answer: policies.Answer) -> tuple[policies.Decision, tuple[str, ...]]:
         """What becomes of an object of :meth:`objects`, and the words that make it unsure."""
         decision = self.policy.decide(answer)
-        answer = named(answer)
-        self.scores.append(score_of(answer, self.policy.score))
+        answer = policies.named(answer)
+        self.scores.append(policies.score_of(answer, self.policy.score))
         if self.distances is not None:
-            self.far.append(distance_of(answer))
+            self.far.append(policies.distance_of(answer))
         self.decided[answer["label"], decision.answered] += 1
         if decision.answered or self.why_unsure is None:
             return decision, ()
@@ -281,14 +238,14 @@ class AppliedPolicy:
     @property
     def undecided(self) -> dict[str, Any]:
         """Columns for a row of a file that has no text: a person decides."""
-        return decision_columns(Decision(answered=False, classes=None), ())
+        return pages.decision_columns(policies.Decision(answered=False, classes=None), ())
 
     def objects(self, answers: Sequence[Any]) -> list[dict[str, Any]]:
         """Answers for programs, with their distances where the policy asks."""
         objects = self.answering.answers(answers)[1]
         if self.distances is None or not objects:
             return objects
-        key = next(name for name in INPUTS if name in objects[0])
+        key = next(name for name in pages.INPUTS if name in objects[0])
         texts, pairs = ([str(item[name]) for item in objects if name in item] for name in (key, "pair"))
         inputs = HeldOut("these inputs", "given", "", texts, pairs or None, None)
         distances = self.distances(inputs).tolist()
@@ -298,25 +255,27 @@ class AppliedPolicy:
         """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, the decision first."""
         for batch in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
             for answer, described in zip(batch, self.objects(batch), strict=True):
-                yield {**decision_columns(*self.decide(described)), **self.answering.columns(answer)}
+                yield {**pages.decision_columns(*self.decide(described)), **self.answering.columns(answer)}
 
     def answers(self, batch: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
         objects = self.objects(batch)
-        decisions = [self.decide(item) for item in objects]
+        decided = [self.decide(item) for item in objects]
         both = [
-            {**item, **decision_columns(*decision)} for item, decision in zip(objects, decisions, strict=True)
+            {**item, **pages.decision_columns(*decision)}
+            for item, decision in zip(objects, decided, strict=True)
         ]
         for item in both:
             item.pop("distance", None)  # the decision has it over the limit
-        return decisions_table(objects, decisions, self.policy), both
+        return pages.decisions_table(objects, decided, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
         answered = sum(count for (_, is_answered), count in self.decided.items() if is_answered)
         seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()), self.far)
         shift = dataset_shift(seen, self.policy.held)
-        return decision_words(answered, seen.size, self.policy, self.far), shift_words(shift, self.policy)
+        words = pages.decision_words(answered, seen.size, self.policy, self.far)
+        return words, pages.shift_words(shift, self.policy)
 
 
 def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
@@ -330,7 +289,7 @@ def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
     Raises:
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
-    policy = read_policy(path)
+    policy = policies.read_policy(path)
     deciding = required(task.deciding, run)
     if policy.network is None or policy.network != network_digest(run, task.recipe):
         other = (
@@ -348,12 +307,12 @@ def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
 
 
 def _distances(
-    deciding: Deciding, run: Path, policy: Policy, path: Path
+    deciding: Deciding, run: Path, policy: policies.Policy, path: Path
 ) -> Callable[[HeldOut], Tensor] | None:
     """How far from the training data inputs are, by the features beside a policy; None without a rule for it."""
     if policy.novelty is None:
         return None
-    file = sibling(path / POLICY if path.is_dir() else path, FEATURES)
+    file = sibling(path / policies.POLICY if path.is_dir() else path, FEATURES)
     content = file.read_bytes() if file.exists() else b""
     if digest([content]) != policy.novelty.features:
         raise RunError(

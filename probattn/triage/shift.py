@@ -55,16 +55,11 @@ class Seen(Record):
 
     @classmethod
     def of(
-        cls,
-        scores: Sequence[float] | Tensor,
-        labels: Iterable[str],
-        distances: Sequence[float] | Tensor = (),
+        cls, scores: Sequence[float] | Tensor, labels: Iterable[str], distances: Sequence[float] | Tensor = ()
     ) -> Seen:
         """What is kept of inputs with these uncertainties, predicted classes and distances."""
         return cls(
-            scores=_kept(scores),
-            predicted=dict(sorted(Counter(labels).items())),
-            distances=_kept(distances),
+            scores=_kept(scores), predicted=dict(sorted(Counter(labels).items())), distances=_kept(distances)
         )
 
     @property
@@ -138,11 +133,8 @@ def dataset_shift(seen: Seen, reference: Seen) -> Shift | None:
     if not seen.size or not reference.size:
         return None
     uncertainty, uncertainty_p = _kolmogorov(seen.scores, reference.scores)
-    distance, distance_p = (
-        _kolmogorov(seen.distances, reference.distances)
-        if seen.distances and reference.distances
-        else (None, None)
-    )
+    pair = seen.distances, reference.distances
+    distance, distance_p = _kolmogorov(*pair) if all(pair) else (None, None)
     names = reference.predicted.keys() | seen.predicted.keys()
     rows = [[item.predicted.get(name, 0) for name in names] for item in (seen, reference)]
     return Shift(

@@ -26,14 +26,7 @@ PAIRS: tuple[tuple[Rating, Rating], ...] = (
 
 
 def measure(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """The columns of the tables for one seed.
-
-    Args:
-        folders: runs by method: "learned", "second", "uniform" and, if there, "frozen".
-
-    Returns:
-        Agreements, Kendall's tau and xi by pair of ratings, what they are by chance, and the courses over steps.
-    """
+    """The columns of the tables for one seed, of its runs by method, and the courses over steps."""
     row = measure_agreement(folders["learned"], folders["uniform"], folders["second"])
     learned, second, uniform = (Recorded.read(folders[key]) for key in ("learned", "second", "uniform"))
     last = learned.last
@@ -65,16 +58,7 @@ def measure(folders: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def measure_frozen(learned: Recorded, frozen: Recorded) -> dict[str, Any]:
-    """What comes of attention where the probe is frozen (appendix A.6, Table 10).
-
-    Args:
-        learned: the run as it is.
-        frozen: the one in which nothing but attention learns.
-
-    Returns:
-        Accuracy and agreement with its own probe at the end, and the agreement of the final attention as it is with the
-        frozen run's: at the step where it is highest, as in the table, at the end, and the course over steps.
-    """
+    """What comes of attention where the probe is frozen: at the end, and over steps (appendix A.6, Table 10)."""
     final, ended = learned.last, frozen.last
     course = {step: final.agreement(v=each.attention) for step, each in frozen.rated.items()}
     best = max(course, key=course.__getitem__)
@@ -94,13 +78,7 @@ def name(pair: tuple[Rating, Rating]) -> str:
 
 
 def optimal(net: RecurrentForTranslation, watched: Watched, sentences: int) -> dict[str, float]:
-    """How the best possible attention of a network with a linear output relates to its probe (appendix A.1).
-
-    Args:
-        net: with ``output_size=0``.
-        watched: the examples.
-        sentences: over how many of them.
-    """
+    """How the best attention of a network with a linear output relates to its probe (appendix A.1)."""
     agreed, own, losses, least = [], [], [], []
     rows = Subset(watched.rows, range(min(sentences, len(watched.rows))))
     for batch in DataLoader(rows, batch_size=1, collate_fn=watched.collate):

@@ -43,17 +43,7 @@ FROZEN = ("accuracy", "agreement", "with_learned", "with_learned_last")
 
 @dataclass(frozen=True)
 class Subject:
-    """A network and its data.
-
-    Attributes:
-        recipe: its name.
-        uniform: the key that makes attention uniform.
-        examples: validation examples that are watched.
-        steps: when, the last update apart.
-        longer: when in the run under uniform attention after that, its last update the last: what is known of single
-            words in the end moves away from them (A.7).
-        linear: whether its output is a single linear map, and the best possible attention is computed.
-    """
+    """A network and its data, and the updates at which it is watched; ``longer`` under uniform attention (A.7)."""
 
     recipe: str
     uniform: str = "network.config.uniform_attention=true"

@@ -56,12 +56,7 @@ CLIP = 1.0
 
 @dataclass(frozen=True)
 class AloneOptions:
-    """How alignment is trained without a likelihood.
-
-    Attributes:
-        steps: updates.
-        learning_rate: of the network, far above that of fine-tuning.
-    """
+    """How alignment is trained without a likelihood; the learning rate is far above that of fine-tuning."""
 
     steps: int = 300
     learning_rate: float = 1e-3
@@ -241,7 +236,7 @@ class AlignmentStudy(study.Study):
             if kind == "alone":
                 align_alone(model, task, self.alone)
                 seconds = time.monotonic() - started
-            trained = Network(model.eval(), place, "aligned", task.data.tokenizer)
+            trained = Network(model.eval(), place, "aligned", task.data.codec)
         soft = self.folder / self.job("tuned", SOFT, 0.0, job.head["seed"]).folder
         found = {"seconds": round(seconds, 1), **measure(trained, task, soft)}
         return found | (scores(trained, task) if kind in ("start", "tuned") else {})

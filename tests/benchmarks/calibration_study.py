@@ -58,13 +58,7 @@ SAMPLERS = ("svgd", "spos", "sgld")
 
 @dataclass(frozen=True)
 class Replications:
-    """Data sets of a linear model with noise of variance 1, each with weights from the prior.
-
-    Attributes:
-        truth: true weights ``[R, K]``.
-        inputs: ``[R, n, K]``, standard normal.
-        y: observations ``[R, n]``.
-    """
+    """Linear models with unit noise: true weights ``[R, K]``, inputs ``[R, n, K]``, observations ``[R, n]``."""
 
     truth: Tensor
     inputs: Tensor

@@ -151,11 +151,7 @@ class CopyingStudy(study.Study):
             yield study.Job({"experiment": key_of(recipe)}, name, folder=name)
 
     def read(self, job: study.Job) -> study.Run | None:
-        """The figures of a finished experiment.
-
-        Raises:
-            typer.BadParameter: the folder holds runs of another recipe.
-        """
+        """The figures of a finished experiment; a folder of another recipe is refused."""
         recipe, known = self.chosen[job.recipe], self.place(job) / RECIPE
         if known.exists() and load_any_recipe(known) != recipe.model_copy(
             update={"output": str(known.parent)}

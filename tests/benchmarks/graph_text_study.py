@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import study
 import typer
-from rich.table import Table
 
-from probattn.tasks.graph_text.measures import MEASURES
+from probattn.tasks.graph_text.results import MEASURES
 
 SOFT = "soft"
 VARIANTS: Mapping[str, Sequence[str]] = {
@@ -26,25 +25,6 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "repulsive": (),
 }
 """Keys of the recipe that each variant changes."""
-SHARES = {name: text.unit == "share" for name, text in MEASURES.items()}
-
-
-def table(summary: Mapping[str, Any]) -> Table:
-    """A row a measure, a column a variant: means, with the difference to soft attention and its interval."""
-    shown = Table("measure", *summary)
-    for name, text in MEASURES.items():
-        factor = 100 if SHARES[name] else 1
-        cells = []
-        for values in summary.values():
-            words = f"{factor * values[name]['mean']:.2f}"
-            gap = values.get("difference", {}).get(name)
-            if gap is not None:
-                words += f" ({factor * gap['mean']:+.2f}"
-                known = gap["low"] is not None
-                words += f" [{factor * gap['low']:+.2f}, {factor * gap['high']:+.2f}])" if known else ")"
-            cells.append(words)
-        shown.add_row(text.title, *cells)
-    return shown
 
 
 @dataclass(kw_only=True)
@@ -60,7 +40,6 @@ class GraphTextStudy(study.VariantStudy):
     known = VARIANTS
     common = ("report.baseline=false", "report.head_examples=0", "report.samples=0", "report.resamples=100")
     measures = (*MEASURES, "words", "seconds")
-    table = staticmethod(table)
 
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network and measures the texts that it writes."""

@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from probattn.data import DataError, load_multi30k
 from probattn.inference import ManyRunsDriver
 from probattn.models.copying import CopyingOptions, CopyingRuns, CopyTask
-from probattn.models.lstm import read_padded
+from probattn.models.layers import read_padded
 from probattn.probes import IBMModel1, ParallelCorpus
 
 CPU = torch.device("cpu")

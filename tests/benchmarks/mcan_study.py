@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import study
 import typer
-from rich.table import Table
 
 SOFT = "soft"
 PLAIN = "attention={method: deterministic}"
@@ -39,14 +38,6 @@ FIGURES = tuple(f"{name}{ending}" for ending in ("", "_noisy") for name in MEASU
 """Measures of the test questions as they are, and of the noisy ones."""
 
 
-def table(summary: Mapping[str, Any]) -> Table:
-    """A row a variant, a column a figure: means over seeds; empty where it has none, as PAvPU without draws."""
-    shown = Table("variant", *FIGURES)
-    for variant, values in summary.items():
-        shown.add_row(variant, *(f"{values[name]['mean']:.4f}" if name in values else "" for name in FIGURES))
-    return shown
-
-
 @dataclass(kw_only=True)
 class McanStudy(study.VariantStudy):
     """Variants of one recipe of questions about images."""
@@ -60,7 +51,6 @@ class McanStudy(study.VariantStudy):
     known = VARIANTS
     common = ("report.baseline=false", "report.head_examples=0", "report.samples=0", "report.resamples=100")
     measures = (*FIGURES, "seconds")
-    table = staticmethod(table)
 
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network and measures its answers."""

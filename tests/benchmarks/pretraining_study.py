@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import study
 import typer
-from rich.table import Table
 
 from probattn.models import AttentionCalls, inspect
 from probattn.report import site_heads
@@ -43,15 +42,6 @@ training: {{batch_size: 32, steps: {steps}, learning_rate: {rate!r}, seed: {seed
 """
 
 
-def table(summary: Mapping[str, Any]) -> Table:
-    """A row a measure, a column a variant: means over seeds."""
-    shown = Table("measure", *summary)
-    for name in dict.fromkeys(name for values in summary.values() for name in values if name != "difference"):
-        means = [values.get(name, {}).get("mean") for values in summary.values()]
-        shown.add_row(name, *("" if mean is None else f"{mean:.4f}" for mean in means))
-    return shown
-
-
 @dataclass(kw_only=True)
 class PretrainingStudy(study.VariantStudy):
     """Variants of one recipe of pre-training, each fine-tuned afterwards."""
@@ -74,7 +64,6 @@ class PretrainingStudy(study.VariantStudy):
     known = VARIANTS
     common = ("report.baseline=false", "report.samples=0", "report.masked_examples=0", "report.resamples=100")
     measures = MEASURES
-    table = staticmethod(table)
 
     @property
     def shown(self) -> Sequence[str]:
@@ -144,7 +133,7 @@ class PretrainingStudy(study.VariantStudy):
 def start(job: study.Job, folder: Path) -> Path:
     """A folder with the recipe's discriminator before any training, and its tokenizer."""
     task = load_task(job.recipe, job.keys)
-    net, _ = task.build(task.tokenizer)
+    net, _ = task.untrained(task.tokenizer)
     with quiet_loading():
         net.save_pretrained(folder)
     task.tokenizer.save_pretrained(folder)
@@ -155,10 +144,10 @@ def heads(task: Any, place: Path) -> dict[str, float]:
     """How different the heads of the discriminator's first layer are, over some test passages."""
     trained = load_network(place)
     first = AttentionCalls(call for call in inspect(trained.net) if call.layer == 0)
-    rows = task.test[: task.recipe.report.head_examples]
+    rows = task.datasets["test"][: task.recipe.report.head_examples]
     if not rows:
         return {}
-    inputs = (batch.inputs for batch in task.evaluation.replaced(trained, rows))
+    inputs = (batch.inputs for batch in task.replaced(trained, rows))
     (site,) = site_heads(trained.captured(inputs, first), trained.key, {})
     return {name: getattr(site, name) for name in HEADS}
 

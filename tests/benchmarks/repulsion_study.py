@@ -39,13 +39,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Subject:
-    """What is trained.
-
-    Attributes:
-        recipe: its name.
-        reduced: keys that make it small enough for two CPU cores.
-        without: methods that are another one here.
-    """
+    """What is trained: a recipe, keys that make it small for two cores, methods that are another one here."""
 
     recipe: str
     reduced: tuple[str, ...]

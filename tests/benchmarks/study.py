@@ -79,14 +79,7 @@ Content = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a study.
-
-    Attributes:
-        head: what names it, with which its figures begin.
-        recipe: name or file.
-        keys: of the recipe, that it changes.
-        folder: its place in the study's folder.
-    """
+    """One run of a study: what names it, its recipe, the keys of it that it changes, and its folder."""
 
     head: Mapping[str, Any]
     recipe: str = ""
@@ -228,9 +221,12 @@ class VariantStudy(Study):
         return summary
 
     @staticmethod
-    @abstractmethod
     def table(summary: Mapping[str, Any]) -> Table:
-        """The summary for a terminal."""
+        """A row a figure, a column a variant: means, and differences to the first variant with their intervals."""
+        shown = Table("figure", *summary)
+        for name in dict.fromkeys(name for row in summary.values() for name in row if name != "difference"):
+            shown.add_row(name, *(cell(row, name) for row in summary.values()))
+        return shown
 
     def main(self) -> Content:
         """Prints the table of all runs."""
@@ -291,11 +287,7 @@ def accuracy(trained: Network[Any], task: Any, data: TextDataset) -> float:
 
 
 def chosen(option: str, given: str | None, known: Collection[str]) -> list[str]:
-    """The names of an option, all that are known if it is not given.
-
-    Raises:
-        typer.BadParameter: one of them is not known.
-    """
+    """The names of an option, all that are known if it is not given; others are refused."""
     names = list(known) if given is None else [name.strip() for name in given.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -304,11 +296,7 @@ def chosen(option: str, given: str | None, known: Collection[str]) -> list[str]:
 
 
 def earlier(output: Path, option: str) -> Content:
-    """The file of results, to be added to.
-
-    Raises:
-        typer.BadParameter: it was made with other versions of packages.
-    """
+    """The file of results, to be added to; one made with other versions of packages is refused."""
     content: Content = read_json(output)
     if (had := content["setting"]["versions"]) != (here := package_versions()):
         raise typer.BadParameter(
@@ -366,6 +354,15 @@ def differences(own: Sequence[Run], others: Mapping[int, Run], measures: Iterabl
 def by_seed(runs: Iterable[Run], **head: Any) -> dict[int, Run]:
     """The runs that are named so, by seed."""
     return {run["seed"]: run for run in runs if head.items() <= run.items()}
+
+
+def cell(row: Mapping[str, Any], name: str) -> str:
+    """Mean of a figure of a variant, and its difference to the first variant; empty where it has none."""
+    if name not in row:
+        return ""
+    gap = row.get("difference", {}).get(name)
+    words = f"{row[name]['mean']:.4f}" + (f" ({gap['mean']:+.4f})" if gap else "")
+    return words + (f" [{gap['low']:+.4f}, {gap['high']:+.4f}]" if gap and gap["low"] is not None else "")
 
 
 def command(study: type[Study]) -> Callable[..., None]:

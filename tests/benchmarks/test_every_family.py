@@ -9,7 +9,7 @@ import transformers
 STORED = json.loads(every_family.FILE.read_text(encoding="utf-8"))
 VERDICTS = {each["name"]: each for each in STORED["classes"]}
 SAME = STORED["transformers"] == transformers.__version__
-EVERY = 40
+EVERY = 80
 """Of so many families one is judged in each run; another test judges all."""
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 def test_a_small_run_without_data_writes_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(learning, "UPDATES", 1)
     file, app = tmp_path / "made" / "figures.json", typer.Typer()
     app.command()(learning.main)
     words = f"--rounds 2 --runs 2 --width 4 --words 6 --output {file}"

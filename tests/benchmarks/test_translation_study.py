@@ -130,7 +130,7 @@ def test_latent_attention_is_compared_by_quality(translation_recipe, tmp_path):
 def test_heads_are_compared_over_all_calls_and_real_tokens(translation_run, translation_recipe):
     """Against the inputs of the output projections, of which each network has three with two heads."""
     trained = load_network(translation_run)
-    test = load_any_recipe(str(translation_recipe)).translation.load().test
+    test = load_any_recipe(str(translation_recipe)).translation.load()["test"]
     network = trained.net.model
     modules = [network.encoder.layers[0].self_attn]
     modules += [network.decoder.layers[0].self_attn, network.decoder.layers[0].encoder_attn]

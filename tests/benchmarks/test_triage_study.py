@@ -2,48 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-import runs
 import torch
 import triage_study
-
-
-def test_it_records_predictions_once_and_draws_from_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs.tokenizer().save_pretrained(tmp_path / "network")
-    runs.bert().save_pretrained(tmp_path / "network")
-    runs.write_reviews(tmp_path / "reviews.csv", 200)
-    (tmp_path / "tiny.yaml").write_text(
-        f"network: {{name: {tmp_path}/network}}\ndata: {{train: {tmp_path}/reviews.csv}}\n"
-        f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
-    )
-    monkeypatch.setattr(
-        triage_study, "SETTINGS", {"reviews": ["data.limits={train: 60}", "data.max_length=null"]}
-    )
-    options = {
-        "folder": tmp_path / "runs",
-        "output": tmp_path / "out.json",
-        "recipe": str(tmp_path / "tiny.yaml"),
-        "splits": 20,
-        "calibrate": 100,
-    }
-    triage_study.STUDY(**options).main()
-    content = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    (run,) = content["runs"]
-    assert run["predictions"] <= 140 and set(run["promises"]) == {"0.02", "0.05", "0.1"}
-    assert all(0 <= row["held"] <= 1 and row["answered"] <= 1 for row in run["promises"].values())
-    for error, row in run["promises"].items():
-        summary = content["summary"]["novelty"]["reviews"][error]
-        assert list(summary) == ["none", "0.01", "0.05"]
-        assert summary["none"]["answered"]["mean"] == row["answered"]
-        assert summary["0.05"]["held"] == row["novelty"]["0.05"]["held"]
-    capsys.readouterr()
-    triage_study.STUDY(**options).main()
-    assert "left" not in capsys.readouterr().out
 
 
 def test_figures_are_those_of_the_population() -> None:

@@ -214,7 +214,9 @@ class TranslationStudy(study.Study):
             **{name: scores.values[name] for name in QUALITY},
             "bleu": 100 * scores.values["bleu"],
         }
-        return found | ({} if self.comparison in LATENT else heads(load_network(place), task.splits.test))
+        return found | (
+            {} if self.comparison in LATENT else heads(load_network(place), task.datasets["test"])
+        )
 
     def main(self) -> study.Content:
         """Adds times of updates to the file after the last run."""

@@ -31,12 +31,6 @@ def measure(recipe: str, methods: Mapping[str, Sequence[str]], rounds: int, firs
     """Seconds of an update by method, and over the first method's in the same round: means over rounds, intervals.
 
     Each round begins with another method.
-
-    Args:
-        recipe: its name or file.
-        methods: keys of the recipe that each changes.
-        rounds: how often each has its turn.
-        first: what the others are compared with.
     """
     tasks = {name: load_task(recipe, [*keys, *KEYS]) for name, keys in methods.items()}
     for task in tasks.values():

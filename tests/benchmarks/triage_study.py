@@ -86,14 +86,7 @@ COMPARED = 300
 
 @dataclass(frozen=True)
 class Population:
-    """Predictions that stand for all inputs.
-
-    Attributes:
-        scores: uncertainty.
-        labels: predicted classes.
-        wrong: whether they are wrong; None where the classes are unknown.
-        distances: from the training data.
-    """
+    """Predictions that stand for all inputs; ``wrong`` is None where the classes are unknown."""
 
     scores: Tensor
     labels: Sequence[int]

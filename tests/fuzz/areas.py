@@ -27,12 +27,7 @@ LONGEST = 500
 
 
 class LostError(Exception):
-    """An input that was neither used as it should be nor refused in one line.
-
-    Args:
-        kind: of failure, the same for all that are alike.
-        details: what happened, for people.
-    """
+    """An input that was neither used as it should be nor refused in one line: its kind, and what happened."""
 
     def __init__(self, kind: str, details: str) -> None:
         super().__init__(kind)
@@ -40,11 +35,7 @@ class LostError(Exception):
 
 
 class Area(ABC):
-    """Something that is fuzzed.
-
-    Args:
-        scratch: an empty folder for what is made once.
-    """
+    """Something that is fuzzed, with a folder for what is made once."""
 
     name: str
 
@@ -53,22 +44,11 @@ class Area(ABC):
 
     @abstractmethod
     def attempt(self, draw: random.Random, place: Path) -> bool:
-        """Makes an input in ``place`` and tries it.
-
-        Returns:
-            Whether it was used; it was refused otherwise.
-
-        Raises:
-            LostError: neither.
-        """
+        """Makes an input in ``place`` and tries it: whether it was used; it was refused otherwise, or is lost."""
 
 
 def refused(action: Callable[[], Any], *kinds: type[Exception], about: str) -> Any:
-    """The action's result, or the error that refused it.
-
-    Raises:
-        LostError: an error of another kind, or a message of several lines or too many characters.
-    """
+    """The action's result, or the error that refused it in one line; other errors are lost."""
     try:
         return action()
     except kinds as error:
@@ -266,11 +246,7 @@ def _weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def check_result(result: Result, about: str) -> bool:
-    """Whether a command ended well; it was refused otherwise.
-
-    Raises:
-        LostError: it ended in any way but these two.
-    """
+    """Whether a command ended well; it was refused otherwise, or is lost."""
     error = result.exception
     if result.exit_code == 0:
         return True

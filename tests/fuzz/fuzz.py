@@ -39,15 +39,7 @@ class Hang(BaseException):
 
 @dataclass
 class Tally:
-    """What came of the inputs of an area.
-
-    Attributes:
-        tried: inputs.
-        accepted: those that were used as they are.
-        refused: those that ended in one line.
-        lost: the first input of each kind of failure, with how many there were.
-        slowest: seconds of the slowest.
-    """
+    """What came of the inputs of an area; ``lost`` are the inputs by kind of failure, ``slowest`` seconds."""
 
     tried: int = 0
     accepted: int = 0
@@ -62,15 +54,7 @@ class Tally:
 
 
 def fuzz(area: Area, count: int, seed: int, *, limit: float, keep: Path | None = None) -> Tally:
-    """Tries ``count`` inputs.
-
-    Args:
-        area: what is fuzzed.
-        count: how many.
-        seed: of the first; each input has its own, so that one can be repeated alone.
-        limit: seconds that one may take.
-        keep: folder for the failing inputs, or None.
-    """
+    """Tries ``count`` inputs, each with a seed of its own and ``limit`` seconds; failing ones go into ``keep``."""
     tally = Tally()
     for number in range(seed, seed + count):
         with tempfile.TemporaryDirectory() as scratch:

@@ -153,16 +153,7 @@ def mutated_bytes(draw: random.Random, data: bytes) -> bytes:
 
 
 def damage_folder(draw: random.Random, folder: Path, *, keep: tuple[str, ...] = ()) -> str:
-    """Changes a folder in one place.
-
-    Args:
-        draw: where the choice comes from.
-        folder: changed in place.
-        keep: names of files that stay as they are.
-
-    Returns:
-        What was done, for people.
-    """
+    """Changes a folder in one place, without the files of the names ``keep``; what was done, for people."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in keep)
     file = draw.choice(files)
     place = file.relative_to(folder).as_posix()

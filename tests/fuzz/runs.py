@@ -9,8 +9,10 @@ import os
 import pickle
 import random
 import shutil
+import socket
 import traceback
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
@@ -18,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from click.testing import Result
 from scipy import sparse
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -35,7 +36,7 @@ from typer.testing import CliRunner
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
 from probattn.cli import app
 from probattn.models import SelfAttentiveConfig, SelfAttentiveForSequenceClassification, convert
-from probattn.report import Results, read_results
+from probattn.report import RunDescription
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "cast", "the", "a", "was"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -80,24 +81,37 @@ def refused(*arguments: object) -> str:
     return line
 
 
-def started(*arguments: object) -> BaseProcess:
-    """A command in a process of its own, forked from one that has imported the package and done nothing else."""
+def forked(function: Callable[..., None], *arguments: object) -> BaseProcess:
+    """A function in a process of its own, forked from one that has imported the package and done nothing else."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(
         ["probattn.cli", "probattn.tasks", "probattn.inference", "transformers.trainer"]
     )
-    process = server.Process(target=_command, args=(list(map(str, arguments)), dict(os.environ)))
+    process = server.Process(target=function, args=arguments)
     process.start()
     return process
 
 
-def _command(arguments: list[str], environment: dict[str, str]) -> None:
+def started(*arguments: object, output: Path = Path(os.devnull)) -> BaseProcess:
+    """A command in a process of its own, which writes into a file what it says."""
+    return forked(_command, list(map(str, arguments)), dict(os.environ), output)
+
+
+def _command(arguments: list[str], environment: dict[str, str], output: Path) -> None:
+    os.environ.clear()  # of the server's, which a test may have changed
     os.environ.update(environment)
-    null = os.open(os.devnull, os.O_RDWR)
+    file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     torch.set_num_threads(1)  # the pool of a process that was forked may have no threads
     for stream in (1, 2):
-        os.dup2(null, stream)
+        os.dup2(file, stream)
     app(arguments)
+
+
+def free_port() -> str:
+    """The number of a port that nothing listens to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def overrides(*keys: str) -> list[str]:
@@ -111,18 +125,11 @@ def trained(recipe: Path, place: Path, *keys: str) -> Path:
     return place
 
 
-def measured_outside(run: Path, copy: Path, section: str, rows: list[dict[str, object]]) -> Results:
-    """Results of a copy of a run that also measures ``rows`` as data outside the domain."""
-    shutil.copytree(run, copy)
-    source = copy.with_name("outside.jsonl")
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    recipe = copy / "recipe.yaml"
-    keys = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    keys[section]["out_of_domain"] = str(source)
-    recipe.write_text(yaml.safe_dump(keys), encoding="utf-8")
-    succeeds("evaluate", copy, "--quiet")
-    succeeds("report", copy, "--quiet")
-    return read_results(copy / "metrics.json", Results)
+def described(**changes: object) -> RunDescription:
+    """What a run says of itself."""
+    fields = {"name": "demo", "method": "BABN", "network": "minilm", "data": "films", "train_size": 1000}
+    fields |= {"steps": 126, "seconds": 1.0, "num_samples": 10, "device": "cpu", "seed": 0, "created": "now"}
+    return RunDescription.model_validate(fields | changes)
 
 
 def bert(**options: object) -> PreTrainedModel:
@@ -397,11 +404,7 @@ def _image_recipe(folder: Path, rest: str) -> dict[str, str]:
 
 @cache
 def make_runs(folder: Path) -> dict[str, Path]:
-    """Finished runs with their reports, and one of each that was interrupted, by name.
-
-    Raises:
-        RuntimeError: one cannot be made.
-    """
+    """Finished runs with their reports, and one of each that was interrupted, by name."""
     found = {}
     for name, text in recipes(folder).items():
         file, place = folder / f"{name}.yaml", folder / "runs" / name

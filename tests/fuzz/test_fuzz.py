@@ -18,12 +18,12 @@ def scratch(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("recipes", 60),
-        ("networks", 30),
+        ("recipes", 40),
+        ("networks", 20),
         ("policies", 12),
-        ("files", 30),
-        pytest.param("runs", 12, marks=pytest.mark.slow),
-        pytest.param("results", 20, marks=pytest.mark.slow),
+        ("files", 20),
+        pytest.param("runs", 8, marks=pytest.mark.slow),
+        pytest.param("results", 14, marks=pytest.mark.slow),
     ],
 )
 def test_no_input_is_lost(name, count, scratch, monkeypatch):

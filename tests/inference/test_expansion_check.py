@@ -10,7 +10,6 @@ from scipy import stats
 
 import probattn
 from probattn.inference import Moments, posterior_moments, posterior_predict
-from probattn.inference.derivatives import Expansion
 from probattn.inference.expansion import expansion_pays
 from probattn.inference.expansion_check import (
     DOUBT,
@@ -21,6 +20,7 @@ from probattn.inference.expansion_check import (
     NEAR,
     STEP,
     WIDE,
+    Expansion,
     Limits,
     PredictedModel,
     Residuals,

@@ -185,14 +185,6 @@ def test_what_is_no_model_or_no_batch_is_refused_with_what_to_do(bert, predict):
             predict(Classifier(net), batch)
 
 
-def test_a_number_in_the_seed_gives_every_batch_noise_of_its_own():
-    loader = [X, X]
-    first, second = [
-        posterior_predict(Twice("a"), batch, 2, seed=(0, number)) for number, batch in enumerate(loader)
-    ]
-    assert not torch.equal(first.logits, second.logits)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

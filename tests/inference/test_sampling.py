@@ -162,7 +162,7 @@ def test_prompts_of_many_lengths(name):
     """Every prompt: with a cache as without, and outside the block as before conversion."""
     net = generator(name)
     plain = probattn.models.revert(generator(name))
-    for start in (0, 1, 4, 9):
+    for start in (0, 9):  # greedy and sampled
         batch = prompts(rows=5, length=4 + start, seed=100 + start)
         options = {"max_new_tokens": 6}
         torch.manual_seed(start)

@@ -96,8 +96,7 @@ def test_beside_bayesian_attention_weight_0_is_the_bayesian_run(bert):
         assert [record[name] for record in expected] == [record[name] for record in found], name
 
 
-@pytest.mark.parametrize("methods", [1, 2])
-@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize(("methods", "precision"), [(1, "no"), (2, "bf16")])
 @pytest.mark.parametrize("method", METHODS)
 def test_alone_and_with_bayesian_attention_it_trains(bert, methods, precision, method):
     chosen = [AlignmentAttention(method, weight=0.1), BayesianAttention()][:methods]

@@ -23,9 +23,14 @@ IDENTITY = nn.Identity()
 BATCH = {"input_ids": torch.arange(1, 33).view(4, 8), "labels": torch.tensor([0, 1, 0, 1])}
 
 
-def bert():
+def bert(layers=2):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
     return hf.BertForSequenceClassification(hf.BertConfig(vocab_size=50, **sizes))
 
 
@@ -68,30 +73,19 @@ TORCHS_OWN = pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tenso
 
 
 @TORCHS_OWN
-@pytest.mark.parametrize("place", ["wrapper", "after", "before", "objective"])
+@pytest.mark.parametrize("place", ["after", "before", "objective"])
 def test_a_compiled_network_trains_to_the_same_losses(graphs, place):
     """Compiling the objective compiles nothing."""
-    plain = train(convert(bert(), BayesianAttention()))
-    net = bert()
+    plain = train(convert(bert(1), BayesianAttention()))
+    net = bert(1)
     if place == "before":
         net.compile(backend=graphs)
     net = convert(net, BayesianAttention())
     if place == "after":
         net.compile(backend=graphs)
-    if place == "wrapper":
-        net = torch.compile(net, backend=graphs)
     objective = partial(torch.compile, backend=graphs) if place == "objective" else IDENTITY
     assert train(net, objective) == pytest.approx(plain, rel=1e-6)
     assert (graphs.compiled > 0) == (place != "objective")
-
-
-@TORCHS_OWN
-def test_a_compiled_network_predicts_what_it_did(graphs):
-    net = convert(bert(), BayesianAttention()).eval()
-    with torch.no_grad():
-        plain = net(BATCH["input_ids"]).logits
-        torch.testing.assert_close(torch.compile(net, backend=graphs)(BATCH["input_ids"]).logits, plain)
-    assert graphs.compiled
 
 
 @TORCHS_OWN

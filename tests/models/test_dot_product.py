@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AttentionInterface, BertConfig
 
-from probattn.models.dot_product import attention_function, eager_attention_forward
+from probattn.models.layers import attention_function, eager_attention_forward
 
 
 @pytest.mark.parametrize("name", [None, "eager"])

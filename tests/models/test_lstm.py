@@ -15,7 +15,7 @@ from probattn.models import (
     RecurrentForTranslation,
     RecurrentTranslationConfig,
 )
-from probattn.models.lstm import read_padded
+from probattn.models.layers import read_padded
 
 LENGTHS = (7, 1, 4, 6)
 WIDTH = max(LENGTHS)

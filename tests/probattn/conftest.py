@@ -1,4 +1,6 @@
-"""Fixtures of ``tiny.py``."""
+"""Fixtures of ``tiny.py``, and garbage collections that pass over what is imported."""
+
+import gc
 
 from tiny import (
     _offline,
@@ -27,3 +29,9 @@ __all__ = [
     "translation_recipe",
     "translation_run",
 ]
+
+
+def pytest_collection_finish() -> None:
+    """Collections took half of the time of tests of the trainer: transformers' own asks for one in every training."""
+    gc.collect()
+    gc.freeze()

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from probattn.checks import check_choice, check_instance, check_integer, check_number, check_share
+from probattn.checks import check_choice, check_instance, check_integer, check_number, check_share, shortened
 
 POSITIVE = partial(check_number, "Options", "rate", positive=True)
 WEIGHT = partial(check_number, "Options", "rate", positive=False)
@@ -50,3 +50,8 @@ def test_kinds():
         with pytest.raises(TypeError) as error:
             check_instance("f", "places", value, tuple, "a tuple")
         assert str(error.value) == f"f.places: expected a tuple, got {got}"
+
+
+def test_texts_are_shortened_in_the_middle_and_on_one_line():
+    assert shortened("a value\nof two lines") == "a value of two lines"
+    assert shortened("0123456789" * 4, limit=16) == "012345678...6789"

@@ -1,4 +1,4 @@
-"""The LSTMs that read the source and write the target, and the network that turns states into tokens."""
+"""The LSTM encoder-decoder's sizes, LSTMs and dot attention, its output network, and the inference of alignments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,170 @@ from torch.nn import functional as F
 from transformers.utils.generic import ModelOutput
 
 from probattn.distributions import SmoothedCategorical
-from probattn.models.lstm import State, check_mask, embed, layered_lstm, read_padded
-from probattn.models.translation.recurrent.attention import RecurrentTranslationConfig
+from probattn.models.layers import (
+    CHECKS,
+    Attended,
+    Mask,
+    OwnAttention,
+    OwnEncoderDecoderConfig,
+    State,
+    check_mask,
+    deep_lstm,
+    embed,
+    read_padded,
+)
+from probattn.options import Count, Dropout, Natural
+from probattn.sites.masks import MASKED_SCORE
+
+
+class RecurrentTranslationConfig(OwnEncoderDecoderConfig):
+    """Sizes of an LSTM encoder-decoder with dot attention.
+
+    The defaults are those of Snell et al. (2021, appendix A.8): a bidirectional encoder of two layers, 256 everywhere.
+    Their copying tasks have ``bidirectional=False, num_hidden_layers=1``.
+
+    Args:
+        vocab_size: V, tokens of source and target together, special ones included.
+        embedding_size: of a token, the same vectors for source and target.
+        hidden_size: u, of the encoder in each direction.
+        num_hidden_layers: layers of the encoder, and of the decoder.
+        bidirectional: whether the encoder reads from both ends.
+        decoder_hidden_size: size of the decoder's states; None for that of the encoder's, 2u or u. With another size a
+            linear map takes the encoder's last state to the decoder's first.
+        num_attention_heads: K, whose contexts are summed.
+        output_size: hidden units of the output network N; 0 for a single linear map.
+        dropout: share of the embeddings, of what N is given and of its hidden units that is dropped in training, in
+            [0, 1).
+        hidden_dropout: the same between the layers of the LSTMs.
+        **kwargs: ``uniform_attention=True`` has every token attended to equally, without scores, none of which gets
+            a gradient. ``latent_alignment`` says that a network of one head was trained by
+            :class:`probattn.models.VariationalTranslator`, and how it answers: ``"mixture"``, with the probability of
+            a token over all alignments, or ``"soft"``, from the mean context as any other. The rest is for
+            ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 by default, and the
+            decoder starts with "begin".
+
+    Raises:
+        ValueError: a size below 1 (``output_size``: 0), a dropout outside [0, 1), or another choice than these.
+
+    Example:
+        >>> config = RecurrentTranslationConfig(hidden_size=128)
+        >>> config.state_size, config.decoder_state_size
+        (256, 256)
+    """
+
+    model_type = "probattn_recurrent_translation"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: Count = 8000,
+        embedding_size: Count = 256,
+        hidden_size: Count = 256,
+        num_hidden_layers: Count = 2,
+        bidirectional: bool = True,
+        decoder_hidden_size: Count | None = 256,
+        num_attention_heads: Count = 1,
+        output_size: Natural = 256,
+        dropout: Dropout = 0.0,
+        hidden_dropout: Dropout = 0.5,
+        **kwargs: Any,
+    ) -> None:
+        self._take(RecurrentTranslationConfig.__init__, locals())
+        self.uniform_attention = kwargs.pop("uniform_attention", False)
+        self.latent_alignment = kwargs.pop("latent_alignment", None)
+        CHECKS[bool](type(self).__name__, "uniform_attention", self.uniform_attention)
+        self._check_alignment()
+        super().__init__(**kwargs)
+
+    @property
+    def state_size(self) -> int:
+        """D, size of the encoder's states: both directions side by side."""
+        return self.hidden_size * (2 if self.bidirectional else 1)
+
+    @property
+    def decoder_state_size(self) -> int:
+        """E, size of the decoder's states."""
+        return self.state_size if self.decoder_hidden_size is None else self.decoder_hidden_size
+
+    def _check_alignment(self) -> None:
+        if self.latent_alignment not in (None, "mixture", "soft"):
+            raise ValueError(
+                "RecurrentTranslationConfig.latent_alignment: expected 'mixture', 'soft' or None, got "
+                f"{self.latent_alignment!r}"
+            )
+        if self.latent_alignment is not None and self.num_attention_heads > 1:
+            raise ValueError(
+                "RecurrentTranslationConfig.latent_alignment: expected one attention head, since a token has one "
+                f"alignment, got {self.num_attention_heads}"
+            )
+
+
+class DotAttention(OwnAttention):
+    """Luong's "general" attention, heads summed and not scaled (Luong et al. 2015; Snell et al. 2021, Eq. 20, 21)."""
+
+    is_decoder = True  # by which conversion knows that the queries are those of a decoder
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__(config)
+        self.num_heads = config.num_attention_heads
+        self.query = nn.Linear(config.decoder_state_size, self.num_heads * config.state_size, bias=False)
+
+    def head_weights(self) -> Tensor:
+        """A view ``[K, E, D]`` of all W: writing into row k without gradients sets the weights of head k."""
+        return self.query.weight.unflatten(0, (self.num_heads, -1)).transpose(1, 2)
+
+    def forward(
+        self, states: Tensor, hidden: Tensor, attention_mask: Mask = None, query_mask: Mask = None
+    ) -> Attended:
+        """c ``[B, T, D]`` and the weights ``[B, K, T, S]``, if any, of s ``[B, T, E]`` and h ``[B, S, D]``."""
+        shared = hidden[:, None]  # [B, 1, S, D]
+        queries = self._queries(states)
+        output, weights = self.dot_product(queries, shared, shared, attention_mask, query_mask=query_mask)
+        return output.sum(dim=2), weights
+
+    def log_weights(self, states: Tensor, hidden: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Logarithms of the weights ``[B, K, T, S]``, for any attention implementation; ``key_mask`` is ``[B, S]``."""
+        scores = torch.einsum("bktd,bsd->bkts", self._queries(states), hidden)
+        return masked_log_softmax(scores, None if key_mask is None else key_mask[:, None, None])
+
+    def _queries(self, states: Tensor) -> Tensor:
+        queries = self.query(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, K, T, D]
+        return torch.zeros_like(queries) if self.config.uniform_attention else queries
+
+
+def masked_log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Logarithm of a softmax over S, float32 or better; the finite ``MASKED_SCORE`` where the mask is 0."""
+    # Half precision has no room for the score of padding, and half as many digits as a divergence needs.
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if mask is None:
+        return scores.log_softmax(dim=-1)
+    padding = ~mask.bool()
+    return scores.masked_fill(padding, MASKED_SCORE).log_softmax(dim=-1).masked_fill(padding, MASKED_SCORE)
+
+
+class AlignmentInference(nn.Module):
+    """Scores of source tokens for each target token from LSTMs of its own over both (Deng et al. 2018, section 4)."""
+
+    def __init__(self, config: RecurrentTranslationConfig) -> None:
+        super().__init__()
+        size, width = config.embedding_size, config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, size, config.pad_token_id)
+        self.dropout = nn.Dropout(config.dropout)
+        self.source = nn.LSTM(size, width, batch_first=True, bidirectional=True)
+        self.target = nn.LSTM(size, width, batch_first=True, bidirectional=True)
+        self.map = nn.Linear(2 * width, 2 * width, bias=False)
+
+    def forward(self, source: Tensor, source_mask: Mask, target: Tensor, target_mask: Mask) -> Tensor:
+        """Log-probabilities of alignments ``[B, T, S]``; :data:`probattn.sites.masks.MASKED_SCORE` at padding."""
+        source_states, _ = read_padded(self.source, self.dropout(self.embed_tokens(source)), source_mask)
+        target_states, _ = read_padded(self.target, self.dropout(self.embed_tokens(target)), target_mask)
+        scores = torch.einsum("btd,bsd->bts", self.map(target_states), source_states)
+        return masked_log_softmax(scores, None if source_mask is None else source_mask[:, None])
 
 
 @dataclass
 class RecurrentEncoderOutput(ModelOutput):
-    """States h ``[B, S, D]``, 0 at padding, and the LSTM's last hidden and cell state of each layer ``[B, layers, D]``.
-
-    The directions stand side by side in D. The batch comes first, as a beam search requires.
-    """
+    """States ``[B, S, D]``, 0 at padding, and last hidden and cell state ``[B, layers, D]``, both directions in D."""
 
     last_hidden_state: Tensor | None = None
     final_hidden: Tensor | None = None
@@ -41,12 +195,12 @@ class RecurrentEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         layers, dropout, bidirectional = config.num_hidden_layers, config.hidden_dropout, config.bidirectional
         sizes = config.embedding_size, config.hidden_size
-        self.lstm = layered_lstm(*sizes, layers, dropout, bidirectional=bidirectional)
+        self.lstm = deep_lstm(*sizes, layers, dropout, bidirectional=bidirectional)
 
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Mask = None,
         inputs_embeds: Tensor | None = None,
         **_: Any,
     ) -> RecurrentEncoderOutput:
@@ -54,11 +208,9 @@ class RecurrentEncoder(nn.Module):
         embedded = embed(self, input_ids, inputs_embeds)
         check_mask(type(self).__name__, "attention_mask", attention_mask, embedded.shape[:2])
         hidden, last = read_padded(self.lstm, self.dropout(embedded), attention_mask)
-        return RecurrentEncoderOutput(hidden, *(self._by_layer(state) for state in last))
-
-    def _by_layer(self, state: Tensor) -> Tensor:
-        """``[layers * directions, B, u]`` to ``[B, layers, D]``."""
-        return state.unflatten(0, (self.lstm.num_layers, -1)).permute(2, 0, 1, 3).flatten(2)
+        # [layers * directions, B, u] to [B, layers, D]
+        by_layer = (state.unflatten(0, (self.lstm.num_layers, -1)).permute(2, 0, 1, 3) for state in last)
+        return RecurrentEncoderOutput(hidden, *(state.flatten(2) for state in by_layer))
 
 
 @dataclass(eq=False)
@@ -80,34 +232,25 @@ class DecoderState:
 
 
 class RecurrentDecoder(nn.Module):
-    """A one-directional LSTM over the previous tokens, without context; it starts from the encoder's last state.
-
-    ``start`` maps that state to the decoder's size, the same for all layers; None where both have one size.
-    """
+    """A one-directional LSTM over the previous tokens, without context, from the encoder's last state on."""
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__()
         size = config.decoder_state_size
         self.dropout = nn.Dropout(config.dropout)
         layers, dropout = config.num_hidden_layers, config.hidden_dropout
-        self.lstm = layered_lstm(config.embedding_size, size, layers, dropout, bidirectional=False)
-        bridged = config.state_size != size
-        self.start = (
-            nn.ModuleDict({name: nn.Linear(config.state_size, size) for name in ("hidden", "cell")})
-            if bridged
-            else None
-        )
+        self.lstm = deep_lstm(config.embedding_size, size, layers, dropout, bidirectional=False)
+        self.start: nn.ModuleDict | None = None
+        if config.state_size != size:
+            maps = {name: nn.Linear(config.state_size, size) for name in ("hidden", "cell")}
+            self.start = nn.ModuleDict(maps)
 
     def forward(
-        self,
-        embedded: Tensor,
-        attention_mask: Tensor | None,
-        encoded: RecurrentEncoderOutput,
-        past: DecoderState | None,
+        self, embedded: Tensor, mask: Mask, encoded: RecurrentEncoderOutput, past: DecoderState | None
     ) -> tuple[Tensor, DecoderState]:
         """States s ``[B, T, E]`` of target tokens ``[B, T, embedding]``, 0 at padding, and the next cache."""
         start = self.first_state(encoded) if past is None else (past.hidden, past.cell)
-        states, (hidden, cell) = read_padded(self.lstm, self.dropout(embedded), attention_mask, start)
+        states, (hidden, cell) = read_padded(self.lstm, self.dropout(embedded), mask, start)
         read = embedded.shape[1] + (0 if past is None else past.length)
         return states, DecoderState(hidden, cell, read)
 
@@ -122,10 +265,7 @@ class RecurrentDecoder(nn.Module):
 
 
 class OutputNetwork(nn.Module):
-    r"""N: a context and a state to logits, with a ReLU layer between or none (Snell et al. 2021, Eq. 2, A.8).
-
-    .. math:: N([c, s]) = U\, \mathrm{ReLU}(V [c, s] + a) + b
-    """
+    """N: a context and a state to logits, with a ReLU layer between or none (Snell et al. 2021, Eq. 2, A.8)."""
 
     def __init__(self, config: RecurrentTranslationConfig) -> None:
         super().__init__()
@@ -156,16 +296,8 @@ LOGITS = 2**24
 """Logits that exist at once: 64 MiB in float32."""
 
 
-def mixture_log_probabilities(
-    output: OutputNetwork, hidden: Tensor, states: Tensor, log_weights: Tensor
-) -> Tensor:
-    r"""Log-probabilities of tokens ``[B, T, V]`` over all alignments of each with one state of the encoder.
-
-    .. math:: \log \sum_l \alpha_{t,l}\, \mathrm{softmax}(N([h_l, s_t]))
-
-    (Deng et al. 2018, section 2), for h ``[B, S, D]``, s ``[B, T, E]`` and :math:`\log \alpha` ``[B, T, S]``. Source
-    positions are taken a few at a time.
-    """
+def mixture_log_probs(output: OutputNetwork, hidden: Tensor, states: Tensor, log_weights: Tensor) -> Tensor:
+    """Log-probabilities of tokens ``[B, T, V]`` over all alignments (Deng et al. 2018, section 2)."""
     batch, steps, length = log_weights.shape
     size = max(1, LOGITS // max(1, batch * steps * output.logits.out_features))
     total: Tensor | None = None
@@ -184,11 +316,7 @@ BLOCK = 2**20
 
 
 class AlignedTokens(TorchDistribution):
-    """Tokens given the units ``[..., B, T, H]`` of an output network, for every place of an enumeration or those drawn.
-
-    ``logits`` maps H to V, only for the pairs that ``counts`` (bool) marks, few in a padded batch; the log density of
-    the others is 0. ``smoothing`` as of :class:`probattn.distributions.SmoothedCategorical`.
-    """
+    """Tokens given units ``[..., B, T, H]`` of an output network, whose ``logits`` run only where ``counts`` says."""
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
 

@@ -12,30 +12,23 @@ from transformers.utils.generic import ModelOutput
 
 from probattn.models.heads.sequences import Translator
 from probattn.models.hosts.cache import CACHE, cache_in, cached_output
-from probattn.models.lstm import OwnEncoderDecoder, check_mask
+from probattn.models.layers import OwnEncoderDecoder, check_mask
 from probattn.models.program import Program
-from probattn.models.translation.recurrent.attention import DotAttention, RecurrentTranslationConfig
 from probattn.models.translation.recurrent.lstms import (
     DecoderState,
+    DotAttention,
     OutputNetwork,
     RecurrentDecoder,
     RecurrentEncoder,
     RecurrentEncoderOutput,
-    mixture_log_probabilities,
+    RecurrentTranslationConfig,
+    mixture_log_probs,
 )
 
 
 @cached_output
 class RecurrentModelOutput(ModelOutput):
-    """Output of the encoder-decoder.
-
-    Attributes:
-        last_hidden_state: s, the decoder's states ``[B, T, E]``, 0 at padding.
-        contexts: c, ``[B, T, D]``.
-        encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
-        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
-        cache: the decoder's state, if requested, by transformers' name: ``past_key_values`` before its version 5.24.
-    """
+    """s ``[B, T, E]``, c ``[B, T, D]``, h ``[B, S, D]``; if requested weights ``[B, K, T, S]`` and decoder's state."""
 
     last_hidden_state: Tensor | None = None
     contexts: Tensor | None = None
@@ -46,17 +39,7 @@ class RecurrentModelOutput(ModelOutput):
 
 @cached_output
 class RecurrentTranslationOutput(ModelOutput):
-    """Output of the translation network.
-
-    Attributes:
-        loss: mean cross-entropy of the labels that are no padding; with labels.
-        logits: ``[B, T, V]``.
-        cache: the decoder's state, if requested, by transformers' name: ``past_key_values`` before its version 5.24.
-        cross_attentions: the weights ``[B, K, T, S]`` as the only layer's, if requested.
-        encoder_last_hidden_state: h, ``[B, S, D]``, 0 at padding.
-        decoder_last_hidden_state: s, ``[B, T, E]``, 0 at padding.
-        contexts: c, ``[B, T, D]``.
-    """
+    """Mean cross-entropy, logits ``[B, T, V]``, and what of :class:`RecurrentModelOutput` they were made of."""
 
     loss: Tensor | None = None
     logits: Tensor | None = None
@@ -122,27 +105,17 @@ class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
         Raises:
             ValueError: no target, no source or two, or a mask of another shape.
         """
-        hidden, states, past = self.read(
-            input_ids,
-            attention_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            inputs_embeds=inputs_embeds,
-            encoder_outputs=encoder_outputs,
-            cache=cache_in(options),
-        )
+        inputs = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
+        others: dict[str, Any] = {"inputs_embeds": inputs_embeds, "encoder_outputs": encoder_outputs}
+        hidden, states, past = self.read(*inputs, **others, cache=cache_in(options))
         mask = create_bidirectional_mask(self.config, hidden[:, :1], attention_mask, hidden)
         real = None if decoder_attention_mask is None else decoder_attention_mask.bool()
         contexts, weights = self.attention(states, hidden, mask, real)
         if output_attentions is None:
             output_attentions = self.config.output_attentions
-        return RecurrentModelOutput(
-            last_hidden_state=states,
-            contexts=contexts,
-            encoder_last_hidden_state=hidden,
-            cross_attentions=(weights,) if output_attentions and weights is not None else None,
-            **{CACHE: past if use_cache else None},
-        )
+        maps = (weights,) if output_attentions and weights is not None else None
+        state = past if use_cache else None
+        return RecurrentModelOutput(states, contexts, hidden, cross_attentions=maps, **{CACHE: state})
 
     def read(
         self,
@@ -166,10 +139,9 @@ class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds)
         hidden = encoder_outputs.last_hidden_state
         assert hidden is not None
-        check_mask(type(self).__name__, "attention_mask", attention_mask, hidden.shape[:2])
-        check_mask(
-            type(self).__name__, "decoder_attention_mask", decoder_attention_mask, decoder_input_ids.shape
-        )
+        owner, shape = type(self).__name__, decoder_input_ids.shape
+        check_mask(owner, "attention_mask", attention_mask, hidden.shape[:2])
+        check_mask(owner, "decoder_attention_mask", decoder_attention_mask, shape)
         embedded = self.encoder.embed_tokens(decoder_input_ids)
         states, past = self.decoder(embedded, decoder_attention_mask, encoder_outputs, cache)
         return hidden, states, past
@@ -249,7 +221,7 @@ class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoMode
         if self.config.latent_alignment == "mixture":
             states, hidden = read.last_hidden_state, read.encoder_last_hidden_state
             weights = self.model.attention.log_weights(states, hidden, attention_mask)[:, 0]  # [B, T, S]
-            logits = mixture_log_probabilities(self.output, hidden, states, weights)
+            logits = mixture_log_probs(self.output, hidden, states, weights)
         else:
             logits = self.output(read.contexts, read.last_hidden_state)
         return RecurrentTranslationOutput(

@@ -5,7 +5,6 @@ set of examples has (a calibration error, an area) is returned for the set. Pred
 ``[P, N, C]``, declared as probabilities or logits. Logarithms are natural.
 """
 
-from probattn.metrics.functional.bleu import BleuScore, bleu, bleu_counts, bleu_from_counts
 from probattn.metrics.functional.calibration import (
     BinSums,
     CalibrationNorm,
@@ -77,7 +76,11 @@ from probattn.metrics.functional.significance import (
     welch_p_value,
 )
 from probattn.metrics.functional.texts import (
+    BleuScore,
     annotator_accuracy,
+    bleu,
+    bleu_counts,
+    bleu_from_counts,
     find_wordnet,
     meteor,
     name_coverage,

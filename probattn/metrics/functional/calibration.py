@@ -124,13 +124,7 @@ def bin_index(confidence: Tensor, n_bins: int) -> Tensor:
 
 
 def reliability_from_sums(sums: BinSums) -> ReliabilityBins:
-    """The bars of a diagram from the sums over its bins.
-
-    Args:
-        sums: of one or more batches, added.
-
-    Returns:
-        The bars in float32; NaN in empty bins.
+    """The bars of a diagram, float32, NaN in empty bins, from the sums over its bins, of one or more batches, added.
 
     Example:
         >>> counts, correct = torch.tensor([0, 4]), torch.tensor([0, 3])
@@ -199,14 +193,7 @@ def calibration_error(
 
 
 def calibration_error_from_sums(sums: BinSums, norm: CalibrationNorm) -> Tensor:
-    """Calibration error from the sums over bins.
-
-    Args:
-        sums: of one or more batches, added.
-        norm: ``"l1"``, ``"l2"`` or ``"max"``.
-
-    Returns:
-        0-d float32; NaN without any example.
+    """:func:`calibration_error` from the sums over bins, of one or more batches, added.
 
     Example:
         >>> counts, correct = torch.tensor([0, 4]), torch.tensor([0, 3])
@@ -245,7 +232,6 @@ def overconfidence_error(
         0-d float32 in [0, 1]; NaN without any example.
 
     Example:
-        >>> import torch
         >>> overconfidence_error(torch.tensor([[0.2, 0.8], [0.2, 0.8]]), torch.tensor([0, 1]))
         tensor(0.2400)
     """
@@ -256,16 +242,9 @@ def overconfidence_error(
 
 
 def overconfidence_error_from_sums(sums: BinSums) -> Tensor:
-    """Overconfidence error from the sums over bins.
-
-    Args:
-        sums: of one or more batches, added.
-
-    Returns:
-        0-d float32; NaN without any example.
+    """:func:`overconfidence_error` from the sums over bins, of one or more batches, added.
 
     Example:
-        >>> import torch
         >>> counts, correct = torch.tensor([0, 4]), torch.tensor([0, 3])
         >>> overconfidence_error_from_sums(BinSums(counts, correct, torch.tensor([0.0, 3.6])))
         tensor(0.1350)
@@ -275,8 +254,7 @@ def overconfidence_error_from_sums(sums: BinSums) -> Tensor:
     return ((confidence * excess).sum() / sums.counts.sum()).float()
 
 
-LARGEST_LOG = 7.0
-"""Temperatures are looked for between exp(-7) and exp(7)."""
+LARGEST_LOG = 7.0  # temperatures are looked for between exp(-7) and exp(7)
 
 
 def best_temperature(logits: Tensor, target: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_share
-from probattn.metrics.functional.inputs import check_option, check_scores
+from probattn.metrics.functional.inputs import check_open_share, check_option, check_scores
 from probattn.options import ConformalScore
 
 
@@ -35,8 +35,7 @@ def conformal_quantile(scores: Tensor, *, error: float) -> float:
         >>> conformal_quantile(torch.arange(99.0), error=0.05)
         94.0
     """
-    if not 0 < error < 1:
-        raise ValueError(f"error: expected a number between 0 and 1, got {error}")
+    check_open_share("error", error)
     values = check_scores(scores, "scores")
     rank = math.ceil((len(values) + 1) * (1 - error) - 1e-9)
     return math.inf if rank > len(values) else float(values.kthvalue(rank).values)
@@ -112,18 +111,12 @@ def conformal_threshold(
 
 
 def prediction_sets(probabilities: Tensor, threshold: float, *, score: ConformalScore = "lac") -> Tensor:
-    """Which classes are in the set of each input; see :func:`conformal_threshold`.
+    """Which classes are in the set of each input, by q of :func:`conformal_threshold` and its score.
 
-    Args:
-        probabilities: ``[N, C]``.
-        threshold: q.
-        score: the one with which the threshold was found.
+    Probabilities and errors are those of :func:`conformal_scores`.
 
     Returns:
         bool ``[N, C]``; the most probable class is in every set, which can only make it hold the true one more often.
-
-    Raises:
-        ValueError: the shape or the score is not as described.
 
     Example:
         >>> prediction_sets(torch.tensor([[0.5, 0.375, 0.125], [0.9, 0.05, 0.05]]), 0.65)
@@ -148,7 +141,6 @@ def interval_coverage(interval: Tensor, target: Tensor) -> Tensor:
         ValueError: shapes that do not fit.
 
     Example:
-        >>> import torch
         >>> interval_coverage(torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([0.5, 2.0]))
         tensor(0.5000)
     """
@@ -161,12 +153,8 @@ def interval_score(interval: Tensor, target: Tensor, level: float) -> Tensor:
 
     .. math:: (u - l) + \frac{2}{1 - \text{level}} \big[(l - y)_+ + (y - u)_+\big]
 
-    It is proper: in expectation the true quantiles have the smallest score.
-
-    Args:
-        interval: lower and upper ends, ``[2, N, ...]``.
-        target: the numbers, ``[N, ...]``.
-        level: coverage that the intervals are meant to have, in (0, 1).
+    It is proper: in expectation the true quantiles have the smallest score. ``level`` is the coverage that the
+    intervals are meant to have, in (0, 1); the other arguments are those of :func:`interval_coverage`.
 
     Returns:
         ``[N, ...]``, in units of y, >= 0; smaller is better.
@@ -175,7 +163,6 @@ def interval_score(interval: Tensor, target: Tensor, level: float) -> Tensor:
         ValueError: shapes that do not fit, or a level out of its range.
 
     Example:
-        >>> import torch
         >>> interval_score(torch.tensor([[0.0], [1.0]]), torch.tensor([1.5]), 0.8)
         tensor([6.])
     """
@@ -205,7 +192,6 @@ def interval_stretch(interval: Tensor, target: Tensor, level: float) -> Tensor:
         ValueError: shapes that do not fit, no data, an interval without width, or a level out of its range.
 
     Example:
-        >>> import torch
         >>> interval = torch.tensor([[-1.0] * 4, [1.0] * 4])
         >>> interval_stretch(interval, torch.tensor([0.5, -2.0, 1.5, 0.0]), 0.8)
         tensor(2.)

@@ -32,10 +32,8 @@ def ood_auroc(in_domain: Tensor, out_of_domain: Tensor) -> Tensor:
         >>> ood_auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.6]))
         tensor(0.9167)
     """
-    in_domain, out_of_domain = (
-        check_scores(in_domain, "in_domain"),
-        check_scores(out_of_domain, "out_of_domain"),
-    )
+    in_domain = check_scores(in_domain, "in_domain")
+    out_of_domain = check_scores(out_of_domain, "out_of_domain")
     ranked = in_domain.sort().values
     below = torch.searchsorted(ranked, out_of_domain, right=False)
     not_above = torch.searchsorted(ranked, out_of_domain, right=True)
@@ -56,30 +54,19 @@ def ood_fpr(
 
     With ``positive="out_of_domain"`` it is the share of in-domain inputs flagged when 95% of the out-of-domain
     inputs are (Hendrycks et al. 2019); with ``"in_domain"`` the share of out-of-domain inputs accepted
-    when 95% of the in-domain inputs are (Liang et al. 2018). Inputs at the threshold count as detected.
-
-    Args:
-        in_domain: scores ``[N]``, higher meaning more out of domain.
-        out_of_domain: scores ``[M]``.
-        tpr: rate of positives to be detected, in (0, 1].
-        positive: the domain that is the positive class; published figures use either.
+    when 95% of the in-domain inputs are (Liang et al. 2018); published figures use either. Inputs at the threshold
+    count as detected. ``tpr`` is in (0, 1]; the scores and the errors are those of :func:`ood_auroc`.
 
     Returns:
         0-d float32 in [0, 1]; NaN if either set is empty.
-
-    Raises:
-        TypeError: the scores are not floating-point.
-        ValueError: they are not one-dimensional, one is NaN, or an option is out of range.
 
     Example:
         >>> ood_fpr(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.3, 0.6]))
         tensor(0.5000)
     """
     check_fpr_options(tpr, positive)
-    in_domain, out_of_domain = (
-        check_scores(in_domain, "in_domain"),
-        check_scores(out_of_domain, "out_of_domain"),
-    )
+    in_domain = check_scores(in_domain, "in_domain")
+    out_of_domain = check_scores(out_of_domain, "out_of_domain")
     positives, negatives = (
         (out_of_domain, in_domain) if positive == "out_of_domain" else (-in_domain, -out_of_domain)
     )
@@ -154,11 +141,7 @@ def entropy_counts(entropies: Tensor, grid: Tensor) -> Tensor:
 
 
 def entropy_grid(num_classes: int, n_points: int = 101) -> Tensor:
-    """Equally spaced entropies from 0 to log C, the entropy of a uniform prediction.
-
-    Args:
-        num_classes: C, at least 2.
-        n_points: G, at least 2.
+    """G equally spaced entropies from 0 to log C, the entropy of a uniform prediction of C classes.
 
     Returns:
         float32 ``[G]``, in nats.

@@ -21,12 +21,9 @@ from probattn.metrics.functional.inputs import (
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    r"""Entropy of categorical distributions, in nats.
+    r"""Entropy of categorical distributions ``[..., C]``, which sum to 1 over C, in nats.
 
     :math:`H(p) = -\sum_c p_c \log p_c` with :math:`0 \log 0 = 0`, kept within its bounds 0 and log C against rounding.
-
-    Args:
-        probabilities: ``[..., C]``, summing to 1 over C.
 
     Returns:
         ``[...]``, in [0, log C].
@@ -81,7 +78,6 @@ def expected_entropy(
         ``[N]``, in [0, log C]; empty for N = 0.
 
     Example:
-        >>> import torch
         >>> expected_entropy(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         tensor([0.3251])
     """
@@ -97,15 +93,11 @@ def mutual_information(
         = \frac{1}{P} \sum_p \mathrm{KL}(p_p \,\|\, \bar p)
 
     (Houlsby et al. 2011.) Computed as the last, a mean of non-negative terms, since the difference of entropies
-    loses all digits when draws agree. One draw, or draws that are all equal, give 0. Arguments
-    are those of :func:`predictive_entropy`, with draws ``[P, N, C]``.
+    loses all digits when draws agree. One draw, or draws that are all equal, give 0. Arguments and errors are those of
+    :func:`predictive_entropy`; without a dimension of draws, ``[P, N, C]``, it raises ``ValueError``.
 
     Returns:
         ``[N]``, in [0, log min(P, C)]; empty for N = 0.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: there is no dimension of draws, or the values do not fit ``inputs``.
 
     Example:
         >>> mutual_information(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
@@ -136,7 +128,6 @@ def least_confidence(
         ``[N]``, in [0, 1 - 1/C]; empty for N = 0.
 
     Example:
-        >>> import torch
         >>> least_confidence(torch.tensor([[0.7, 0.2, 0.1]]))
         tensor([0.3000])
     """
@@ -154,12 +145,9 @@ def uncertainty(
 ) -> Tensor:
     """Uncertainty of each prediction by the score named ``kind``; higher means less certain.
 
-    Args:
-        preds: ``[P, N, C]`` for P draws, or ``[N, C]`` (not for ``"mutual_information"``).
-        kind: ``"least_confidence"``, ``"predictive_entropy"``, ``"expected_entropy"`` or
-            ``"mutual_information"``; the entropies are in nats.
-        inputs: as for :func:`predictive_entropy`.
-        validate_args: as for :func:`predictive_entropy`.
+    The kind is ``"least_confidence"``, ``"predictive_entropy"``, ``"expected_entropy"`` or ``"mutual_information"``,
+    the latter of draws ``[P, N, C]`` alone; the entropies are in nats. Arguments are those of
+    :func:`predictive_entropy`.
 
     Returns:
         ``[N]``, float32 or float64, non-negative.
@@ -169,18 +157,13 @@ def uncertainty(
         ValueError: ``kind`` is unknown, the shape is wrong or the values do not fit ``inputs``.
 
     Example:
-        >>> import torch
         >>> uncertainty(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), "predictive_entropy")
         tensor([0.6931, 0.0000])
     """
     check_option("uncertainty", kind, UncertaintyKind)
-    functions = {
-        "least_confidence": least_confidence,
-        "predictive_entropy": predictive_entropy,
-        "expected_entropy": expected_entropy,
-        "mutual_information": mutual_information,
-    }
-    return functions[kind](preds, inputs=inputs, validate_args=validate_args)
+    functions = (least_confidence, predictive_entropy, expected_entropy, mutual_information)
+    measure = next(function for function in functions if function.__name__ == kind)
+    return measure(preds, inputs=inputs, validate_args=validate_args)
 
 
 def negative_log_likelihood(
@@ -191,13 +174,8 @@ def negative_log_likelihood(
     .. math:: -\log \frac{1}{P} \sum_p p(y \mid x, S_p)
 
     It is at most the mean over draws of :math:`-\log p(y \mid x, S_p)` (Jensen). Logits are handled in log space; a
-    probability that is exactly 0 gives ``inf``, unclipped.
-
-    Args:
-        preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.
-        target: integer labels ``[N]`` in 0 .. C-1.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+    probability that is exactly 0 gives ``inf``, unclipped. ``target`` are integer labels ``[N]`` in 0 .. C-1; the other
+    arguments are those of :func:`predictive_entropy`.
 
     Returns:
         ``[N]``, at least 0 (up to rounding); empty for N = 0.
@@ -207,7 +185,6 @@ def negative_log_likelihood(
         ValueError: a shape is wrong, a label is outside 0 .. C-1, or the values do not fit ``inputs``.
 
     Example:
-        >>> import torch
         >>> negative_log_likelihood(torch.tensor([[0.25, 0.75]]), torch.tensor([1]))
         tensor([0.2877])
     """
@@ -230,7 +207,6 @@ def brier_score(
         ``[N]``, in [0, 2]; empty for N = 0.
 
     Example:
-        >>> import torch
         >>> brier_score(torch.tensor([[0.25, 0.75], [0.25, 0.75]]), torch.tensor([1, 0]))
         tensor([0.1250, 1.1250])
     """

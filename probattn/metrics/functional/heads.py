@@ -59,12 +59,8 @@ def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
     .. math:: \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \sum_s \min(w_{b,i,t,s}, w_{b,j,t,s})
 
-    One minus the total variation distance: 1 for equal heads, 0 for heads that share no key. Errors as for
-    :func:`head_distance`.
-
-    Args:
-        weights: attention weights ``[B, H, T, S]``, rows summing to 1, H >= 2.
-        mask: as for :func:`head_distance`.
+    One minus the total variation distance: 1 for equal heads, 0 for heads that share no key. The weights
+    ``[B, H, T, S]``, H >= 2, have rows that sum to 1; mask and errors are those of :func:`head_distance`.
 
     Returns:
         ``[]``, at least float32.
@@ -85,11 +81,7 @@ def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 def head_similarity(output: Tensor, mask: Tensor | None = None) -> Tensor:
     r"""Mean cosine between the outputs of every two heads; the form of a heat map.
 
-    Errors are those of :func:`head_distance`.
-
-    Args:
-        output: outputs of the heads ``[B, H, T, E]``, H >= 2. An output of length 0 has cosine 0 with all.
-        mask: as for :func:`head_distance`.
+    Arguments and errors are those of :func:`head_distance`. An output of length 0 has cosine 0 with all.
 
     Returns:
         ``[H, H]``, symmetric, at least float32; 1 on the diagonal where outputs are not 0.

@@ -49,19 +49,12 @@ def draw_probabilities(
 def mean_probabilities(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Class probabilities of the posterior predictive: the mean over draws.
+    """Class probabilities of the posterior predictive: the mean over draws of probabilities, never of logits.
 
-    Args:
-        preds: ``[P, N, C]`` or ``[N, C]``, see :func:`draw_probabilities`.
-        inputs: ``"probabilities"`` or ``"logits"``; probabilities are averaged, never logits.
-        validate_args: whether to check the values.
+    Arguments and errors are those of :func:`draw_probabilities`.
 
     Returns:
         Probabilities ``[N, C]``, float32 or float64.
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: as for :func:`draw_probabilities`.
 
     Example:
         >>> mean_probabilities(torch.tensor([[[0.25, 0.75]], [[0.75, 0.25]]]))
@@ -71,10 +64,8 @@ def mean_probabilities(
 
 
 def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind) -> Tensor:
-    """Log [N] of the posterior predictive probability of labels [N], from checked arguments.
-
-    Logits stay in log space: log mean_p softmax(z_p)_y = logsumexp_p log_softmax(z_p)_y - log P.
-    """
+    """Log [N] of the posterior predictive probability of labels [N], from checked arguments."""
+    # Logits stay in log space: log mean_p softmax(z_p)_y = logsumexp_p log_softmax(z_p)_y - log P.
     draws = _as_draws(preds)
     index = target.expand(draws.shape[0], -1).unsqueeze(-1)  # [P, N, 1]
     if inputs == "logits":
@@ -84,43 +75,32 @@ def log_mean_probability_of(preds: Tensor, target: Tensor, *, inputs: InputKind)
 
 
 def label_mask(
-    target: Tensor,
-    num_examples: int,
-    num_classes: int,
-    *,
-    ignore_index: int | None = None,
-    validate_args: bool = True,
+    target: Tensor, size: int, classes: int, *, ignore_index: int | None = None, validate_args: bool = True
 ) -> Tensor:
     """Checks labels [N]; bool [N], False where the label is ``ignore_index``."""
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise TypeError(f"target: expected integer class labels, got {target.dtype}: convert with .long()")
-    if target.shape != (num_examples,):
-        raise ValueError(
-            f"target: expected shape [{num_examples}] (one label an example), got {list(target.shape)}"
-        )
+    if target.shape != (size,):
+        raise ValueError(f"target: expected shape [{size}] (one label an example), got {list(target.shape)}")
     mask = torch.ones_like(target, dtype=torch.bool) if ignore_index is None else target != ignore_index
     if validate_args:
-        wrong = mask & ((target < 0) | (target >= num_classes))
+        wrong = mask & ((target < 0) | (target >= classes))
         if bool(wrong.any()):
             raise ValueError(
-                f"target: expected labels in 0 .. {num_classes - 1}, got {target[wrong][0].item()}: "
+                f"target: expected labels in 0 .. {classes - 1}, got {target[wrong][0].item()}: "
                 "give labels that do not count as ignore_index"
             )
     return mask
 
 
-def example_mask(
-    mask: Tensor | None, num_examples: int, device: torch.device, *, name: str = "mask"
-) -> Tensor:
+def example_mask(mask: Tensor | None, size: int, device: torch.device, *, name: str = "mask") -> Tensor:
     """Checks a bool mask [N], named ``name`` in messages; ``None`` keeps all."""
     if mask is None:
-        return torch.ones(num_examples, dtype=torch.bool, device=device)
+        return torch.ones(size, dtype=torch.bool, device=device)
     if mask.dtype != torch.bool:
         raise TypeError(f"{name}: expected bool, got {mask.dtype}: convert with .bool()")
-    if mask.shape != (num_examples,):
-        raise ValueError(
-            f"{name}: expected shape [{num_examples}] (one value an example), got {list(mask.shape)}"
-        )
+    if mask.shape != (size,):
+        raise ValueError(f"{name}: expected shape [{size}] (one value an example), got {list(mask.shape)}")
     return mask
 
 
@@ -148,6 +128,12 @@ def check_scores(scores: Tensor, name: str) -> Tensor:
     if bool(scores.isnan().any()):
         raise ValueError(f"{name}: expected numbers, got NaN: it has no rank among the others")
     return at_least_float32(scores).contiguous()  # searchsorted warns otherwise
+
+
+def check_open_share(name: str, value: float) -> None:
+    """Raises unless ``value`` is between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")
 
 
 def check_option(name: str, value: object, choices: Any) -> None:

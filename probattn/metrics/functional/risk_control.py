@@ -10,7 +10,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.inputs import check_scores
+from probattn.metrics.functional.inputs import check_open_share, check_scores
 
 
 class ControlledThreshold(NamedTuple):
@@ -40,12 +40,7 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
 
     .. math:: \max \{ r : P(\mathrm{Bin}(n, r) \le k) \ge 1 - \mathrm{confidence} \}
 
-    for k errors among n answered predictions.
-
-    Args:
-        errors: k.
-        answered: n.
-        confidence: in (0, 1).
+    for k errors among n answered predictions and a confidence in (0, 1).
 
     Returns:
         The bound in [0, 1]; 1 for n = 0.
@@ -57,7 +52,7 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
         >>> round(error_bound(0, 59), 4), round(error_bound(40, 1000), 4)
         (0.0495, 0.0518)
     """
-    _check_share(confidence, "confidence")
+    check_open_share("confidence", confidence)
     if not 0 <= errors <= answered:
         raise ValueError(
             f"errors: expected a number between 0 and the {answered} answered predictions, got {errors}"
@@ -105,15 +100,13 @@ def controlled_threshold(
         >>> controlled_threshold(torch.linspace(0, 1, 1000).double(), wrong, error=0.01)
         ControlledThreshold(threshold=0.659..., answered=659, errors=2, bound=0.00952...)
     """
-    _check_share(error, "error")
-    _check_share(confidence, "confidence")
+    check_open_share("error", error)
+    check_open_share("confidence", confidence)
     values, answered, errors = _counts(uncertainty, wrong)
     minimum = math.log1p(-confidence) / math.log1p(-error)  # so many without an error suffice
-    first = (
-        int(np.searchsorted(answered, minimum - 1e-9))
-        if start is None
-        else int(np.searchsorted(values, start, side="right")) - 1
-    )
+    first = int(np.searchsorted(answered, minimum - 1e-9))
+    if start is not None:
+        first = int(np.searchsorted(values, start, side="right")) - 1
     if first < 0 or first >= len(values):
         return _nothing_answered()
     rejected = scipy.stats.binom.cdf(errors[first:], answered[first:], error) <= 1 - confidence + 1e-12
@@ -130,23 +123,17 @@ def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float
 
     .. math:: \arg\min_\lambda P(\mathrm{Bin}(n_\lambda, \mathrm{error}) \le k_\lambda)
 
-    Args:
-        uncertainty: of predictions that serve for nothing else, such as those of validation data, ``[N]``.
-        wrong: whether they are wrong, bool ``[N]``.
-        error: the promised error rate, in (0, 1).
+    Arguments and errors are those of :func:`controlled_threshold`, of predictions that serve for nothing else, such as
+    those of validation data.
 
     Returns:
         The threshold; ``-inf`` without any prediction.
-
-    Raises:
-        TypeError: as :func:`controlled_threshold`.
-        ValueError: as :func:`controlled_threshold`.
 
     Example:
         >>> sequence_start(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([False, False, True, True]), error=0.1)
         0.2...
     """
-    _check_share(error, "error")
+    check_open_share("error", error)
     values, answered, errors = _counts(uncertainty, wrong)
     if not len(values):
         return -math.inf
@@ -160,21 +147,13 @@ def cheapest_threshold(
 
     .. math:: \mathrm{cost}(\lambda) = \frac{\mathrm{cost} \cdot k_\lambda + (N - n_\lambda)}{N}
 
-    A wrong answer costs ``cost``, a person's decision 1. Predictions that are calibrated are answered where their
+    A wrong answer costs ``cost`` > 0, a person's decision 1. Predictions that are calibrated are answered where their
     probability of being wrong is below 1 / cost (Chow 1970); this needs no calibration, and promises nothing.
-
-    Args:
-        uncertainty: of each prediction, ``[N]``.
-        wrong: whether the prediction is wrong, bool ``[N]``.
-        cost: of a wrong answer, positive.
-        confidence: of the bound that is returned, which holds for a threshold that was not chosen on these data.
+    Predictions and errors are those of :func:`controlled_threshold`. The bound that is returned, at ``confidence``,
+    holds for a threshold that was not chosen on these data.
 
     Returns:
         The threshold; of several that cost the same, the largest.
-
-    Raises:
-        TypeError: as :func:`controlled_threshold`.
-        ValueError: as :func:`controlled_threshold`, or the cost is not positive.
 
     Example:
         >>> cheapest_threshold(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([False, False, True]), cost=5.0)
@@ -184,7 +163,7 @@ def cheapest_threshold(
         raise ValueError(
             f"cost: expected a positive number, a wrong answer against the decision of a person, got {cost}"
         )
-    _check_share(confidence, "confidence")
+    check_open_share("confidence", confidence)
     values, answered, errors = _counts(uncertainty, wrong)
     if not len(values):
         return _nothing_answered()
@@ -220,8 +199,3 @@ def _at(
 
 def _nothing_answered() -> ControlledThreshold:
     return ControlledThreshold(-math.inf, 0, 0, 1.0)
-
-
-def _check_share(value: float, name: str) -> None:
-    if not 0 < value < 1:
-        raise ValueError(f"{name}: expected a number between 0 and 1, got {value}")

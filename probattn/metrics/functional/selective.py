@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.examples import mutual_information, predictive_entropy
+from probattn.metrics.functional.examples import uncertainty
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
@@ -150,14 +150,8 @@ def pavpu(
       is certain and PAvPU is the accuracy. Give a deterministic network draws from its dropout.
     - ``"predictive_entropy"``, ``"mutual_information"``: in nats (Mukhoti & Gal 2018); the threshold must be given.
 
-    Args:
-        preds: draws ``[P, N, C]``.
-        target: integer labels ``[N]``.
-        threshold: a number, or K numbers to be evaluated at once.
-        criterion: what is compared with the threshold.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values, which waits for the device.
+    ``threshold`` is a number, or K numbers to be evaluated at once; the other arguments are those of
+    :func:`~probattn.metrics.functional.reliability_diagram`, with draws ``[P, N, C]``.
 
     Returns:
         float32 in [0, 1]: 0-d for one threshold, ``[K]`` for a sequence; NaN without any example.
@@ -213,12 +207,10 @@ def certainty_counts(
     require_draws(preds, "pavpu")
     mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
     mask = label_mask(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
-    measures = {
-        "p_value": top_two_p_value,
-        "predictive_entropy": predictive_entropy,
-        "mutual_information": mutual_information,
-    }
-    measure = measures[criterion](preds, inputs=inputs, validate_args=False)  # [N]
+    if criterion == "p_value":
+        measure = top_two_p_value(preds, inputs=inputs, validate_args=False)  # [N]
+    else:
+        measure = uncertainty(preds, criterion, inputs=inputs, validate_args=False)
     limits = torch.tensor(thresholds, dtype=accumulation_dtype(mean.device), device=mean.device)
     certain = measure < limits.unsqueeze(-1)  # [K, N]
     accurate = (mean.argmax(dim=-1) == target).expand_as(certain)
@@ -228,13 +220,7 @@ def certainty_counts(
 
 
 def pavpu_from_counts(counts: Tensor) -> Tensor:
-    """PAvPU from the counts of :func:`certainty_counts`.
-
-    Args:
-        counts: int64 ``[K, 2, 2]``, of one or more batches, added.
-
-    Returns:
-        float32 ``[K]``; NaN without any example.
+    """PAvPU, float32 ``[K]``, from the counts of :func:`certainty_counts`, of one or more batches, added.
 
     Example:
         >>> pavpu_from_counts(torch.tensor([[[2, 1], [1, 4]]]))

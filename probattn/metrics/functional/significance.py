@@ -70,19 +70,11 @@ def top_two_p_value(
     """p-value of each example that its two likeliest classes are equally likely (Fan et al. 2020).
 
     Welch's test between the draws of the probabilities of the two classes with the highest mean. Draws that do
-    not vary, one draw among them, give 0.
-
-    Args:
-        preds: draws ``[P, N, C]``.
-        inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+    not vary, one draw among them, give 0. Arguments and errors are those of
+    :func:`~probattn.metrics.functional.mutual_information`.
 
     Returns:
         p-values ``[N]``, float64 (float32 on devices without it).
-
-    Raises:
-        TypeError: ``preds`` is not floating-point.
-        ValueError: there is no dimension of draws, or the values do not fit ``inputs``.
 
     Example:
         >>> draws = torch.tensor([[[0.9, 0.1], [0.7, 0.3]], [[0.8, 0.2], [0.4, 0.6]]])
@@ -130,9 +122,6 @@ def mean_interval(values: Iterable[float], *, level: float = 0.95) -> MeanInterv
         values: x, one for each of n >= 1 seeds.
         level: coverage, in (0, 1).
 
-    Returns:
-        The mean, its bounds and n.
-
     Raises:
         ValueError: no value, or a level outside (0, 1).
 
@@ -158,15 +147,12 @@ def mean_interval(values: Iterable[float], *, level: float = 0.95) -> MeanInterv
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     r"""Adjusted p values of Holm's step-down method.
 
-    With the m values in ascending order,
+    With the m >= 0 values, each in [0, 1], in ascending order,
 
     .. math:: \tilde p_{(i)} = \min\left(1, \max_{j \le i} (m - j + 1)\, p_{(j)}\right)
 
     (Holm 1979). If the comparisons whose adjusted value is at most :math:`\alpha` are claimed, the chance of any wrong
     claim among the m is at most :math:`\alpha`, however the comparisons depend on each other.
-
-    Args:
-        p_values: m >= 0 values in [0, 1].
 
     Returns:
         The adjusted values, in the order given.

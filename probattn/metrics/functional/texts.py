@@ -1,10 +1,11 @@
-"""Measures of texts: overlap with references, repetition, names, and answers against several annotators."""
+"""Measures of texts: BLEU, overlap with references, repetition, names, answers against several annotators."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,107 @@ import torch
 from torch import Tensor
 
 from probattn.checks import optional
+
+ORDER = 4  # longest n-gram
+
+
+@dataclass(frozen=True)
+class BleuScore:
+    """BLEU of a set of translations.
+
+    Attributes:
+        score: BLEU, 0 to 100.
+        precisions: of n-grams of length 1 to 4, 0 to 100.
+        brevity_penalty: factor in [0, 1] for translations that are shorter than their references.
+        hypothesis_length: tokens of all translations.
+        reference_length: tokens of all references.
+        signature: sacrebleu's description of how it was computed.
+    """
+
+    score: float
+    precisions: tuple[float, ...]
+    brevity_penalty: float
+    hypothesis_length: int
+    reference_length: int
+    signature: str
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> BleuScore:
+    r"""BLEU of a set of translations with one reference each (Papineni et al. 2002), as sacrebleu has it (Post 2018).
+
+    .. math:: 100 \cdot \min(1, e^{1 - r / h}) \prod_{n=1}^4 p_n^{1/4}
+
+    with h and r the numbers of tokens of translations and references, and :math:`p_n` the share of the translations'
+    n-grams that their references have. Case counts; the tokenisation is 13a, that of mteval-v13a; a precision of 0 is
+    smoothed exponentially. Translations and references are detokenised.
+
+    Raises:
+        ImportError: sacrebleu is not installed.
+        ValueError: no translation, or unequal numbers.
+
+    Example:
+        >>> score = bleu(["A black dog runs on the beach."], ["A black dog runs along the beach."])
+        >>> round(score.score, 2), score.signature.split("|version")[0]
+        (50.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
+    """
+    return bleu_from_counts(bleu_counts(hypotheses, references))
+
+
+def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
+    """Counts of each translation for BLEU; resampled rows give bootstrap intervals.
+
+    Arguments and errors are those of :func:`bleu`.
+
+    Returns:
+        int64 ``[N, 10]``: matched n-grams and n-grams in all, of length 1 to 4 each, tokens of the translation, tokens
+        of the reference.
+    """
+    check_texts("bleu", hypotheses, references, "translations")
+    # The order has no effect on the counts.
+    metric = optional("BLEU", "sacrebleu.metrics", "translation").BLEU(effective_order=True)
+    rows = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        sentence = metric.sentence_score(hypothesis, [reference])
+        rows.append([*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len])
+    return torch.tensor(rows)
+
+
+def bleu_from_counts(counts: Tensor, order: int = ORDER) -> BleuScore:
+    """BLEU of the translations that :func:`bleu_counts` has counted.
+
+    Args:
+        counts: int64 ``[N, 10]``; rows may be chosen, or repeated.
+        order: longest n-gram that counts, 1 to 4; BLEU-1 to BLEU-4.
+
+    Raises:
+        ImportError: sacrebleu is not installed.
+        ValueError: no rows, or an order that was not counted.
+    """
+    if not 1 <= order <= ORDER:
+        raise ValueError(f"bleu_from_counts: expected an order from 1 to {ORDER}, got {order}")
+    if not len(counts):
+        raise ValueError("bleu_from_counts: expected at least one translation, got none")
+    metrics = optional("BLEU", "sacrebleu.metrics", "translation")
+    sums = counts.sum(dim=0).tolist()
+    corpus = metrics.BLEU.compute_bleu(
+        correct=sums[:order],
+        total=sums[ORDER : ORDER + order],
+        sys_len=sums[-2],
+        ref_len=sums[-1],
+        smooth_method="exp",
+        max_ngram_order=order,
+    )
+    plain = metrics.BLEU()
+    plain.num_refs = 1
+    return BleuScore(
+        score=float(corpus.score),
+        precisions=tuple(map(float, corpus.precisions)),
+        brevity_penalty=float(corpus.bp),
+        hypothesis_length=sums[-2],
+        reference_length=sums[-1],
+        signature=str(plain.get_signature()),
+    )
+
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
@@ -25,10 +127,6 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
     .. math:: P = \frac{m}{|\text{text}|}, \qquad R = \frac{m}{|\text{reference}|}, \qquad F = \frac{2 P R}{P + R}
 
     Google's package ``rouge-score`` computes them; words are runs of letters a to z and digits, in lower case.
-
-    Args:
-        hypotheses: texts.
-        references: what they should be, as many.
 
     Returns:
         float64 ``[N, 3, 3]``: for each text, of ROUGE-1, ROUGE-2 and ROUGE-L precision, recall and F, in [0, 1]; 0
@@ -48,11 +146,14 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
     return torch.tensor([[scores[name] for name in ROUGE] for scores in rows], dtype=torch.float64)
 
 
-def check_texts(name: str, hypotheses: Sequence[str], references: Sequence[object]) -> None:
+def check_texts(
+    name: str, hypotheses: Sequence[str], references: Sequence[object], what: str = "texts"
+) -> None:
     """Raises ``ValueError`` unless there are as many references as texts, one or more."""
-    if len(hypotheses) != len(references) or not hypotheses:
+    sizes = len(hypotheses), len(references)
+    if sizes[0] != sizes[1] or not hypotheses:
         raise ValueError(
-            f"{name}: expected as many texts as references, at least one, got {len(hypotheses)} and {len(references)}"
+            f"{name}: expected as many {what} as references, at least one, got {sizes[0]} and {sizes[1]}"
         )
 
 
@@ -90,12 +191,8 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
     .. math:: \frac{P R}{0.9 P + 0.1 R} \bigl(1 - 0.5 (c / m)^3\bigr)
 
     nltk looks synonyms up by stems: a word that is not its own stem, such as "automobile", has none. METEOR 1.5
-    (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases.
-
-    Args:
-        hypotheses: texts, words with spaces between them.
-        references: what they should be, as many.
-        wordnet: where synonyms are from, :func:`find_wordnet`; None for none.
+    (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases. Words have spaces between
+    them; ``wordnet`` is that of :func:`find_wordnet`, None for no synonyms.
 
     Returns:
         float64 ``[N]`` in [0, 1].
@@ -129,11 +226,7 @@ _CLAUSE = re.compile(r"\s(?:[.,;:!?]|and|but|or)(?=\s)")
 
 
 def repeated_ngrams(texts: Sequence[str], length: int = 4) -> Tensor:
-    """Share of the n-grams of each text that stand in it before.
-
-    Args:
-        texts: words with spaces between them.
-        length: words of an n-gram, >= 1.
+    """Share of the n-grams of each text, of ``length`` >= 1 words with spaces between them, that stand in it before.
 
     Returns:
         float64 ``[N]`` in [0, 1); 0 for texts that are shorter.
@@ -153,9 +246,7 @@ def repeated_clauses(texts: Sequence[str]) -> Tensor:
     """Share of the clauses of each text that stand in it before, word for word.
 
     Clauses are what stands between marks and the words "and", "but" and "or"; those of one or two words do not count.
-
-    Args:
-        texts: words and marks with spaces between them.
+    Words and marks have spaces between them.
 
     Returns:
         float64 ``[N]`` in [0, 1); 0 for texts without clauses.
@@ -175,9 +266,7 @@ def repeated_clauses(texts: Sequence[str]) -> Tensor:
 def name_coverage(texts: Sequence[str], names: Sequence[Sequence[str]]) -> Tensor:
     """Share of the names given for each text that stand in it, word for word; a name that is given twice counts once.
 
-    Args:
-        texts: words with spaces between them.
-        names: of each text, the same.
+    Words of texts and names have spaces between them.
 
     Returns:
         float64 ``[N]`` in [0, 1]; 0 for a text without names.
@@ -197,8 +286,7 @@ def name_coverage(texts: Sequence[str], names: Sequence[Sequence[str]]) -> Tenso
     return torch.tensor(shares, dtype=torch.float64)
 
 
-NEEDED = 3
-"""Annotators who must agree with an answer for it to be fully right."""
+NEEDED = 3  # annotators who must agree with an answer for it to be fully right
 DIGITS = {
     word: str(number)
     for number, word in enumerate(
@@ -216,11 +304,8 @@ def annotator_accuracy(matches: int, annotators: int) -> float:
 
     .. math:: \frac 1A \sum_{a=1}^A \min\Bigl(\frac{\#\{b \ne a : \text{b gave the answer}\}}{3}, 1\Bigr)
 
-    With fewer than four annotators fewer must agree: A - 1 of them, or the one that there is.
-
-    Args:
-        matches: annotators who gave the answer.
-        annotators: A; 0 gives 0.
+    ``matches`` of A annotators gave the answer. With fewer than four annotators fewer must agree: A - 1 of them, or the
+    one that there is; A = 0 gives 0.
 
     Example:
         >>> [round(annotator_accuracy(matches, 10), 2) for matches in range(6)]

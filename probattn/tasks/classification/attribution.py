@@ -34,13 +34,7 @@ class Word(NamedTuple):
 
 
 def words_of(encoding: Any, names: Sequence[str], *texts: str) -> list[Word]:
-    """Words with the indices of their tokens; special tokens, which are no part of a text, by their names.
-
-    Args:
-        encoding: what a fast tokenizer made of one text or pair, with offsets.
-        names: the tokens.
-        texts: the text, or both.
-    """
+    """Words of ``texts`` with their tokens, from a fast tokenizer's encoding with offsets; special tokens by name."""
     tokens: dict[Any, list[int]] = {}
     sequences, words, offsets = encoding.sequence_ids(0), encoding.word_ids(0), encoding["offset_mapping"]
     for index, word in enumerate(words):
@@ -65,13 +59,7 @@ def attribution_of(
 ) -> AttributionExample | None:
     """Where the variance of one input's prediction comes from; None if no attention call attends to its tokens.
 
-    Args:
-        network: the run's, with latent attention.
-        batch: the input alone, on the network's device.
-        example: what was predicted for it.
-        names: of the classes.
-        seed: of the draws of the deletion test, which is left out where a site learns its scale.
-        reason: why it is shown.
+    ``batch`` is the input alone, on the device; the deletion test needs a scale that is not learned.
     """
     shares = _shares(network, batch, example)
     if shares is None:

@@ -39,17 +39,9 @@ def attention_of(
     options: Any,
     reason: Reason,
 ) -> AttentionExample:
-    """Attention maps of one input, at the layers that the report asks for, the last first.
+    """Attention maps of one input (``batch``, on the device) at the layers of ``report.map_layers``, the last first.
 
-    Beside the weights of aligned or repulsive attention, latent or not, stand those of the baseline. Where heads have a
-    single query each, a map has the heads as its rows.
-
-    Args:
-        networks: the deterministic baseline, if there is one, and the run's own last.
-        batch: the input alone, on the network's device.
-        example: what was predicted for it.
-        options: the recipe.
-        reason: why it is shown.
+    Deterministic methods are shown beside the baseline; heads with a single query have a row each.
     """
     network, report, prediction = networks[-1], options.report, options.prediction
     latent = network.key == "bayesian_mean"
@@ -93,11 +85,7 @@ def attention_of(
 
 
 def calls_with_maps(net: PreTrainedModel, layers: Layers) -> AttentionCalls:
-    """The calls whose maps a report shows: self-attention, or else that of heads with a single query each.
-
-    Raises:
-        ValueError: there is none, or a layer does not exist.
-    """
+    """Calls whose maps are shown: heads with a single query, else self-attention; ``ValueError`` for none."""
     pooling = AttentionCalls(call for call in inspect(net) if call.pools)
     return select(pooling, layers, "all") if pooling else inspect(net, layers=layers, attention="self")
 

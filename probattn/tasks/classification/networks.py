@@ -22,7 +22,6 @@ from probattn.checks import shortened
 from probattn.data import TextDataset, WordVectors, word_tokenizer, word_vectors
 from probattn.data.errors import suggestion
 from probattn.models import (
-    Classifier,
     DecomposableConfig,
     DecomposableForSequenceClassification,
     EsimConfig,
@@ -67,7 +66,7 @@ DROPOUT: Mapping[str, tuple[str, ...]] = {
 }
 """What families of transformers call a dropout, by the key of ``network.dropout``."""
 
-TrainedClassifier = Network[Classifier]
+TrainedClassifier = Network[Any]
 
 Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
 """A weight's name, its shape as saved and its shape as wanted."""
@@ -75,12 +74,7 @@ Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a network that is built from nothing.
-
-    Attributes:
-        tokenizer: knows the words of the training texts.
-        vectors: what they start from; None for random ones.
-    """
+    """Tokenizer of the training texts for a network built from nothing, and word vectors; None for random ones."""
 
     tokenizer: Any
     vectors: WordVectors | None
@@ -94,16 +88,9 @@ class Words:
 
 
 def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words:
-    """The vocabulary of the training texts and its vectors.
+    """Vocabulary of the training texts, and its vectors; ``seed`` is that of words without one.
 
-    Args:
-        network: asks for them.
-        data: the training texts.
-        seed: of the vectors of words that have none.
-
-    Raises:
-        RunError: the texts are pairs and the network reads single ones, or the other way round.
-        DataError: no words, or no vectors.
+    Raises ``RunError`` where one of network and texts is about pairs and the other is not, ``DataError`` without words.
     """
     pairs = network.name != "self_attentive" or bool(network.config.get("gate_size"))
     if pairs != (data.pairs is not None):
@@ -120,15 +107,9 @@ def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words
 
 
 def new_config(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedConfig:
-    """The configuration of a network that is built from nothing.
+    """Configuration of a network that is built from nothing, for its words; None leaves their number at the default.
 
-    Args:
-        network: what it is like.
-        words: its words; None for the configuration's number of them, all random.
-        **options: further entries.
-
-    Raises:
-        RunError: the recipe's entries are no configuration, or do not fit the words.
+    Raises ``RunError`` for entries that are none, or that do not fit the words.
     """
     entries: dict[str, Any] = dict(network.config)
     if words is not None:
@@ -165,11 +146,7 @@ def build_network(network: NetworkRecipe, words: Words | None = None, **options:
 
 
 def load_config(network: NetworkRecipe, words: Words | None = None) -> PreTrainedConfig:
-    """The configuration of a recipe's network, without its weights.
-
-    Raises:
-        RunError: it cannot be loaded.
-    """
+    """The configuration of a recipe's network, without its weights; ``RunError`` where it cannot be loaded."""
     if network.is_new:
         return new_config(network, words)
     with quiet_loading():
@@ -179,20 +156,7 @@ def load_config(network: NetworkRecipe, words: Words | None = None) -> PreTraine
 def load_classifier(
     network: NetworkRecipe, label_names: Sequence[str], *, seed: int, words: Words | None = None
 ) -> PreTrainedModel:
-    """A network with a classification head.
-
-    Args:
-        network: which one.
-        label_names: names of the classes.
-        seed: of the initial weights that the network does not bring.
-        words: those of a network that is built from nothing.
-
-    Returns:
-        The network.
-
-    Raises:
-        RunError: it cannot be loaded, its head is for another number of classes, or the recipe names the classes too.
-    """
+    """A network with a head for the classes, pretrained or new by ``seed``; errors as for :func:`load_head`."""
     if not network.is_new:
         return load_head(AutoModelForSequenceClassification, network, label_names, seed=seed)
     _check_own_labels(network, label_names)
@@ -208,20 +172,9 @@ def load_head(
     seed: int,
     **options: Any,
 ) -> PreTrainedModel:
-    """A pretrained network with a head.
+    """A pretrained network with a head by transformers' ``auto`` class; ``options`` are entries of its configuration.
 
-    Args:
-        auto: transformers' Auto class of networks with that head.
-        network: which one.
-        label_names: names of the classes; None for a head whose outputs are not the data's classes.
-        seed: of the initial weights that the network does not bring.
-        **options: further entries of the configuration.
-
-    Returns:
-        The network.
-
-    Raises:
-        RunError: it cannot be loaded, its head has other outputs, or the recipe names the classes too.
+    Raises ``RunError`` where it cannot be loaded, its head has other outputs, or the recipe names the classes too.
     """
     _check_own_labels(network, label_names or ())
     labels = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
@@ -239,10 +192,9 @@ def load_head(
 
 
 def config_entries(network: PretrainedRecipe) -> dict[str, Any]:
-    """Entries of a pretrained network's configuration that its recipe replaces, ``dropout`` under its family's names.
+    """Entries of the configuration that a recipe replaces, ``dropout`` by the family's names.
 
-    Raises:
-        RunError: the family has no such entry, or no such dropout where one is to be above 0.
+    Raises ``RunError`` for an entry, or a dropout above 0, that the family has not.
     """
     if not network.config and network.dropout is None:
         return {}
@@ -283,11 +235,7 @@ def _check_own_labels(network: PretrainedRecipe, label_names: Sequence[str]) -> 
 
 
 def load_any(network: NetworkRecipe) -> PreTrainedModel:
-    """A network with the head it was saved with, for looking at.
-
-    Raises:
-        RunError: it cannot be loaded.
-    """
+    """A network with the head it was saved with, for looking at; ``RunError`` where it cannot be loaded."""
     with quiet_loading():
         if network.is_new:
             return build_network(network)
@@ -298,11 +246,7 @@ def load_any(network: NetworkRecipe) -> PreTrainedModel:
 
 
 def load_tokenizer(network: PretrainedRecipe, auto: Any = AutoTokenizer) -> Any:
-    """The network's tokenizer, or what else it reads with, by transformers' Auto class of it.
-
-    Raises:
-        RunError: it cannot be loaded.
-    """
+    """The tokenizer, or what else the network reads with, by transformers' Auto class; ``RunError`` without."""
     return _load(auto, network)
 
 
@@ -321,11 +265,7 @@ def _load(cls: Any, network: PretrainedRecipe, **options: Any) -> Any:
 def _check_sizes(
     network: PretrainedRecipe, mismatched: Iterable[Mismatch], label_names: Sequence[str]
 ) -> None:
-    """Makes sure that no weight of the folder was left out because it has another size.
-
-    Raises:
-        RunError: one was: the head's, since the data have other classes, or one that the configuration changes.
-    """
+    """Raises ``RunError`` where weights were left out: the head's, or those whose size the configuration changes."""
     differing = sorted(mismatched)
     if not differing:
         return

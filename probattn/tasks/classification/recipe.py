@@ -164,6 +164,20 @@ class DataRecipe(Section):
                 by_role[role] = source.build()
         return by_role
 
+    @property
+    def columns_read(self) -> tuple[str, str | None]:
+        """Columns of the training texts and, where they are pairs, of the second texts."""
+        return self.train.text, (self.train.text_pair or "text_pair") if self.train.build().paired else None
+
+    @property
+    def quotes(self) -> bool:
+        """Whether fields of the training file may stand in double quotes."""
+        return bool(self.train.quotes)
+
+    def unlabelled(self, text: str, pair: str | None) -> dict[str, str]:
+        """A text, or a pair of texts, as an example without a class."""
+        return {"text": text} if pair is None else {"text": text, "pair": pair}
+
     def load(self) -> Task:
         """Reads the data.
 
@@ -238,9 +252,7 @@ class PretrainedRecipe(Section):
     def locate(self) -> str:
         """The argument of ``from_pretrained``: a folder, or a name on the hub.
 
-        Raises:
-            DataError: the package that brings ``minilm`` is not installed.
-            RecipeError: a folder that is missing or holds no network.
+        Raises ``RecipeError`` for a folder that is missing or holds no network, ``DataError`` for a missing package.
         """
         if self.name == MINILM:
             package_folder = package_file(

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
-from probattn.data import PadCollate, TextDataset, TokenizedTexts
+from probattn.data import BUILT_IN, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
-from probattn.files.durable import digest
-from probattn.inference.last_layer import Features, last_features, last_layer
-from probattn.models import AttentionCalls, Classifier, load
+from probattn.inference.last_layer import Features
+from probattn.inference.posterior import Posterior
+from probattn.models import AttentionCalls, Classifier
 from probattn.models.hosts.convert import conversion
-from probattn.models.hosts.pretrained import open_pretrained
 from probattn.report import (
+    CLASS_MEASURES,
     DataSet,
     Example,
     HeadRows,
@@ -35,15 +35,17 @@ from probattn.report import (
     RunDescription,
     confident_mistakes,
     describe,
-    evaluate,
     mistakes_by_bin,
     most_uncertain,
 )
-from probattn.tasks.answering import Drawing, write_predictions
-from probattn.tasks.classification.answering import TextAnswering, answers_of
-from probattn.tasks.classification.answers import Answer, answers_from, object_of, prediction_rows
+from probattn.report.bootstrap import Columns
+from probattn.report.columns import class_columns
+from probattn.report.measures import capital
+from probattn.tasks.answering import Drawing
+from probattn.tasks.classification.answering import TextAnswering
+from probattn.tasks.classification.answers import answers_from, dataset_of, examples_of
 from probattn.tasks.classification.attribution import attribution_of
-from probattn.tasks.classification.deciding import REPORT_ROLES, TextDeciding, title_of
+from probattn.tasks.classification.deciding import TextDeciding
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     TrainedClassifier,
@@ -54,19 +56,15 @@ from probattn.tasks.classification.networks import (
     load_tokenizer,
     make_words,
 )
-from probattn.tasks.classification.recipe import Recipe
+from probattn.tasks.classification.recipe import DataRecipe, Recipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.networks import (
-    Network,
-    check_finished,
-    check_frozen_probe,
-    model_key,
-    on_device,
-    predictions,
-    put_methods,
-    quiet_loading,
-)
-from probattn.tasks.programs import Data, ProgramTask
+from probattn.tasks.fine_tuning.classes import class_answers, class_evaluation, class_figures, class_record
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
+from probattn.tasks.fine_tuning.predictor import Predictor
+from probattn.tasks.fine_tuning.recipe import Examples
+from probattn.tasks.fine_tuning.task import ROLES, HeadTask
+from probattn.tasks.networks import check_frozen_probe, predictions
+from probattn.tasks.programs import ProgramTask
 from probattn.tasks.progress import note
 from probattn.tasks.topics import TopicData
 from probattn.tasks.watching import Watched
@@ -75,30 +73,43 @@ OUT_OF_DOMAIN_LIMIT = 2000
 """Most texts of a built-in out-of-domain set that are measured where the recipe has no limit."""
 
 
-@dataclass(frozen=True)
-class TextData(Data):
-    """Tokenized texts.
-
-    Attributes:
-        tokenizer: the network's.
-        words: those of a network that is built from nothing.
-    """
-
-    tokenizer: Any = None
-    words: Words | None = None
-
-
-class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
+class Classification(HeadTask):
     """Classes of texts, or of pairs of texts, by a Hugging Face network or one that is built from nothing."""
 
+    recipe: Recipe
     recipe_class = Recipe
     unit = "texts"
     no_probe = None
+    auto = AutoModelForSequenceClassification
+    inputs = ("text", "pair")
+    measures = CLASS_MEASURES
+    headings: ClassVar[Mapping[str, str]] = {
+        "text": "text",
+        "pair": "second text",
+        "label": "label",
+        "probability": "probability",
+        "spread": "spread",
+    }
+    validation_metrics = ProgramTask.validation_metrics
+    evaluation = class_evaluation
+    figures = class_figures
 
     @property
     def is_uniform(self) -> bool:
         """Whether the network attends to all words alike."""
         return self.recipe.network.config.get("uniform_attention") is True
+
+    @property
+    def answering(self) -> TextAnswering:
+        """Labels of texts, with their probability and its spread over the posterior."""
+        return TextAnswering(self)
+
+    @property
+    def deciding(self) -> TextDeciding:
+        """Decisions by the validation texts and those that are measured."""
+        return TextDeciding(self)
+
+    # Data
 
     @cached_property
     def texts(self) -> TextTask:
@@ -111,81 +122,154 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         Of a built-in out-of-domain set without a limit of the recipe at most :data:`OUT_OF_DOMAIN_LIMIT` texts are
         taken, a fixed choice.
         """
-        data = {role: item for role, item in self.texts.roles().items() if role_of(role) in REPORT_ROLES}
+        data = {role: item for role, item in self.texts.roles().items() if role_of(role) in ROLES}
         if self.is_capped and "out_of_domain" in data:
             data["out_of_domain"] = data["out_of_domain"].take(OUT_OF_DOMAIN_LIMIT)
         return data
 
     @property
-    def answering(self) -> TextAnswering:
-        """Labels of texts, with their probability and its spread over the posterior."""
-        return TextAnswering(self)
-
-    @property
-    def deciding(self) -> TextDeciding:
-        """Decisions by the validation texts and those that are measured."""
-        return TextDeciding(self)
-
-    @property
     def is_capped(self) -> bool:
         """Whether the out-of-domain set is a built-in one that the recipe does not limit."""
-        data = self.recipe.data
-        source = data.out_of_domain
-        return source is not None and data.limits.out_of_domain is None and source.build().kind == "built-in"
+        source, limits = self.recipe.data.out_of_domain, self.recipe.data.limits
+        return source is not None and limits.out_of_domain is None and source.build().kind == "built-in"
 
     @property
     def cap_note(self) -> str | None:
         """Says that the out-of-domain set is not measured as a whole; None where it is."""
-        ood_texts = self.texts.roles().get("out_of_domain")
-        if not self.is_capped or ood_texts is None or len(ood_texts) <= OUT_OF_DOMAIN_LIMIT:
+        whole = self.texts.out_of_domain
+        if whole is None or len(self.measured()["out_of_domain"]) == len(whole):
             return None
-        measured = f"{OUT_OF_DOMAIN_LIMIT:,} of {len(ood_texts):,} texts are measured, a fixed choice"
-        return f"{ood_texts.source}: {measured}; data.limits.out_of_domain sets another number"
+        measured = f"{OUT_OF_DOMAIN_LIMIT:,} of {len(whole):,} texts are measured, a fixed choice"
+        return f"{whole.source}: {measured}; data.limits.out_of_domain sets another number"
+
+    @property
+    def section_of_examples(self) -> DataRecipe:
+        """The section of the recipe that names the texts."""
+        return self.recipe.data
+
+    @cached_property
+    def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
+        """The texts to train on and to choose by, and those that are measured."""
+        return {role: examples_of(data) for role, data in (self.texts.roles() | self.measured()).items()}
+
+    def fingerprints(self) -> Iterator[str]:
+        """Texts and classes by role."""
+        for role, data in self.texts.roles().items():
+            yield role
+            yield from (f"{text}\0" for text in data.texts)
+            yield from (f"{second}\1" for second in data.pairs or ())
+            yield repr(data.labels)
+
+    def label_names(self) -> Sequence[str]:
+        """Names of the classes."""
+        return self.texts.label_names
+
+    def truth(self, example: Mapping[str, Any]) -> str | None:
+        """The class of a text; None where it has none."""
+        return self.texts.label_names[example["target"]] if "target" in example else None
 
     def sizes(self) -> Mapping[str, int]:
-        """Number of texts of each part."""
-        names = {"train": "training"}
-        data = self.texts.roles()
+        """Number of texts to train on, to choose by and to test on."""
         return {
-            names.get(role, role): len(data[role]) for role in ("train", "validation", "test") if role in data
+            name: size for name, size in super().sizes().items() if name in ("training", "validation", "test")
         }
 
     def classes(self) -> Mapping[str, int]:
         """Training texts of each class."""
         return self.texts.train.counts()
 
-    def load_data(self) -> TextData:
-        """Tokenizes all texts, so that none is refused after training."""
-        recipe, texts = self.recipe, self.texts
-        self._check_projection()
-        words = (
-            make_words(recipe.network, texts.train, seed=recipe.training.seed)
-            if recipe.network.is_new
-            else None
-        )
-        tokenizer = load_tokenizer(recipe.network) if words is None else words.tokenizer
-        tokenized = partial(
-            TokenizedTexts,
-            tokenizer=tokenizer,
-            max_length=recipe.data.max_length,
-            config=load_config(recipe.network, words),
-            on_long=recipe.data.on_long,
-        )
-        roles = {role: tokenized(data) for role, data in texts.roles().items()}
-        return TextData(
-            roles["train"],
-            roles["validation"],
-            PadCollate(tokenizer),
-            {"data": data_digest(texts), "network": recipe.network.name},
-            None if recipe.probe is None else self._watched(tokenized, tokenizer),
-            tokenizer,
-            words,
+    @property
+    def is_paired(self) -> bool:
+        """Whether the data are pairs of texts."""
+        return self.recipe.data.columns_read[1] is not None
+
+    @staticmethod
+    def title_of(source: str) -> str:
+        """A data set's name: ``rotten_tomatoes (test)`` is "Rotten tomatoes (test)"; files keep their names."""
+        if source.partition(" (")[0] not in BUILT_IN:
+            return source if source.startswith("hub:") else Path(source).name
+        return capital(source.replace("_", " "))
+
+    def described(self, key: str, data: TextDataset | None = None) -> DataSet:
+        """A data set as the report names it; by default the one that is measured."""
+        data = data or self.measured()[key]
+        return DataSet(
+            key=key,
+            title=self.title_of(data.source),
+            role=ROLES[role_of(key)],
+            size=len(data),
+            labelled=data.labels is not None,
+            source=data.source,
+            unit=self.unit,
         )
 
-    def _watched(self, tokenized: Any, tokenizer: Any) -> Watched:
+    def notes(self) -> Iterable[str]:
+        """Size of the vocabulary of a new network, and classes that cannot be learned."""
+        if self.vocabulary is not None:
+            yield str(self.vocabulary)
+        if missing := [name for name, count in self.classes().items() if not count]:
+            yield f"no training text has the class {', '.join(missing[:12])}, which cannot be learned"
+
+    # What a network reads
+
+    @cached_property
+    def vocabulary(self) -> Words | None:
+        """Words of a network that is built from nothing; None for a pretrained one."""
+        network = self.recipe.network
+        return (
+            make_words(network, self.texts.train, seed=self.recipe.training.seed) if network.is_new else None
+        )
+
+    def codec(self) -> Any:
+        """The network's tokenizer, or that of its words."""
+        return load_tokenizer(self.recipe.network) if self.vocabulary is None else self.vocabulary.tokenizer
+
+    def tokenized(
+        self, codec: Any, data: TextDataset, config: Any, on_long: Any = "truncate"
+    ) -> TokenizedTexts:
+        """Tokens of texts for a network of a configuration."""
+        return TokenizedTexts(
+            data, codec, max_length=self.recipe.data.max_length, config=config, on_long=on_long
+        )
+
+    def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
+        """Tokens and classes of texts for the network of the recipe, which may refuse long ones."""
+        return self._rows(codec, examples, self._config, self.recipe.data.on_long)
+
+    @cached_property
+    def _config(self) -> PreTrainedConfig:
+        return load_config(self.recipe.network, self.vocabulary)
+
+    def encoded(self, network: TrainedClassifier, examples: Examples) -> list[Encoded]:
+        """Tokens and classes of texts for a trained network, which truncates long ones."""
+        return self._rows(network.codec, examples, network.net.config)
+
+    def _rows(self, codec: Any, examples: Examples, *options: Any) -> list[Encoded]:
+        tokens = self.tokenized(codec, self._dataset(examples), *options)
+        return [Encoded([tokens[row]]) for row in range(len(tokens))]
+
+    def shortest_first(self, examples: Examples, encoded: Sequence[Encoded]) -> list[int]:
+        """Rows of the texts by their length in characters."""
+        return self._dataset(examples).shortest_first()
+
+    def _dataset(self, examples: Examples) -> TextDataset:
+        """The data set of examples; texts without classes do not need the data that were trained on."""
+        return dataset_of(examples, self.label_names() if "target" in examples[0] else ())
+
+    def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
+        """Rows to a batch, padded."""
+        return PadCollate(codec)
+
+    def load_data(self) -> HeadData:
+        """Tokenizes all texts, so that none is refused after training."""
+        self._check_projection()
+        data = super().load_data()
+        return data if self.recipe.probe is None else replace(data, watched=self._watched(data.codec))
+
+    def _watched(self, tokenizer: Any) -> Watched:
         assert self.recipe.probe is not None
         texts: TextDataset = getattr(self.texts, self.recipe.probe.part).take(self.recipe.probe.examples)
-        rows = tokenized(texts)
+        rows = [item.rows[0] for item in self.encode(tokenizer, examples_of(texts))]
         return Watched(
             self.recipe.probe,
             rows,
@@ -207,113 +291,74 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
                 "pip install 'probattn[figures]', or set it to 'pca'"
             )
 
-    def notes(self) -> Iterable[str]:
-        """Size of the vocabulary of a new network, and classes that cannot be learned."""
-        if self.data.words is not None:
-            yield str(self.data.words)
-        if missing := [name for name, count in self.classes().items() if not count]:
-            yield f"no training text has the class {', '.join(missing[:12])}, which cannot be learned"
+    # The network
 
-    def program(self, *, baseline: bool = False) -> Classifier:
-        """The recipe's network as a Pyro program; see the base class."""
-        recipe, data = self.recipe, self.data
-        net = load_classifier(
-            recipe.network, self.texts.label_names, seed=recipe.training.seed, words=data.words
+    def untrained(self) -> PreTrainedModel:
+        """The recipe's network with a head for the classes."""
+        recipe = self.recipe
+        return load_classifier(
+            recipe.network, self.label_names(), seed=recipe.training.seed, words=self.vocabulary
         )
-        check_frozen_probe(net, recipe.training, recipe.network.name)
-        put_methods(net, () if baseline else self.methods, recipe, recipe.network.name)
-        if not isinstance(recipe.report.map_layers, str):
+
+    def prepare(self, net: PreTrainedModel) -> None:
+        """Refuses a network whose attention cannot learn alone, or has no such maps, where the recipe wants that."""
+        check_frozen_probe(net, self.recipe.training, self.recipe.network.name)
+        if not isinstance(self.recipe.report.map_layers, str):
             try:
-                calls_with_maps(net, recipe.report.map_layers)
+                calls_with_maps(net, self.recipe.report.map_layers)
             except ValueError as error:
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
-        return Classifier(net, num_data=len(data.train), label_smoothing=recipe.training.label_smoothing)
 
-    def save_beside(self, program: Any, folder: Path) -> None:
-        """Saves the tokenizer."""
-        self.data.tokenizer.save_pretrained(folder)
+    def program_options(self) -> Mapping[str, Any]:
+        """Label smoothing."""
+        return {"label_smoothing": self.recipe.training.label_smoothing}
 
-    def network(self, folder: Path) -> TrainedClassifier:
-        """Loads a trained network and its tokenizer."""
-        path = check_finished(folder)
-        with quiet_loading():
-            net = load(path)
-            tokenizer = open_pretrained(AutoTokenizer, path)
-        return Network(on_device(Classifier(net)), folder, model_key(net), tokenizer)
-
-    def batches(self, network: TrainedClassifier, data: TextDataset) -> DataLoader[Any]:
-        """Batches of a data set, in order."""
-        rows = TokenizedTexts(
-            data, network.codec, max_length=self.recipe.data.max_length, config=network.net.config
-        )
-        size = self.recipe.prediction.batch_size
-        return DataLoader(rows, batch_size=size, collate_fn=PadCollate(network.codec))
-
-    def by_length(
-        self, network: TrainedClassifier, data: TextDataset, doing: str = "predictions"
-    ) -> tuple[Iterable[Any], Tensor]:
-        """Batches from the shortest text to the longest, since one is as long as its longest text.
-
-        ``doing`` says what is made of them.
-
-        Returns:
-            The batches, whose progress is shown, and the places of the texts of ``data`` among them, int64 ``[N]``.
-        """
-        order = data.shortest_first()
-        batches = self.batches(network, data.rows(order))
-        return network.tracked(batches, f"{doing} of {title_of(data.source)}"), torch.tensor(order).argsort()
+    def program_of(self, net: nn.Module, **options: Any) -> Classifier:
+        """The program of a network of classes."""
+        return Classifier(net, **options)
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
-        network = self.recipe.network
-        uniform = ", uniform attention" if network.config.get("uniform_attention") else ""
-        return {
-            "network": f"{network.name}{uniform}",
-            "data": self.recipe.data.train.source,
-            "train_size": len(self.texts.train),
-        }
+        uniform = ", uniform attention" if self.recipe.network.config.get("uniform_attention") else ""
+        network = f"{self.network_name}{uniform}"
+        return {**super().words(), "network": network, "data": self.recipe.data.train.source}
+
+    # Predictions and their measures
+
+    def record(self, posterior: Posterior, batch: Batch) -> Columns:
+        """Columns of the classes."""
+        return class_record(posterior, batch)
+
+    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
+        """The most probable class."""
+        return class_answers(posterior, batch)
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
         """Predicts every data set with every network, keeps the predictions in the run, and measures them."""
-        last, report = networks[-1], self.recipe.report
+        last, data = networks[-1], self.measured()
         if self.cap_note is not None:
             note(self.cap_note)
-        data = self.measured()
         for network in networks:
             self.check_classes(network)
-        predicted = [self.predict_data(networks, key, item) for key, item in data.items()]
+        predicted = {key: self.predict_data(networks, key, item) for key, item in data.items()}
         answers = {
-            key: list(answers_from(item, last.key, texts, class_names(last)))
-            for item, (key, texts) in zip(predicted, data.items(), strict=True)
+            key: [answer for _, answer in answers_from(item, last.key, data[key], class_names(last))]
+            for key, item in predicted.items()
         }
-        sets = ((key, answers[key], texts) for key, texts in data.items())
-        write_predictions(last.folder, prediction_rows(sets, class_names(last)), ("text", "pair"))
+        self.write_predictions(last.folder, answers)
         if last.key == "bayesian_mean" and "--limit" not in self.restricted:
-            self._keep(last.folder, answers)
-        measured = evaluate(
-            predicted,
-            resamples=report.resamples,
-            level=report.level,
-            seed=self.recipe.prediction.seed,
-            num_bins=report.bins,
-            thresholds=report.thresholds,
-            asked=report.measures,
-        )
-        inputs = {} if conversion(last.net) is None else self._inputs(networks, predicted[0], data["test"])
-        return self.results(
-            run,
-            networks,
-            measured,
-            classes=class_names(last),
-            data=tuple(item.data for item in predicted),
-            **inputs,
-        )
-
-    def _keep(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
-        """Keeps the answers for held-out data where :mod:`probattn.triage` finds them."""
-        drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
-        for key, answers_of_role in answers.items():
-            held_out[key].store(run, key, drawing, list(map(object_of, answers_of_role)))
+            drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
+            for key, answers_of_role in answers.items():  # where probattn.triage finds them
+                held_out[key].store(last.folder, key, drawing, answers_of_role)
+        table = {
+            (key, model): class_columns(value.probabilities, value.draws, item.labels)
+            for key, item in predicted.items()
+            for model, value in item.models.items()
+        }
+        described = tuple(item.data for item in predicted.values())
+        inputs = {} if conversion(last.net) is None else self._inputs(networks, predicted["test"])
+        evaluation = self.evaluation(table, described)
+        return self.results(run, networks, evaluation, classes=class_names(last), data=described, **inputs)
 
     def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
@@ -329,55 +374,32 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
     def predict_data(
         self, networks: Sequence[TrainedClassifier], key: str, data: TextDataset
     ) -> PredictedData:
-        """Predictions of every text of a data set, in its order, by model.
-
-        Args:
-            networks: the deterministic baseline, if there is one, and the run's own last.
-            key: role of the data in the recipe.
-            data: the texts.
-        """
+        """Predictions of every text of a data set, in its order, by model; of one pass with draws of dropout."""
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
             batches, back = self.by_length(network, data)
-            predicted = predictions(
-                network,
-                batches,
-                Drawing.of(self.recipe.prediction),
-                moments=True,
-            )
-            models |= {key: value.rows(back) for key, value in predicted.items()}
+            predicted = predictions(network, batches, Drawing.of(self.recipe.prediction), moments=True)
+            models |= {model: value.rows(back) for model, value in predicted.items()}
         labels = None if data.labels is None else torch.tensor(data.labels)
-        described = DataSet(
-            key=key,
-            title=title_of(data.source),
-            role=REPORT_ROLES[role_of(key)],
-            size=len(data),
-            labelled=labels is not None,
-            source=data.source,
-            unit="texts",
-        )
-        return PredictedData(described, labels, models)
+        return PredictedData(self.described(key, data), labels, models)
 
-    def _inputs(
-        self, networks: Sequence[TrainedClassifier], predicted: PredictedData, data: TextDataset
-    ) -> dict[str, Any]:
+    def _inputs(self, networks: Sequence[TrainedClassifier], predicted: PredictedData) -> dict[str, Any]:
         """Single inputs: the most uncertain ones, the most confident mistakes, attention maps."""
-        report, network = self.recipe.report, networks[-1]
+        report, network, data = self.recipe.report, networks[-1], self.texts.test
         inputs = (data.texts, class_names(network), data.pairs)
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *inputs)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *inputs)
         binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *inputs)
         seconds = report.second_texts() or repeat(None)
-        answers = answers_of(
-            self, network, zip(report.texts, seconds, strict=False), Drawing.of(self.recipe.prediction)
-        )
+        texts = map(self.recipe.data.unlabelled, report.texts, seconds)
+        answers = self.answering.described(network, texts, Drawing.of(self.recipe.prediction))
         looked_into: list[tuple[Example, Reason, str]] = [
-            *((answer.example, "chosen", GIVEN) for answer in answers),
+            *((example, "chosen", GIVEN) for example, _ in answers),
             *((item, "uncertain", data.source) for item in uncertain),
         ]
         maps, attributed = [], []
         for example, reason, source in looked_into:
-            batch = network.moved(self.single(network, example, source))
+            batch = self.single(network, example, source)
             maps.append(attention_of(networks, batch, example, options=self.recipe, reason=reason))
             if network.key == "bayesian_mean":
                 seed = self.recipe.prediction.seed
@@ -393,104 +415,48 @@ class Classification(ProgramTask[Recipe, Results, TextData, Classifier]):
         }
 
     def single(self, network: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
-        """One input as a batch."""
+        """One input as a batch on the network's device."""
         pairs = None if example.pair is None else (example.pair,)
         single = TextDataset((example.text,), None, (), source, pairs=pairs)
-        return next(iter(self.batches(network, single)))
+        return network.moved(next(iter(self.batches(network, single))))
 
     def topic_data(self, networks: Sequence[TrainedClassifier]) -> TopicData:
-        """Texts as the topics of the report read them."""
+        """Test texts as the topics of the report read them."""
         report, data = self.recipe.report, self.measured()["test"]
 
         def rows(calls: AttentionCalls) -> Iterator[HeadRows]:
             shown = shown_texts(data, report.texts, report.second_texts())
             for single in (shown.rows([row]) for row in range(len(shown))):
                 for network in networks:
-                    inputs = next(iter(self.batches(network, single)))
+                    (inputs,) = self.batches(network, single)
                     yield from head_rows(network, inputs, single.texts[0], calls)
 
-        def accuracy(network: TrainedClassifier, texts: TextDataset) -> Callable[[], float]:
-            return partial(_accuracy, network, self._moved(network, texts))
-
-        return TopicData(
-            take=data.take,
-            batches=self.batches,
-            start=lambda: self.start(networks[-1]),
-            report=self.recipe.report,
-            prediction=self.recipe.prediction,
-            accuracy=None if data.labels is None else accuracy,
-            rows=rows,
+        return replace(
+            super().topic_data(networks), take=lambda number: examples_of(data.take(number)), rows=rows
         )
 
-    def _moved(self, network: TrainedClassifier, data: TextDataset) -> list[dict[str, Tensor]]:
-        batches = self.batches(network, data.rows(data.shortest_first()))
-        return [{name: t.to(network.device) for name, t in batch.items()} for batch in batches]
+    def batches(self, network: TrainedClassifier, data: TextDataset) -> DataLoader[Any]:
+        """Batches of a data set, in order."""
+        rows = self.tokenized(network.codec, data, network.net.config)
+        size = self.recipe.prediction.batch_size
+        return DataLoader(rows, batch_size=size, collate_fn=PadCollate(network.codec))
 
-    def start(self, trained: TrainedClassifier) -> Classifier | None:
-        """The network before training: the pretrained one, or new weights of the same seed.
-
-        Returns:
-            Its program; None where it cannot be loaded any more.
-        """
-        recipe, seed = self.recipe, self.recipe.training.seed
-        try:
-            words = make_words(recipe.network, self.texts.train, seed=seed) if recipe.network.is_new else None
-            net = load_classifier(recipe.network, class_names(trained), seed=seed, words=words)
-        except ValueError:  # RunError, DataError or RecipeError
-            return None
-        return Classifier(net)
-
-    @property
-    def is_paired(self) -> bool:
-        """Whether the data are pairs of texts."""
-        return self.recipe.data.train.build().paired
+    def by_length(
+        self, network: TrainedClassifier, data: TextDataset
+    ) -> tuple[Iterable[Mapping[str, Tensor]], Tensor]:
+        """Batches from the shortest text to the longest, and the rows of the texts among them, int64 ``[N]``."""
+        order = data.shortest_first()
+        batches = self.batches(network, data.rows(order))
+        title = f"predictions of {self.title_of(data.source)}"
+        return network.tracked(batches, title), torch.tensor(order).argsort()
 
     def features(self, network: TrainedClassifier, data: TextDataset) -> Features:
         """What the last layer of a network reads and says, of texts in their order."""
-        batches, back = self.by_length(network, data, "features")
-        moved = ({name: value.to(network.device) for name, value in batch.items()} for batch in batches)
-        try:
-            in_batches = last_features(
-                network.program, moved, last_layer(network.net, len(class_names(network)))
-            )
-        except ValueError as error:
-            raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
-        labels = None if in_batches.labels is None else in_batches.labels[back]
-        return Features(in_batches.inputs[back], in_batches.logits[back], labels)
-
-
-def data_digest(task: TextTask) -> str:
-    """A fingerprint of the data, so that a run is not resumed on others."""
-    return digest(_digested(task))
-
-
-def _digested(task: TextTask) -> Iterator[str]:
-    for role, data in task.roles().items():
-        yield role
-        yield from (f"{text}\0" for text in data.texts)
-        yield from (f"{second}\1" for second in data.pairs or ())
-        yield repr(data.labels)
-
-
-def _accuracy(network: TrainedClassifier, batches: list[dict[str, Tensor]]) -> float:
-    right = total = 0
-    for batch in batches:
-        logits = network.program({name: tensor for name, tensor in batch.items() if name != "labels"})
-        right += int((logits.argmax(dim=-1) == batch["labels"]).sum())
-        total += len(batch["labels"])
-    return right / total
+        return Predictor(self, network).features(examples_of(data), self.title_of(data.source))
 
 
 def classification_of(task: Any, run: Path | str) -> Classification:
-    """A task, if it classifies texts.
-
-    Args:
-        task: of a run or a recipe.
-        run: that run or recipe, for messages.
-
-    Raises:
-        RunError: it is of another kind.
-    """
+    """A task, if it classifies texts; ``RunError`` names the run or recipe where not."""
     if not isinstance(task, Classification):
         raise RunError(
             f"{run}: expected a run that classifies texts, got one of {task.section or 'another kind'}"

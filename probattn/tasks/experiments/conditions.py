@@ -176,10 +176,7 @@ Pools = Mapping[int, tuple[Sequence[int], Sequence[int]]]
 
 
 def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
-    """A run of one head for each candidate of each model; candidates of all models are different ones.
-
-    All candidates of a model read the same sentences, so that nothing but the head decides between them.
-    """
+    """A run of one head for each candidate, all different; candidates of a model read the same sentences."""
     first = recipe.training.seed
     count = search.models * search.candidates
     models = tuple(first + index // search.candidates for index in range(count))
@@ -187,12 +184,7 @@ def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
 
 
 def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
-    """Seeds of the heads by model, those that learned in time and the others.
-
-    Example:
-        >>> pools(Seeds((5, 5, 6), (0, 1, 2), ((7,), (8,), (9,))), [True, False, False])
-        {5: ([7], [8]), 6: ([], [9])}
-    """
+    """Seeds of the heads by model, those that learned in time and the others."""
     pools_by_model: dict[int, tuple[list[int], list[int]]] = {model: ([], []) for model in seeds.models}
     assert seeds.heads is not None
     for model, (head,), learned in zip(seeds.models, seeds.heads, good, strict=True):
@@ -201,10 +193,7 @@ def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
 
 
 def draw_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, candidates: Pools) -> Seeds:
-    """Heads for the runs of a condition out of those of the search; ``RunError`` where no model has enough of them.
-
-    Every condition takes the same model for its n-th run, and the sentences of that model's candidates.
-    """
+    """Seeds of a condition, heads out of the search's with their sentences; ``RunError`` where no model has enough."""
     heads, runs, first = condition.heads, recipe.training.runs, recipe.training.seed
     minimum = max(item.heads for item in recipe.experiment.conditions.values() if item.starts != "random")
     usable = [model for model, (good, bad) in candidates.items() if good and len(bad) >= minimum]

@@ -185,7 +185,7 @@ class ExperimentView(View[ExperimentResults]):
                 run_section(run, (), note),
             ],
             kind="experiment",
-            run=run,
+            name=run.name,
             headline=self.headline(results),
             facts=(("Model", plain(run.network)), ("Training", plain(run.method))),
             package="probattn.tasks.experiments",

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from probattn.options import Count
-from probattn.tasks.sections.base import RunRecipe, Section, Seed
+from probattn.tasks.sections.base import RunRecipe, Section, Seed, key
 
 SEARCH = "search"
 """Name of the stage that tries heads, which no condition may have."""
@@ -25,32 +25,25 @@ class ConditionRecipe(Section):
         60
     """
 
-    title: str | None = Field(
-        default=None, min_length=1, max_length=60, description="Its name for people; null for its key."
+    title: str | None = key(None, "Its name for people; null for its key.", min_length=1, max_length=60)
+    types: int = key(40, "Words of a vocabulary.", ge=2)
+    length: Count = key(40, "Words of a sentence.")
+    sets: Count = key(1, "Disjoint vocabularies, of which each sentence is drawn from one (`copy`).")
+    order: Literal["copy", "permuted"] = key(
+        "copy",
+        "Whether the output is the input or has its words in another order, one for each seed (`copy`).",
     )
-    types: int = Field(default=40, ge=2, description="Words of a vocabulary.")
-    length: Count = Field(default=40, description="Words of a sentence.")
-    sets: Count = Field(
-        default=1, description="Disjoint vocabularies, of which each sentence is drawn from one (`copy`)."
+    attention: Literal["learned", "uniform", "frozen_probe"] = key(
+        "learned",
+        "`uniform` attends to all positions alike; with `frozen_probe` nothing but attention learns (`copy`).",
     )
-    order: Literal["copy", "permuted"] = Field(
-        default="copy",
-        description="Whether the output is the input or has its words in another order, one for each seed (`copy`).",
+    heads: Count = key(1, "Heads, whose contexts are summed (`copy`).")
+    starts: Literal["random", "bad", "one_good"] = key(
+        "random",
+        "Initial values of the heads: drawn independently, all of them bad, or one good and the others bad, out of "
+        "those that `search` tried (`copy`).",
     )
-    attention: Literal["learned", "uniform", "frozen_probe"] = Field(
-        default="learned",
-        description="`uniform` attends to all positions alike; with `frozen_probe` nothing but attention learns "
-        "(`copy`).",
-    )
-    heads: Count = Field(default=1, description="Heads, whose contexts are summed (`copy`).")
-    starts: Literal["random", "bad", "one_good"] = Field(
-        default="random",
-        description="Initial values of the heads: drawn independently, all of them bad, or one good and the others "
-        "bad, out of those that `search` tried (`copy`).",
-    )
-    bidirectional: bool = Field(
-        default=False, description="Whether a second LSTM reads from the end (`keyword`)."
-    )
+    bidirectional: bool = key(False, "Whether a second LSTM reads from the end (`keyword`).")
 
     @property
     def vocabulary(self) -> int:
@@ -74,32 +67,26 @@ class HeadSearchRecipe(Section):
     of these models, its sentences, and heads that were tried in it.
     """
 
-    models: Count = Field(default=4, description="Initial values of everything but heads.")
-    candidates: int = Field(default=20, ge=2, description="Heads that are tried in each.")
-    steps: Count = Field(
-        default=300, description="Updates by which a model with a good head has reached the threshold."
-    )
+    models: Count = key(4, "Initial values of everything but heads.")
+    candidates: int = key(20, "Heads that are tried in each.", ge=2)
+    steps: Count = key(300, "Updates by which a model with a good head has reached the threshold.")
 
 
 class ExperimentSection(Section):
     """The conditions to compare. A recipe with this section is one of an experiment."""
 
-    task: Literal["copy", "keyword"] = Field(
-        default="copy",
-        description="`copy`: put out the words that were read, by an encoder-decoder; `keyword`: say whether a word "
-        "occurs, by a classifier under uniform attention.",
+    task: Literal["copy", "keyword"] = key(
+        "copy",
+        "`copy`: put out the words that were read, by an encoder-decoder; `keyword`: say whether a word occurs, by a "
+        "classifier under uniform attention.",
     )
     conditions: dict[str, ConditionRecipe] = Field(
         min_length=1, description="By name; the others are compared with the first."
     )
-    threshold: float = Field(
-        default=0.99, gt=0, le=1, description="Accuracy at which a run counts as having learned."
-    )
-    by_step: Count | None = Field(
-        default=None, description="Update by which those runs are counted; null for the last."
-    )
-    search: HeadSearchRecipe | None = Field(
-        default=None, description="Search for good and bad heads before everything else; null for none."
+    threshold: float = key(0.99, "Accuracy at which a run counts as having learned.", gt=0, le=1)
+    by_step: Count | None = key(None, "Update by which those runs are counted; null for the last.")
+    search: HeadSearchRecipe | None = key(
+        None, "Search for good and bad heads before everything else; null for none."
     )
 
     @model_validator(mode="after")
@@ -138,34 +125,28 @@ class ExperimentSection(Section):
 class ExperimentNetworkRecipe(Section):
     """The LSTM models of Snell et al. 2021, in one layer."""
 
-    width: Count = Field(
-        default=256,
-        description="Of embeddings, states of a direction, and the hidden layer before the output.",
-    )
+    width: Count = key(256, "Of embeddings, states of a direction, and the hidden layer before the output.")
 
 
 class ExperimentTrainingRecipe(Section):
     """Training of every run, by Adam. All runs of a condition are one batched program."""
 
-    runs: int = Field(default=20, ge=2, description="Runs of a condition, each from its own seed.")
-    seed: Seed = Field(default=0, description="Seed of the first; the others count on from it.")
-    steps: Count = Field(default=300, description="Updates.")
-    batch_size: Count = Field(default=128, description="Sentences of an update and run.")
-    learning_rate: float = Field(default=1e-3, gt=0, lt=10, description="Of Adam.")
-    evaluate_every: Count = Field(
-        default=10,
-        description="Updates between evaluations; the initial values and the end are evaluated too.",
+    runs: int = key(20, "Runs of a condition, each from its own seed.", ge=2)
+    seed: Seed = key(0, "Seed of the first; the others count on from it.")
+    steps: Count = key(300, "Updates.")
+    batch_size: Count = key(128, "Sentences of an update and run.")
+    learning_rate: float = key(1e-3, "Of Adam.", gt=0, lt=10)
+    evaluate_every: Count = key(
+        10, "Updates between evaluations; the initial values and the end are evaluated too."
     )
-    test_sentences: Count = Field(
-        default=64, description="New sentences that accuracy is measured on, for each run and evaluation."
+    test_sentences: Count = key(
+        64, "New sentences that accuracy is measured on, for each run and evaluation."
     )
-    probe_sentences: Count = Field(
-        default=8, description="Sentences, the same at every step, that attention and probe are measured on."
+    probe_sentences: Count = key(
+        8, "Sentences, the same at every step, that attention and probe are measured on."
     )
-    checkpoint_every: Count = Field(default=50, description="Updates between checkpoints.")
-    device: Literal["auto", "cpu"] = Field(
-        default="auto", description="`auto` takes an accelerator where there is one."
-    )
+    checkpoint_every: Count = key(50, "Updates between checkpoints.")
+    device: Literal["auto", "cpu"] = key("auto", "`auto` takes an accelerator where there is one.")
 
     def evaluated(self, steps: int | None = None) -> tuple[int, ...]:
         """The steps at which a run of so many updates, by default ``steps``, is evaluated.
@@ -196,10 +177,8 @@ A recipe with a section `experiment` trains small models on synthetic tasks, eac
 """
 
     experiment: ExperimentSection = Field(description="What is compared.")
-    network: ExperimentNetworkRecipe = Field(default=ExperimentNetworkRecipe(), description="The network.")
-    training: ExperimentTrainingRecipe = Field(
-        default=ExperimentTrainingRecipe(), description="How to train."
-    )
+    network: ExperimentNetworkRecipe = key(ExperimentNetworkRecipe(), "The network.")
+    training: ExperimentTrainingRecipe = key(ExperimentTrainingRecipe(), "How to train.")
 
     @property
     def by_step(self) -> int:

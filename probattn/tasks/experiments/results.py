@@ -21,10 +21,7 @@ Values = tuple[tuple[Number | None, ...], ...]
 def runs_of(
     records: Sequence[Mapping[str, Any]], name: str, runs: int | None = None
 ) -> tuple[tuple[int, ...], Values]:
-    """The evaluated steps of a condition and a measure of all runs, both empty where it was not measured.
-
-    ``RecordsError`` where a record lacks a value for each of ``runs``, by default as many as the first record has.
-    """
+    """Evaluated steps and a measure of all runs, both empty without any; ``RecordsError`` for other than ``runs``."""
     validations = [record for record in records if record.get("kind") == "validation" and name in record]
     for record in validations:
         values = record[name]
@@ -77,11 +74,7 @@ def fisher_p(first: Sequence[int | None], others: Sequence[int | None], by_step:
 def log_rank_p(
     first: Sequence[int | None], others: Sequence[int | None], last_steps: tuple[int, int]
 ) -> float | None:
-    """Log-rank test, two-sided: whether the times to learn of two conditions have one distribution.
-
-    Runs that never learn are censored at the last evaluated step. None where it is not defined: no run learned, or all
-    that did learned when no other was left.
-    """
+    """Log-rank test, two-sided, of the times to learn, censored at the last steps; None where it is not defined."""
     if all(step is None for step in (*first, *others)):
         return None
     samples = [
@@ -98,14 +91,7 @@ def log_rank_p(
 
 
 def leaders(measures: Mapping[str, Values], names: Sequence[str], index: int) -> dict[str, int]:
-    """In how many runs each of some measures ``[step][run]`` is the largest of them, at one evaluated step.
-
-    Of several that share the maximum the first counts; runs without any of them count for nobody.
-
-    Example:
-        >>> leaders({"here": ((0.5, 2.0, None),), "last": ((0.7, 1.0, None),)}, ("here", "last"), 0)
-        {'here': 1, 'last': 1}
-    """
+    """In how many runs each measure is the largest of some (the first of equal ones), at one evaluated step."""
     counts = dict.fromkeys(names, 0)
     for values in zip(*(measures[name][index] for name in names), strict=True):
         there = {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -119,20 +105,7 @@ LOG_ODDS = ("keyword", "next_word", "mean", "last")
 
 
 class ConditionRuns(Record):
-    """The runs of a condition.
-
-    Attributes:
-        key: its name in the recipe.
-        title: its name for people.
-        task: what the runs learned, in words.
-        steps: evaluated steps.
-        measures: by name, ``[step][run]``.
-        first_steps: first evaluated step at which each run reached the threshold.
-        reached: runs that did by the step that counts.
-        median_step: median of those steps; None where less than half of the runs ever did.
-        chance: share of output words whose position is right by chance; None where there are none.
-        seconds: time of training.
-    """
+    """The runs of a condition; ``reached`` counts those that learned in time, ``chance`` is of a right position."""
 
     key: str
     title: str
@@ -154,14 +127,7 @@ class ConditionRuns(Record):
 
 
 class ConditionTest(Record):
-    """Whether a condition differs from the first in the times to learn.
-
-    Attributes:
-        condition: which.
-        against: the first.
-        fisher: p value of Fisher's exact test on the runs that had learned by the step that counts.
-        log_rank: p value of the log-rank test on the steps; None where it is not defined.
-    """
+    """p values of a condition against the first: of the runs that learned in time, and of the steps to learn."""
 
     condition: str
     against: str
@@ -178,20 +144,7 @@ class HeadCounts(Record):
 
 
 class ExperimentResults(Record):
-    """Everything the report of an experiment shows.
-
-    Attributes:
-        schema_version: version of these records.
-        kind: what they are about.
-        run: what was run.
-        task: "copy" or "keyword".
-        threshold: accuracy at which a run counts as having learned.
-        by_step: update by which those runs are counted.
-        conditions: in the recipe's order; the others are compared with the first.
-        tests: one for each of the others.
-        search: what the search for heads found, by model.
-        search_steps: updates by which a good head had learned; None where nothing was searched.
-    """
+    """Everything the report shows: conditions in the recipe's order, tests against the first, tried heads."""
 
     schema_version: Literal[3] = 3
     kind: Literal["experiment"] = "experiment"

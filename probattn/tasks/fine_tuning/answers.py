@@ -25,12 +25,9 @@ Found = tuple[str, int]
 
 
 def given_answers(answers: Any, starts: Any, where: str) -> Iterator[Found]:
-    """Answers of a row, those without text left out; ``DataError`` for what is none.
+    """Answers of a row, those without text left out; ``DataError`` at ``where`` for what is none.
 
-    Args:
-        answers: an object of lists ``text`` and ``answer_start``, a list of objects with them, or texts alone.
-        starts: the starts where there are texts alone.
-        where: place, for messages.
+    ``answers`` are lists ``text`` and ``answer_start``, a list of objects with them, or texts with ``starts``.
     """
     texts = answers
     if isinstance(answers, Mapping):
@@ -60,13 +57,9 @@ def given_answers(answers: Any, starts: Any, where: str) -> Iterator[Found]:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The K spans of a context that can be its answer, each in the window where it has the most context.
+    """The K spans of a context that can answer, each in the window where it has the most context; int64.
 
-    Attributes:
-        tokens: first character of each of the context's tokens and the one behind its last, int64 ``[G, 2]``.
-        ends: first and last token of each span, int64 ``[K, 2]``.
-        window: the window in which it is read, int64 ``[K]``.
-        positions: first and last position there, int64 ``[K, 2]``.
+    ``tokens`` are characters ``[G, 2]``, ``ends`` tokens and ``positions``, in a ``window`` ``[K]``, ``[K, 2]``.
     """
 
     tokens: Tensor
@@ -171,12 +164,7 @@ def word_f1(predicted: Sequence[str], true: Sequence[str]) -> float:
 def best_match(
     measure: Callable[[Sequence[str], Sequence[str]], float], predicted: str, answers: Iterable[str]
 ) -> float:
-    """A measure by the best of the true answers, of none by the empty one (Rajpurkar et al. 2018, their script).
-
-    Example:
-        >>> best_match(word_f1, "the red fox", ["fox", "brown fox"]), best_match(exact_match, "", [])
-        (0.6666666666666666, 1.0)
-    """
+    """A measure by the best of the true answers, of none by the empty one (Rajpurkar et al. 2018, their script)."""
     true = [words for answer in answers if (words := normalised(answer))] or [[]]
     return max(measure(normalised(predicted), words) for words in true)
 

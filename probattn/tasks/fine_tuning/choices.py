@@ -38,11 +38,7 @@ SEPARATOR = "|"
 
 
 def snli(split: Split) -> Rows:
-    """Premises of SNLI's development set (Bowman et al. 2015), each with an entailed hypothesis and others.
-
-    The endings of a premise are one hypothesis of each label; the right one is entailed. Premises are split by their
-    text, four fifths for training and a tenth for each other part.
-    """
+    """Premises of SNLI's development set (Bowman et al. 2015), each with an entailed hypothesis and two others."""
     origin = "https://nlp.stanford.edu/projects/snli"
     path = data_file("snli", "nli/snli_dev.jsonl", origin=origin)
     hypotheses_of: dict[str, dict[str, str]] = defaultdict(dict)
@@ -164,10 +160,6 @@ class ChoicesSection(ExamplesSection):
     def second_text(self, value: Any, name: str, where: str) -> Any:
         """The endings, a list or a text."""
         return value if isinstance(value, list) and value else text_of(value, name, where)
-
-    def identity(self, example: Mapping[str, Any]) -> str:
-        """The text."""
-        return str(example["text"])
 
 
 class ChoicesRecipe(HeadRecipe):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from probattn.inference.last_layer import FITTED, Features, last_features, last_layer
+from probattn.data import DataWarning
+from probattn.inference.last_layer import FITTED, Features
 from probattn.inference.posterior import Posterior
 from probattn.report import DataSet, Evaluation, ModelKey
 from probattn.report.bootstrap import Columns
-from probattn.report.columns import ClassMeasures, class_columns
+from probattn.report.columns import THRESHOLDS, ClassMeasures, class_columns
 from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.report.record import DrawsSource
 from probattn.tasks.answering import DIGITS, Deciding, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, output_names
-from probattn.tasks.fine_tuning.predictor import Predictor
+from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.held_out import HeldOut
@@ -57,24 +59,34 @@ def class_answers(posterior: Posterior, batch: Batch) -> list[Answer]:
 
 
 def class_figures(task: HeadTask, columns: Columns) -> dict[str, float | None]:
-    """The measures of some examples, with the bins of the recipe."""
-    return ClassMeasures(task.recipe.report.bins).figures(columns)
+    """The measures of some examples, as the recipe asks for them."""
+    return _measures(task).figures(columns)
 
 
 def class_evaluation(
     task: HeadTask, table: Mapping[tuple[str, ModelKey], Columns], data: Sequence[DataSet]
 ) -> Evaluation:
     """Scores with their curves, and differences to the baseline; a task's further figures need labels."""
-    measures = ClassMeasures(task.recipe.report.bins)
+    measures = _measures(task)
     return task.evaluation_of(
         table,
         lambda columns: (task.figures if "label" in columns else measures.figures)(columns),
         data,
         curves=measures.curves,
-        sources={(key, model): SOURCES[model] for key, model in table if model in SOURCES},
+        sources={
+            (key, model): SOURCES.get(model, "dropout" if "information" in columns else None)
+            for (key, model), columns in table.items()
+        },
         seed=task.recipe.prediction.seed,
         clusters=task.clusters,
     )
+
+
+def _measures(task: HeadTask) -> ClassMeasures:
+    report = task.recipe.report
+    further = getattr(report, "measures", ())
+    classes = len(task.label_names() or ()) if further else 0
+    return ClassMeasures(report.bins, getattr(report, "thresholds", THRESHOLDS), further, classes)
 
 
 class ClassesDeciding(Deciding):
@@ -101,45 +113,41 @@ class ClassesDeciding(Deciding):
 
     def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
         """Answers for held-out examples; see the base class."""
-        return self.task.answering.of_examples(run, inputs.examples or (), drawing)
+        return self.task.answering.of_examples(run, self._examples(inputs), drawing)
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of examples; see the base class."""
         task = self.task
-        if task.label_names() is None:  # a choice is among several inputs
-            raise RunError(
-                f"{run}: expected a run that gives a class to each text or image, got one of {task.section}"
-            )
         network = task.network(run)
-        names = output_names(network.net.config)
 
         def features(inputs: HeldOut | None) -> Features:
             if inputs is None:
-                examples, title = self._training(run, names), f"training {task.unit}"
+                examples, title = self.training(network), f"training {task.unit}"
             else:
-                section, title = task.section_of_examples, inputs.title
-                pairs: Sequence[str | None] = inputs.pairs or [None] * len(inputs.texts)
-                rows = inputs.examples or list(map(section.unlabelled, inputs.texts, pairs))
+                rows, title = self._examples(inputs), inputs.title
                 examples = [{key: row[key] for key in row if key not in ("label", "target")} for row in rows]
-            total = -(-len(examples) // task.recipe.prediction.batch_size)
-            batches = network.tracked(
-                Predictor(task, network).batches(examples), f"features of {title}", total
-            )
-            moved = (
-                {name: tensor.to(network.device) for name, tensor in batch.tensors.items()}
-                for batch in batches
-            )
-            return last_features(network.program, moved, last_layer(network.net, len(names)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # what predicts them says what is truncated
+                return Predictor(task, network).features(examples, title)
 
         return features
 
-    def _training(self, run: Path, names: Sequence[str]) -> Examples:
-        """A fixed choice of the training examples, of which a network knows the classes ``names``."""
-        task = self.task
-        if list(names) != list(task.label_names() or ()):
+    def _examples(self, inputs: HeldOut) -> Examples:
+        pairs: Sequence[str | None] = inputs.pairs or [None] * len(inputs.texts)
+        return inputs.examples or list(map(self.task.section_of_examples.unlabelled, inputs.texts, pairs))
+
+    def training(self, network: TrainedHead) -> Examples:
+        """A fixed choice of the training examples, whose classes a network must know."""
+        task, names = self.task, output_names(network.net.config)
+        learned = task.label_names()
+        if learned is None:  # a choice is among several inputs
             raise RunError(
-                f"{run}: expected training {task.unit} of the {len(names)} classes that its network learned, got "
-                "others; they have changed since: train again"
+                f"{network.folder}: expected a run that gives a class to each text or image, got one of {task.section}"
+            )
+        if list(names) != list(learned):
+            raise RunError(
+                f"{network.folder}: expected training {task.unit} of the {len(names)} classes that its network "
+                "learned, got others; they have changed since: train again"
             )
         training = task.examples["train"]
         rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]

@@ -47,11 +47,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadData(Data):
-    """Encoded examples.
-
-    Attributes:
-        codec: the network's tokenizer or image processor.
-    """
+    """Encoded examples; ``codec`` is the network's tokenizer or image processor."""
 
     codec: Any = None
 

@@ -17,13 +17,12 @@ from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
-from probattn.report.record import BESIDE
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
-from probattn.tasks.fine_tuning.tokens import restaurant_utterances, span_scores
+from probattn.tasks.fine_tuning.tokens import restaurant_utterances, scores_listing, span_scores
 from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
 
 THRESHOLD = 0.5
@@ -173,14 +172,7 @@ class Labels(HeadTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each label, of the run's own network."""
-        model = next(key for key in reversed(list(columns)) if key not in BESIDE)
-        rows = []
-        for name, counts in zip(self.label_names(), columns[model]["decisions"].sum(dim=0), strict=True):
-            cells = ["" if value is None else f"{value:.3f}" for value in span_scores(counts)]
-            rows.append((name, *cells, f"{int(counts[2]):,}"))
-        yield Listing(
-            title="By label", headings=("Label", "Precision", "Recall", "F1", "Texts"), rows=tuple(rows)
-        )
+        yield scores_listing("By label", ("Label", "Texts"), self.label_names(), columns, "decisions")
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
         """The labels of each text, all probabilities, and entropies summed over the labels."""

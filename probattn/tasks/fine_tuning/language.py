@@ -94,14 +94,6 @@ class LanguageSection(ExamplesSection):
         """The column of the texts."""
         return self.text, None
 
-    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """The text."""
-        return {"text": text}
-
-    def identity(self, example: Mapping[str, Any]) -> str:
-        """The text."""
-        return str(example["text"])
-
     def read_file(self, path: Path) -> Rows:
         """The lines of a file that are not blank."""
         for line, content in enumerate(read_text(path).split("\n"), start=1):

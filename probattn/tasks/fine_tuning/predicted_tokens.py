@@ -25,13 +25,7 @@ TOKEN_MEASURES: Mapping[str, MeasureText] = {
 
 
 def token_columns(posterior: Posterior, labels: Tensor, bins: int) -> Columns:
-    """Sums over the labelled tokens of each text.
-
-    Args:
-        posterior: predictions ``[P, B, T, C]``.
-        labels: int64 ``[B, T]``, :data:`probattn.models.program.IGNORED` where nothing is predicted.
-        bins: of confidence.
-    """
+    """Sums over the labelled tokens of each text, from predictions ``[P, B, T, C]`` and labels int64 ``[B, T]``."""
     size = len(labels)
     owner, position = (labels != IGNORED).nonzero(as_tuple=True)
     truth = labels[owner, position]
@@ -66,12 +60,7 @@ def token_figures(columns: Columns) -> dict[str, float | None]:
 
 
 def stacked(pad: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Rows of token numbers as a batch, filled up to the longest of each kind; labels by ``IGNORED``.
-
-    Args:
-        pad: number of the padding token.
-        rows: lists of numbers by name.
-    """
+    """Rows of token numbers as a batch, filled up to the longest: tokens by ``pad``, labels by ``IGNORED``."""
     fill = {"input_ids": pad, "original_ids": pad, "labels": IGNORED, "special_tokens_mask": 1}
     columns = {name: [torch.tensor(row[name]) for row in rows] for name in rows[0]}
     return {name: pad_sequence(column, True, fill.get(name, 0)) for name, column in columns.items()}

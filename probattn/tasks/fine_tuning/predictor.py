@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from probattn.inference.expansion import Method, expansion_pays, posterior_moments
+from probattn.inference.last_layer import Features, last_features, last_layer
 from probattn.inference.posterior import Posterior
 from probattn.models.program import HeadProgram
 from probattn.report import ModelKey
 from probattn.report.bootstrap import Columns
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
+from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.measured import expected_of, joined, posterior_of, posteriors_of
 from probattn.tasks.networks import Network, in_batches
@@ -27,21 +29,15 @@ TrainedHead = Network[HeadProgram]
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions of a network, batch by batch.
-
-    Attributes:
-        task: says how examples are read, and what answers are.
-        network: a trained one.
-    """
+    """Predictions of a trained network, batch by batch; the task reads examples and makes answers."""
 
     task: HeadTask
     network: TrainedHead
 
     def batches(self, examples: Examples, encoded: Sequence[Encoded] | None = None) -> Iterator[Batch]:
         """Batches of examples, in order; ``encoded`` are the same as the network reads them."""
-        codec = self.network.codec
-        collate = self.task.collate(codec)
-        encoded = self.task.encode(codec, examples) if encoded is None else encoded
+        collate = self.task.collate(self.network.codec)
+        encoded = self.task.encoded(self.network, examples) if encoded is None else encoded
         for indices in in_batches(range(len(examples)), self.task.recipe.prediction.batch_size):
             rows = [encoded[index] for index in indices]
             tensors = collate([row for item in rows for row in item.rows])
@@ -51,18 +47,38 @@ class Predictor:
         """Batches of examples with what the network itself adds before they are measured."""
         return (self.task.completed(self.network, batch) for batch in self.batches(examples, encoded))
 
+    def ordered(self, examples: Examples, doing: str = "") -> tuple[Iterator[Batch], list[int]]:
+        """Completed batches with little padding, and the rows of their examples; ``doing`` shows their progress."""
+        encoded = self.task.encoded(self.network, examples)
+        order = self.task.shortest_first(examples, encoded)
+        batches = self.completed([examples[row] for row in order], [encoded[row] for row in order])
+        total = -(-len(examples) // self.task.recipe.prediction.batch_size)
+        return self.network.tracked(batches, doing, total) if doing else batches, order
+
+    def features(self, examples: Examples, title: str) -> Features:
+        """What the last layer reads and says, of the examples in their order; ``title`` names them.
+
+        Raises ``RunError`` where no last layer reads a vector for each of them.
+        """
+        network = self.network
+        batches, order = self.ordered(examples, f"features of {title}")
+        moved = (
+            {name: value.to(network.device) for name, value in batch.tensors.items()} for batch in batches
+        )
+        try:
+            layer = last_layer(network.net, len(output_names(network.net.config)))
+            read, back = last_features(network.program, moved, layer), torch.tensor(order).argsort()
+        except ValueError as error:
+            raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
+        labels = None if read.labels is None else read.labels[back]
+        return Features(read.inputs[back], read.logits[back], labels)
+
     def expected(self, batch: Batch) -> Posterior:
         """The prediction of one pass, which takes latent attention at its expectation."""
         return expected_of(self.network, *self._inputs(batch))
 
     def drawn(self, batch: Batch, number: int, *, closed_form: bool = False) -> Posterior:
-        """Draws of latent attention, or the one prediction without; ``number`` of the batch seeds them.
-
-        Args:
-            batch: the examples.
-            number: of the batch.
-            closed_form: take mean and covariance in closed form instead of draws.
-        """
+        """Draws of latent attention, or their closed form, or the one prediction without; ``number`` seeds them."""
         if closed_form and self.network.key == "bayesian_mean":
             return self._closed_form(batch, number)
         return posterior_of(self.network, *self._inputs(batch), self.task.recipe.prediction, number)
@@ -101,21 +117,12 @@ class Predictor:
     def columns(
         self, examples: Examples, title: str, *, labelled: bool = True
     ) -> tuple[dict[ModelKey, Columns], list[Answer]]:
-        """Columns by model, and the answers of the network itself, in the order of the examples.
-
-        Args:
-            examples: what to predict.
-            title: of the examples, for the progress.
-            labelled: whether they have labels.
-        """
+        """Columns by model, and the answers of the network itself, in order; ``title`` names the progress."""
         task, network = self.task, self.network
-        encoded = task.encode(network.codec, examples)
-        order = sorted(range(len(examples)), key=lambda row: _length(encoded[row]))  # little padding
-        batches = self.completed([examples[row] for row in order], [encoded[row] for row in order])
+        batches, order = self.ordered(examples, f"predictions ({title})")
         columns: dict[ModelKey, list[Columns]] = {}
         answers: list[Answer] = []
-        total = -(-len(examples) // task.recipe.prediction.batch_size)
-        for number, batch in enumerate(network.tracked(batches, f"predictions ({title})", total)):
+        for number, batch in enumerate(batches):
             for key, posterior in self.by_model(batch, number).items():
                 record = dict((task.record if labelled else task.record_unlabelled)(posterior, batch))
                 if key == network.key or task.detects:
@@ -127,12 +134,8 @@ class Predictor:
                 columns.setdefault(key, []).append(record)
         number_of_batches = max(map(len, columns.values()))
         whole: dict[ModelKey, Columns] = {
-            key: joined(batches, order)
-            for key, batches in columns.items()
-            if len(batches) == number_of_batches  # the closed form, where it pays for every batch
+            key: joined(records, order)
+            for key, records in columns.items()
+            if len(records) == number_of_batches  # the closed form, where it pays for every batch
         }
         return whole, [answers[row] for row in torch.tensor(order).argsort().tolist()]
-
-
-def _length(encoded: Encoded) -> int:
-    return max((len(row.get("input_ids", ())) for row in encoded.rows), default=0)

@@ -52,8 +52,8 @@ class ExampleLimits(LimitsSection):
 class ExamplesSection(Section):
     """Where the examples of a task come from.
 
-    A subclass names its columns (:meth:`columns`), makes an example of a row (:meth:`example`) and says what identifies
-    it (:meth:`identity`).
+    A subclass names its columns (:meth:`columns`) and makes an example of a row (:meth:`example`); where that is not a
+    text or a pair, it says what identifies it (:meth:`identity`) and how a user writes it (:meth:`unlabelled`).
 
     Attributes:
         named: data sets that have a name: each reads the rows of a split.
@@ -116,9 +116,9 @@ class ExamplesSection(Section):
     def columns_read(self) -> tuple[str, str | None]:
         """Columns of the inputs, and of the second texts where the task is about pairs."""
 
-    @abstractmethod
     def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
         """An example without label, as a user writes it; ``RunError`` where that cannot be."""
+        return {"text": text} if pair is None else {"text": text, "pair": pair}
 
     def unlabelled_columns(self) -> Collection[str]:
         """The columns that data without labels must have."""
@@ -138,9 +138,9 @@ class ExamplesSection(Section):
         """The second text of a row, as :meth:`unlabelled` takes it."""
         return text_of(value, name, where)
 
-    @abstractmethod
     def identity(self, example: Mapping[str, Any]) -> str:
         """The text by which an example is assigned to a part: equal texts are in the same one."""
+        return "\n".join(example[name] for name in ("text", "pair") if name in example)
 
     def fingerprint(self, example: Mapping[str, Any]) -> str:
         """What makes an example the same when a run is resumed."""

@@ -154,9 +154,10 @@ class Regression(HeadTask):
         deviation = targets.std().item() if len(targets) > 1 else 0.0
         return targets.mean().item(), deviation or 1.0
 
-    def _program_of(self, net: nn.Module, **options: Any) -> Any:
+    def program_of(self, net: nn.Module, **options: Any) -> Any:
+        """The program of a network of numbers; see the base class."""
         section = self.section_of_examples
-        return super()._program_of(
+        return super().program_of(
             net, noise=ObservationNoise(section.noise, degrees=section.degrees), **options
         )
 

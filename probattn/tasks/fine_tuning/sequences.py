@@ -81,14 +81,6 @@ class SequencesSection(ExamplesSection):
         """The column of the texts that are read."""
         return self.source, None
 
-    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """The text."""
-        return {"text": text}
-
-    def identity(self, example: Mapping[str, Any]) -> str:
-        """The text that is read."""
-        return str(example["text"])
-
 
 class SequencesRecipe(HeadRecipe):
     """All that a run on texts from texts depends on."""

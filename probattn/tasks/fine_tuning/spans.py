@@ -63,11 +63,7 @@ SLOT_QUESTIONS = {
 
 
 def restaurant8k(split: Split) -> Rows:
-    """Questions for the slots of RESTAURANTS-8K (Coope et al. 2020), about half of them without an answer.
-
-    Each utterance is asked for every slot that it fills, and for one that it does not, which goes round with the number
-    of the utterance.
-    """
+    """Questions for the slots of RESTAURANTS-8K (Coope et al. 2020): those of an utterance, and one without answer."""
     for index, (where, text, slots) in enumerate(restaurant_utterances(split)):
         if not text.strip():
             continue
@@ -83,11 +79,9 @@ SQUAD_ORIGIN = "https://rajpurkar.github.io/SQuAD-explorer"
 
 
 def squad(version: str, split: Split) -> Rows:
-    """Questions of SQuAD 1.1 (Rajpurkar et al. 2016) or 2.0 (Rajpurkar et al. 2018).
+    """Questions of SQuAD 1.1, with an answer, or 2.0 (Rajpurkar et al. 2016, 2018): files of public data, or the hub.
 
-    From the files of SQuAD in the folder of public data, else from a part of its development set there, else from the
-    hub. The development set is for testing, and a tenth of the training contexts for validation; of a part alone, a
-    tenth of the contexts each. Of version 1.1 only questions with an answer.
+    The development set is for testing, a tenth of the training contexts for validation; of a part of it a tenth each.
     """
     folder = os.environ.get(DATA_VARIABLE)
     base = Path(folder or "") / "squad"
@@ -559,9 +553,9 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def best_span(probabilities: Tensor) -> tuple[int, float]:
-    """The most probable span, and by how much log p(no answer) exceeds its own; no answer where there is no span.
+    """The most probable span of ``[1 + K]`` probabilities, no answer first; no answer where there is no span.
 
-    ``probabilities`` are those of no answer and of the spans ``[1 + K]``.
+    With it comes by how much log p(no answer) exceeds its own.
     """
     if len(probabilities) == 1:
         return 0, math.inf
@@ -571,20 +565,9 @@ def best_span(probabilities: Tensor) -> tuple[int, float]:
 
 
 def best_threshold(margin: Tensor, scores: Tensor, unanswerable: Tensor) -> float:
-    """The threshold with the highest mean score if questions are answered whose margin is at most it.
+    """The smallest threshold with the highest mean score if questions of a margin ``[N]`` up to it are answered.
 
-    Args:
-        margin: by how much no answer is more probable than the best span, ``[N]``.
-        scores: of the best span, ``[N]``; of no answer it is 1 where there is none, else 0.
-        unanswerable: bool ``[N]``.
-
-    Returns:
-        The smallest such threshold; -inf to answer nothing.
-
-    Example:
-        >>> margin = torch.tensor([-2.0, 0.5, 1.0, 3.0])
-        >>> best_threshold(margin, torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([False, False, True, True]))
-        0.5
+    Scores ``[N]`` are of the best span, 1 for no answer where bool ``unanswerable`` ``[N]``; -inf answers nothing.
     """
     order = margin.argsort(stable=True)
     gains = scores[order].double() - unanswerable[order].double()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from probattn.checks import shortened
+from probattn.data.task import role_of
 from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
 from probattn.models import load, program_for
@@ -37,7 +38,7 @@ from probattn.tasks.classification.networks import load_head, load_tokenizer
 from probattn.tasks.fine_tuning.answering import HeadAnswering
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData, padded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
-from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe
+from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.measured import joined
 from probattn.tasks.measures import binned_reliability
 from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
@@ -69,7 +70,6 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             plural; None where examples are independent.
     """
 
-    recipe_class: ClassVar[type[HeadRecipe]]
     reads_with: ClassVar[Any] = AutoTokenizer
     headings: ClassVar[Mapping[str, str]]
     inputs: ClassVar[tuple[str, ...]] = ("text",)
@@ -129,6 +129,15 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         """Examples by split, read once."""
         return self.section_of_examples.load()
 
+    def encoded(self, network: TrainedHead, examples: Examples) -> list[Encoded]:
+        """Examples as a trained network reads them."""
+        return self.encode(network.codec, examples)
+
+    def shortest_first(self, examples: Examples, encoded: Sequence[Encoded]) -> list[int]:
+        """Rows of the examples by the length of their inputs: batches of neighbours need little padding."""
+        lengths = [max((len(row.get("input_ids", ())) for row in item.rows), default=0) for item in encoded]
+        return sorted(range(len(examples)), key=lengths.__getitem__)
+
     @property
     def section_of_examples(self) -> Any:
         """The section of the recipe that names them."""
@@ -148,12 +157,13 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             rows["train"],
             rows["validation"],
             self.collate(codec),
-            {"data": digest(self._fingerprints()), "network": self.network_name},
+            {"data": digest(self.fingerprints()), "network": self.network_name},
             None,
             codec,
         )
 
-    def _fingerprints(self) -> Iterator[str]:
+    def fingerprints(self) -> Iterator[str]:
+        """What makes the data the same when a run is resumed."""
         for split, examples in self.examples.items():
             yield split
             yield from map(self.section_of_examples.fingerprint, examples)
@@ -175,9 +185,10 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         net = self.untrained()
         self.prepare(net)
         put_methods(net, () if baseline else self.methods, self.recipe, self.network_name)
-        return self._program_of(net, num_data=len(data.train), **self.program_options())
+        return self.program_of(net, num_data=len(data.train), **self.program_options())
 
-    def _program_of(self, net: nn.Module, **options: Any) -> HeadProgram:
+    def program_of(self, net: nn.Module, **options: Any) -> HeadProgram:
+        """The program of a network with the head."""
         program: Program = program_for(net, **options)
         assert isinstance(program, HeadProgram)
         return program
@@ -196,7 +207,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         with quiet_loading():
             net = load(path)
             codec = open_pretrained(self.reads_with, path)
-        return Network(on_device(self._program_of(net)), folder, model_key(net), codec)
+        return Network(on_device(self.program_of(net)), folder, model_key(net), codec)
 
     @property
     def network_name(self) -> str:
@@ -293,7 +304,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
                         table[key, model] = self.calibrated(columns, validation[model])
         test = {model: columns for (key, model), columns in table.items() if key == "test"}
         data = tuple(self.described(key) for key in self.measured_splits)
-        write_predictions(networks[-1].folder, self._prediction_rows(answers), self.inputs)
+        self.write_predictions(networks[-1].folder, answers)
         return self.results(
             run,
             networks,
@@ -304,8 +315,11 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             classes=tuple(self.label_names() or ()),
         )
 
+    def write_predictions(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
+        """Writes split, input, true label and answer of every measured example into the run's folder."""
+        write_predictions(run, self._prediction_rows(answers), self.inputs)
+
     def _prediction_rows(self, answers: Mapping[str, Sequence[Answer]]) -> Iterator[Mapping[str, Any]]:
-        """Split, input, true label and answer of every measured example."""
         for key, rows in answers.items():
             for example, answer in zip(self.examples[key], rows, strict=True):
                 inputs = {name: answer[name] for name in self.inputs if name in answer}
@@ -323,7 +337,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     @property
     def measured_splits(self) -> list[str]:
         """The splits that are measured."""
-        return [key for key in ROLES if key in self.examples]
+        return [key for key in self.examples if role_of(key) in ROLES]
 
     @property
     def clusters(self) -> dict[str, list[str]] | None:
@@ -342,7 +356,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         return DataSet(
             key=key,
             title=shortened(f"{Path(name).name} (test)" if key != "out_of_domain" else Path(name).name, 60),
-            role=ROLES[key],
+            role=ROLES[role_of(key)],
             size=len(self.examples[key]),
             labelled=key != "out_of_domain",
             source=other or section.test or section.train,
@@ -436,18 +450,19 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         try:
             net = self.untrained()
             self.prepare(net)
-            return self._program_of(net)
+            return self.program_of(net)
         except ValueError:  # RunError, DataError or RecipeError
             return None
 
     def _head_accuracy(self, network: TrainedHead, examples: Examples) -> Callable[[], float]:
         """What measures a network on examples by :meth:`head_measure`, at the posterior expectation."""
         predictor = Predictor(self, network)
-        batches = list(predictor.completed(examples))
+        ordered, order = predictor.ordered(examples)
+        batches = list(ordered)
 
         def accuracy() -> float:
             columns = [self.record(predictor.expected(batch), batch) for batch in batches]
-            return self.figures(joined(columns, range(len(examples))))[str(self.head_measure())] or 0.0
+            return self.figures(joined(columns, order))[str(self.head_measure())] or 0.0
 
         return accuracy
 

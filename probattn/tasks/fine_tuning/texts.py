@@ -72,14 +72,6 @@ class TextsSection(ExamplesSection):
     def target(self, value: Any, where: str) -> Any:
         """A label from its field; ``DataError`` names the place of one that is none."""
 
-    def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """Text and second text."""
-        return {"text": text} if pair is None else {"text": text, "pair": pair}
-
-    def identity(self, example: Mapping[str, Any]) -> str:
-        """The texts."""
-        return "\n".join(texts_of(example).values())
-
     def tokens(self, codec: Any, examples: Examples) -> list[dict[str, Any]]:
         """What a tokenizer makes of each text or pair."""
         pairs = [example["pair"] for example in examples] if "pair" in examples[0] else None

@@ -52,10 +52,7 @@ def restaurant8k(split: Split) -> Rows:
 
 
 def restaurant_utterances(split: Split) -> Iterator[tuple[str, str, list[tuple[str, int, int]]]]:
-    """Place, text and slots (name, first character, the one behind the last) of each utterance.
-
-    The last tenth of the training file is the validation part.
-    """
+    """Location, text and slots (name, first and end character) of utterances; a tenth of training validates."""
     name = "test" if split == "test" else "train"
     origin = "https://github.com/PolyAI-LDN/task-specific-datasets"
     path = data_file("restaurant8k", f"restaurant8k/{name}.json", origin=origin)
@@ -251,19 +248,8 @@ class Tokens(HeadTask):
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Precision, recall and F1 of each type of span, of the run's own network."""
-        model = next(key for key in reversed(list(columns)) if key not in BESIDE)
-        rows = []
-        for kind, counts in zip(
-            span_types(self.label_names()), columns[model]["spans"].sum(dim=0), strict=True
-        ):
-            scores = span_scores(counts)
-            cells = ["" if value is None else f"{value:.3f}" for value in scores]
-            rows.append((kind, *cells, f"{int(counts[2]):,}"))
-        yield Listing(
-            title="By type",
-            headings=("Type", "Precision", "Recall", "F1", "True spans"),
-            rows=tuple(rows),
-        )
+        names, headings = span_types(self.label_names()), ("Type", "True spans")
+        yield scores_listing("By type", headings, names, columns, "spans")
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
         """Tags and spans of each text, and the largest entropy of a word."""
@@ -306,10 +292,7 @@ class Tokens(HeadTask):
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """Spans of tags in the BIO scheme; a tag without prefix is a span of one word, "O" none.
-
-    A span begins with B, or with I after another type or none, as conlleval reads it (Tjong Kim Sang and De Meulder
-    2003).
+    """Spans of BIO tags, read as conlleval does (Tjong Kim Sang and De Meulder 2003); other tags are spans of a word.
 
     Example:
         >>> spans(["O", "B-date", "I-date", "I-time", "B-time"])
@@ -342,6 +325,23 @@ def span_scores(counts: Tensor) -> tuple[float | None, float | None, float | Non
         right / true if true else None,
         2 * right / (predicted + true) if predicted + true else None,
     )
+
+
+def scores_listing(
+    title: str,
+    headings: tuple[str, str],
+    names: Sequence[str],
+    columns: Mapping[ModelKey, Columns],
+    column: str,
+) -> Listing:
+    """Precision, recall, F1 and number of each class, by a column of counts ``[N, C, 3]`` of the run's own network."""
+    model = next(key for key in reversed(list(columns)) if key not in BESIDE)
+    rows = []
+    for name, counts in zip(names, columns[model][column].sum(dim=0), strict=True):
+        cells = ["" if value is None else f"{value:.3f}" for value in span_scores(counts)]
+        rows.append((name, *cells, f"{int(counts[2]):,}"))
+    first, last = headings
+    return Listing(title=title, headings=(first, "Precision", "Recall", "F1", last), rows=tuple(rows))
 
 
 def spans_in_words(words: Sequence[str], labelled: Iterable[Span]) -> str:

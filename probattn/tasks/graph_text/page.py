@@ -52,12 +52,7 @@ def entities_of(text: Iterable[Piece]) -> frozenset[int]:
 
 
 def marked(text: Iterable[Piece]) -> Markup:
-    """A text with its copied entities marked.
-
-    Example:
-        >>> marked([Piece(words="we use"), Piece(words="a parser", entity=0)])
-        Markup('<bdi>we use</bdi> <mark class="copied" title="entity 0"><bdi>a parser</bdi></mark>')
-    """
+    """A text with its copied entities marked."""
     spans = [
         plain(piece.words)
         if piece.entity is None
@@ -81,10 +76,7 @@ ROOM = int(NAMES / LETTER) - 2
 
 
 def graph_drawing(sample: GraphTextSample, named: Mapping[str, Collection[int]]) -> Markup:
-    """Entities below each other, and a lane with an arrow for each relation.
-
-    Each style in ``named`` has a column of dots, filled at the entities that its model's text has.
-    """
+    """Entities with a column of dots for each style of ``named``, filled for its text; an arrow for each relation."""
     edge = min(NAMES, 20 + LETTER * max(map(len, sample.entities)))
     first = edge + DOTS * len(named) + GAP
     height = TOP + ROW * len(sample.entities) + 8
@@ -124,12 +116,7 @@ def graph_drawing(sample: GraphTextSample, named: Mapping[str, Collection[int]])
 
 
 def short_name(relation: str) -> str:
-    """A relation in lower case without its hyphens, cut where it would be longer than most lanes.
-
-    Example:
-        >>> short_name("USED-FOR")
-        'used for'
-    """
+    """A relation in lower case without its hyphens, cut where it would be longer than most lanes."""
     words = relation.lower().replace("-", " ")
     return words if len(words) <= 12 else f"{words[:11]}."
 

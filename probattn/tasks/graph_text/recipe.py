@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from probattn.data import DataError, GraphTexts, read_graph_texts, read_relations
 from probattn.data.files import DATA_VARIABLE, data_folder
@@ -14,16 +14,9 @@ from probattn.data.graph_texts import roles
 from probattn.models import WritingOptions
 from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, key
 from probattn.tasks.sections.derived import drawn_section, options_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    AttentionRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 ORIGIN = "https://github.com/rikdz/GraphWriter (data)"
@@ -41,30 +34,24 @@ class GraphTextDataRecipe(Section):
         '/other/test.tsv'
     """
 
-    folder: Filled | None = Field(
-        default=None,
-        description=f"Where the files lie; null for the folder `agenda` in the one that `{DATA_VARIABLE}` names.",
+    folder: Filled | None = key(
+        None, f"Where the files lie; null for the folder `agenda` in the one that `{DATA_VARIABLE}` names."
     )
-    train: Filled = Field(default="preprocessed.train.tsv", description="File to train on.")
-    validation: Filled | None = Field(
-        default="preprocessed.val.tsv",
-        description="File to choose by; null for some texts of `train`, which are then not trained on.",
+    train: Filled = key("preprocessed.train.tsv", "File to train on.")
+    validation: Filled | None = key(
+        "preprocessed.val.tsv",
+        "File to choose by; null for some texts of `train`, which are then not trained on.",
     )
-    test: Filled = Field(default="preprocessed.test.tsv", description="File to measure on.")
-    relations: Filled = Field(
-        default="relations.vocab", description="File with the names of relations, one a line."
+    test: Filled = key("preprocessed.test.tsv", "File to measure on.")
+    relations: Filled = key("relations.vocab", "File with the names of relations, one a line.")
+    limits: LimitsSection = key(
+        LimitsSection(),
+        "Most texts to use; without a file to choose by, `validation` is a tenth of `train` by default.",
     )
-    limits: LimitsSection = Field(
-        default=LimitsSection(),
-        description="Most texts to use; without a file to choose by, `validation` is a tenth of `train` by default.",
+    min_frequency: Count = key(
+        5, "How often a word must stand in the training titles, entities and texts to have a vector."
     )
-    min_frequency: Count = Field(
-        default=5,
-        description="How often a word must stand in the training titles, entities and texts to have a vector.",
-    )
-    max_length: int = Field(
-        default=400, ge=2, description="Most tokens of a text with its end; longer ones are cut."
-    )
+    max_length: int = key(400, "Most tokens of a text with its end; longer ones are cut.", ge=2)
 
     def file(self, part: str) -> Path:
         """Path of a file."""
@@ -97,38 +84,26 @@ class GraphTextDataRecipe(Section):
         except DataError as error:
             raise DataError(f"graph_text.{role}: {error}") from None
 
-    def resolved(self) -> Self:
-        """The same, with the paths of files and folders made absolute."""
-        names = ("train", "validation", "test", "relations")
-        values = {name: getattr(self, name) for name in names}
-        paths_of_files = {"folder": self.folder} if self.folder is not None else {}
-        paths_of_files |= {
-            name: path for name, path in values.items() if path is not None and Path(path).name != path
-        }
-        paths = {name: absolute(path) for name, path in paths_of_files.items()}
-        return self.model_copy(update=paths)
+    def path_keys(self) -> Iterable[str]:
+        """The folder, and the files that do not lie in it."""
+        files = {name: getattr(self, name) for name in ("train", "validation", "test", "relations")}
+        return ("folder", *(name for name, path in files.items() if path and Path(path).name != path))
 
 
 class GraphTextNetworkRecipe(Section):
     """GraphWriter; the defaults are those of Koncel-Kedziorski et al. 2019 and of their released settings."""
 
-    width: int = Field(default=500, ge=2, description="Of words, vertices and states.")
-    layers: Count = Field(default=6, description="Blocks of the graph transformer.")
-    heads: Count = Field(default=4, description="Of every attention call; they divide the width.")
-    feed_forward: Count | None = Field(
-        default=None, description="Hidden width of a block; null for four times the width."
-    )
-    lstm_layers: Count = Field(default=2, description="Of the bidirectional LSTMs over titles and entities.")
-    dropout: Rate = Field(
-        default=0.1, description="Of embeddings, of what the output reads and in the blocks."
-    )
-    attention_dropout: Rate = Field(
-        default=0.1, description="Of attention weights between vertices; latent ones have none."
-    )
-    coverage: float = Field(
-        default=0.0,
+    width: int = key(500, "Of words, vertices and states.", ge=2)
+    layers: Count = key(6, "Blocks of the graph transformer.")
+    heads: Count = key(4, "Of every attention call; they divide the width.")
+    feed_forward: Count | None = key(None, "Hidden width of a block; null for four times the width.")
+    lstm_layers: Count = key(2, "Of the bidirectional LSTMs over titles and entities.")
+    dropout: Rate = key(0.1, "Of embeddings, of what the output reads and in the blocks.")
+    attention_dropout: Rate = key(0.1, "Of attention weights between vertices; latent ones have none.")
+    coverage: float = key(
+        0.0,
+        "Weight of a penalty on copying an entity again (See et al. 2017, Eq. 12), nats; 0 for none.",
         ge=0,
-        description="Weight of a penalty on copying an entity again (See et al. 2017, Eq. 12), nats; 0 for none.",
     )
 
     @model_validator(mode="after")
@@ -177,8 +152,8 @@ class WritingRecipe(_Writing):
 class GraphTextReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = Field(default=4, ge=0, le=100, description="Test texts that are shown with their graphs.")
-    seed: Seed = Field(default=0, description="Of the resamples.")
+    samples: int = key(4, "Test texts that are shown with their graphs.", ge=0, le=100)
+    seed: Seed = key(0, "Of the resamples.")
 
 
 class GraphTextRecipe(MethodRecipe):
@@ -197,21 +172,19 @@ A recipe with a section `graph_text` trains GraphWriter on titles, knowledge gra
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
-    graph_text: GraphTextDataRecipe = Field(
-        default=GraphTextDataRecipe(), description="What to train on and to measure on."
+    graph_text: GraphTextDataRecipe = key(GraphTextDataRecipe(), "What to train on and to measure on.")
+    network: GraphTextNetworkRecipe = key(GraphTextNetworkRecipe(), "The network.")
+    attention: AttentionRecipe = key(
+        AttentionRecipe(),
+        "The attention method; its `kind` is `self` for the graph transformer, `cross` for the decoder.",
     )
-    network: GraphTextNetworkRecipe = Field(default=GraphTextNetworkRecipe(), description="The network.")
-    attention: AttentionRecipe = Field(
-        default=AttentionRecipe(),
-        description="The attention method; its `kind` is `self` for the graph transformer, `cross` for the decoder.",
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    training: GraphTextTrainingRecipe = key(GraphTextTrainingRecipe(), "How to train.")
+    search: WritingRecipe = key(WritingRecipe(), "How to write.")
+    prediction: PredictionRecipe = key(
+        PredictionRecipe(batch_size=16),
+        "How probabilities of the true texts are computed; texts are written without draws.",
     )
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    training: GraphTextTrainingRecipe = Field(default=GraphTextTrainingRecipe(), description="How to train.")
-    search: WritingRecipe = Field(default=WritingRecipe(), description="How to write.")
-    prediction: PredictionRecipe = Field(
-        default=PredictionRecipe(batch_size=16),
-        description="How probabilities of the true texts are computed; texts are written without draws.",
-    )
-    report: GraphTextReportRecipe = Field(default=GraphTextReportRecipe(), description="What to report.")
+    report: GraphTextReportRecipe = key(GraphTextReportRecipe(), "What to report.")

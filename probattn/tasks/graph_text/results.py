@@ -1,16 +1,30 @@
-"""Results of a run of texts about graphs: the records of ``metrics.json``, and the texts that it keeps and shows."""
+"""Results of a run of texts about graphs: the records of ``metrics.json``, the texts it shows, and their measures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from probattn.data import DataError, GraphText, GraphTexts, GraphVocabulary
 from probattn.data.graph_texts import read_row
-from probattn.files.json_files import write_json_lines
+from probattn.metrics.functional import (
+    bleu_counts,
+    bleu_from_counts,
+    meteor,
+    name_coverage,
+    repeated_clauses,
+    repeated_ngrams,
+    rouge,
+)
+from probattn.metrics.functional.texts import ROUGE
 from probattn.report import ModelKey, Results
+from probattn.report.measures import MeasureText
 from probattn.report.record import Record
 from probattn.tasks.errors import RunError
+from probattn.tasks.measures import number, share
 
 
 class Piece(Record):
@@ -21,16 +35,7 @@ class Piece(Record):
 
 
 class GraphTextSample(Record):
-    """A test text with its graph, and what each model wrote.
-
-    Attributes:
-        title: of the text.
-        entities: of the graph.
-        types: of each entity.
-        relations: entity, name of the relation, entity.
-        reference: the text as it should be.
-        texts: by model.
-    """
+    """A test text with its graph (relations: entity, name, entity), and what each model wrote."""
 
     title: str
     entities: tuple[str, ...]
@@ -41,25 +46,14 @@ class GraphTextSample(Record):
 
 
 class GraphTextResults(Results):
-    """Everything that the report shows.
-
-    Attributes:
-        signature: how BLEU and METEOR were computed.
-        samples: texts with their graphs.
-    """
+    """Everything that the report shows; ``signature`` says how BLEU and METEOR were computed."""
 
     signature: str = ""
     samples: tuple[GraphTextSample, ...] = ()
 
 
 def pieces(tokens: list[str | int], row: GraphText) -> tuple[Piece, ...]:
-    """Pieces of a text, from words and numbers of entities.
-
-    Example:
-        >>> row = GraphText("t", ("a parser",), ("method",), ())
-        >>> [(piece.words, piece.entity) for piece in pieces(["we", "use", 0, "."], row)]
-        [('we use', None), ('a parser', 0), ('.', None)]
-    """
+    """Pieces of a text, from words and numbers of entities."""
     spans: list[Piece] = []
     between: list[str] = []
     for token in [*tokens, None]:
@@ -117,14 +111,75 @@ def samples_of(
     )
 
 
-def write_lines(path: Path, test: GraphTexts, written: Mapping[ModelKey, Written]) -> None:
-    """Keeps all texts, one JSON object a line."""
-    shown = {key: surfaces(test, texts) for key, texts in written.items()}
-    write_json_lines(
-        path,
-        (
-            {"title": row.title, "entities": row.entities, "reference": row.surface}
-            | {key: texts[index] for key, texts in shown.items()}
-            for index, row in enumerate(test.rows)
-        ),
-    )
+RUN = 4
+"""Words of a repeated n-gram."""
+SYSTEM = "of the written texts with one reference each"
+
+MEASURES: Mapping[str, MeasureText] = {
+    "bleu4": share("BLEU-4", f"BLEU of n-grams up to 4 words, {SYSTEM}"),
+    **{
+        f"bleu{order}": share(f"BLEU-{order}", f"BLEU of n-grams up to {order} word{'s' * (order > 1)}")
+        for order in (3, 2, 1)
+    },
+    "meteor": share("METEOR", "Words in common, their stems and synonyms, mean over texts"),
+    "rouge1": share("ROUGE-1", "F of the words in common, mean over texts"),
+    "rouge2": share("ROUGE-2", "F of the pairs of words in common, mean over texts"),
+    "rougeL": share("ROUGE-L", "F of the longest common subsequence, mean over texts"),
+    "perplexity": number("Perplexity", "Per token of the true texts, given those before it"),
+    "entities": share(
+        "Entities named",
+        "Share of a graph's entities that the text has, word for word",
+        short="share of entities named",
+    ),
+    "repeated_runs": share(
+        "Repeated 4-grams",
+        "Share of the runs of 4 words that stand in the same text before",
+        short="share of repeated 4-grams",
+        better=False,
+    ),
+    "repeated_clauses": share(
+        "Repeated clauses",
+        "Share of the clauses that stand in the same text before",
+        short="share of repeated clauses",
+        better=False,
+    ),
+}
+
+
+def text_columns(written: Sequence[str], texts: GraphTexts, wordnet: Any) -> dict[str, Tensor]:
+    """What the measures of written texts are computed from, a row a text; ``ImportError`` without a package."""
+    references = [row.surface for row in texts.rows]
+    return {
+        "counts": bleu_counts(written, references),
+        "rouge": rouge(written, references),
+        "meteor": meteor(written, references, wordnet),
+        "entities": name_coverage(written, [row.entities for row in texts.rows]),
+        "repeated_runs": repeated_ngrams(written, RUN),
+        "repeated_clauses": repeated_clauses(written),
+    }
+
+
+def figures(columns: Mapping[str, Tensor]) -> dict[str, float | None]:
+    """The measures of some texts: of :func:`text_columns`, with what :func:`token_columns` gives beside them."""
+    counts = columns["counts"]
+    values: dict[str, float | None] = {
+        f"bleu{order}": bleu_from_counts(counts, order).score / 100 for order in (4, 3, 2, 1)
+    }
+    means = ("meteor", "entities", "repeated_runs", "repeated_clauses")
+    values |= {name: columns[name].mean().item() for name in means}
+    values |= {name: columns["rouge"][:, index, 2].mean().item() for index, name in enumerate(ROUGE)}
+    nll, tokens = columns["nll"].sum().item(), columns["tokens"].sum().item()
+    values["perplexity"] = math.exp(nll / tokens) if nll / tokens < 700 else None
+    values["token_accuracy"] = columns["correct"].sum().item() / tokens
+    values["words"] = counts[:, -2].double().mean().item()
+    return {name: values[name] for name in (*MEASURES, "token_accuracy", "words")}
+
+
+def token_columns(log_probabilities: Tensor, correct: Tensor, real: Tensor) -> dict[str, Tensor]:
+    """Columns of perplexity and token accuracy, ``[B]``, of draws ``[P, B, T]``; ``real`` is False at padding."""
+    mean = log_probabilities.double().logsumexp(dim=0) - math.log(len(log_probabilities))
+    return {
+        "nll": -(mean * real).sum(dim=-1),
+        "tokens": real.sum(dim=-1).double(),
+        "correct": (correct & real).sum(dim=-1).double(),
+    }

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from probattn.data import DataError, GraphTextCollate, GraphTexts, GraphVocabulary, TokenizedGraphTexts
 from probattn.files.durable import digest
@@ -22,87 +19,94 @@ from probattn.models import (
     GraphWriterConfig,
     GraphWriterForGeneration,
     WritingOptions,
-    load,
     write_texts,
 )
 from probattn.models.program import IGNORED, seeded
-from probattn.models.translation import token_measures
-from probattn.report import ModelKey, RunDescription
+from probattn.report import ModelKey, RunDescription, Sheet
+from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.graph_text.answering import GraphTextAnswering
-from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import sections
 from probattn.tasks.graph_text.recipe import GraphTextRecipe
 from probattn.tasks.graph_text.results import (
+    MEASURES,
     GraphTextResults,
     Written,
     digested,
+    figures,
+    row_to_write,
     samples_of,
     surfaces,
-    write_lines,
+    text_columns,
+    token_columns,
 )
 from probattn.tasks.measured import joined, posteriors_of
-from probattn.tasks.networks import (
-    Network,
-    check_finished,
-    model_key,
-    on_device,
-    put_methods,
-    quiet_loading,
-    search_words,
-    text_set,
-)
-from probattn.tasks.programs import Data, ProgramTask
-from probattn.tasks.topics import TopicData
+from probattn.tasks.networks import Network, check_finished, in_batches, text_set
+from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.view import ResultsView
 
 VOCABULARY = "vocabulary.json"
 """The vocabulary of a run, in its folder for the model."""
-TEXTS = "texts.jsonl"
-"""All test texts of a run with what was written, one JSON object a line."""
 
 Trained = Network[GraphTextProgram]
 
 
-@dataclass(frozen=True)
-class GraphTextData(Data):
-    """Tokenized texts; ``vocabulary`` is that of the training texts."""
+class GraphTextAnswering(Answering):
+    """Texts about graphs, each given as a line of AGENDA's files up to its relations, without draws."""
 
-    vocabulary: Any = None
+    task: GraphTextTask
+
+    reads = "single lines"
+    undrawn = "texts are written at the posterior expectation, without draws"
+    no_moments = "texts come without any"
+
+    def check(self, run: Path) -> Callable[[str], object]:
+        """Whether a line is one to write about."""
+        return partial(row_to_write, vocabulary=self.task.load_codec(check_finished(run)))
+
+    def answered(
+        self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
+    ) -> Iterator[dict[str, Any]]:
+        """One text a line; see the base class."""
+        network = self.task.network(run)
+        for batch in in_batches((line for line, _ in rows), self.task.recipe.search.batch_size):
+            graphs = tuple(row_to_write(line, network.codec) for line in batch)
+            texts = GraphTexts(graphs, network.codec.relations, "predict")
+            for line, graph, tokens in zip(batch, graphs, self.task.written(network, texts), strict=True):
+                copied = sorted({token for token in tokens if isinstance(token, int)})
+                yield {
+                    "text": line,
+                    "written": graph.named(tokens),
+                    "copied": [graph.entities[number] for number in copied],
+                }
+
+    def answers(self, answers: Sequence[dict[str, Any]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """A text a line, and the same for programs."""
+        return "\n".join(answer["written"] for answer in answers), list(answers)
+
+    def columns(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The written text."""
+        return {"written": answer["written"]}
 
 
-class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData, GraphTextProgram]):
-    """Texts about knowledge graphs by GraphWriter (Koncel-Kedziorski et al. 2019), trained from random weights.
-
-    Texts are written at the posterior expectation; the two Bayesian models differ in the perplexity of the true texts.
-    """
+class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, GraphTextProgram]):
+    """Texts by GraphWriter (Koncel-Kedziorski et al. 2019), which are written at the posterior expectation."""
 
     section = "graph_text"
     measures = MEASURES
     recipe_class = GraphTextRecipe
     view = ResultsView(GraphTextResults, sections, "probattn.tasks.graph_text")
     unit = "texts"
-
-    def num_outputs(self, net: PreTrainedModel) -> int:
-        """Words of the vocabulary."""
-        return int(net.config.vocab_size)
-
-    @cached_property
-    def texts(self) -> Mapping[str, GraphTexts]:
-        """The texts of the recipe by role, kept."""
-        return self.recipe.graph_text.load()
+    network_title = "GraphWriter"
+    answering_class = GraphTextAnswering
+    texts_file = "texts.jsonl"
+    collate_class = GraphTextCollate
 
     @cached_property
     def wordnet(self) -> Any:
         """Where METEOR's synonyms are from; None for none."""
         return find_wordnet()
 
-    def sizes(self) -> Mapping[str, int]:
-        """Number of texts of each part."""
-        names = {"train": "training", "validation": "validation", "test": "test"}
-        return {words: len(self.texts[role]) for role, words in names.items()}
-
-    def load_data(self) -> GraphTextData:
+    def load_data(self) -> CodecData:
         """Tokenizes everything; what measures need must be there before anything is trained."""
         try:
             bleu(["a"], ["a"])
@@ -110,28 +114,20 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             rouge(["a"], ["a"])
         except ImportError as error:
             raise RunError(one_line(error)) from error
-        vocabulary = GraphVocabulary.of(self.texts["train"], self.recipe.graph_text.min_frequency)
-        datasets = {
-            "train": self.texts["train"],
-            "validation": self.texts["validation"].at(self.texts["validation"].shortest_first()),
-            "test": self.texts["test"],
-        }
-        tokenized = {role: self.tokenized(texts, vocabulary) for role, texts in datasets.items()}
-        fingerprint = {"data": digest(digested(self.texts))}
-        return GraphTextData(
-            tokenized["train"], tokenized["validation"], GraphTextCollate(), fingerprint, None, vocabulary
-        )
+        vocabulary = GraphVocabulary.of(self.datasets["train"], self.recipe.graph_text.min_frequency)
+        fingerprint = {"data": digest(digested(self.datasets))}
+        return self.tokenized_data(vocabulary, fingerprint)
 
-    def tokenized(self, texts: GraphTexts, vocabulary: GraphVocabulary) -> TokenizedGraphTexts:
+    def tokenized(self, rows: GraphTexts, codec: GraphVocabulary) -> TokenizedGraphTexts:
         """Texts as the recipe cuts them."""
-        return TokenizedGraphTexts(texts, vocabulary, max_length=self.recipe.graph_text.max_length)
+        return TokenizedGraphTexts(rows, codec, max_length=self.recipe.graph_text.max_length)
 
-    def build(self, vocabulary: GraphVocabulary) -> GraphWriterForGeneration:
+    def untrained(self, codec: GraphVocabulary) -> GraphWriterForGeneration:
         """The recipe's network with random weights, a function of the seed, in training mode."""
         network = self.recipe.network
         config = GraphWriterConfig(
-            vocab_size=len(vocabulary),
-            num_relations=len(vocabulary.relations),
+            vocab_size=len(codec),
+            num_relations=len(codec.relations),
             hidden_size=network.width,
             num_hidden_layers=network.layers,
             num_attention_heads=network.heads,
@@ -143,66 +139,37 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         with seeded(self.recipe.training.seed):
             return GraphWriterForGeneration(config).train()
 
-    def program(self, *, baseline: bool = False) -> GraphTextProgram:
-        """The recipe's network as a Pyro program; see the base class."""
-        data = self.data
-        net = self.build(data.vocabulary)
-        put_methods(net, () if baseline else self.methods, self.recipe, "GraphWriter")
-        return GraphTextProgram(
-            net,
-            num_data=len(data.train),
-            mean_length=data.train.mean_target_length,
-            coverage=self.recipe.network.coverage,
-        )
+    def program_of(self, net: Any, **options: Any) -> GraphTextProgram:
+        """A network as a program, with the recipe's penalty on copying again."""
+        return GraphTextProgram(net, coverage=self.recipe.network.coverage, **options)
+
+    def program_options(self) -> Mapping[str, Any]:
+        """The mean length of a text, which the likelihood is divided by."""
+        return {"mean_length": self.data.train.mean_target_length}
 
     def save_beside(self, program: GraphTextProgram, folder: Path) -> None:
         """Saves the vocabulary."""
-        self.data.vocabulary.save(folder / VOCABULARY)
+        self.data.codec.save(folder / VOCABULARY)
 
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Contributions of each text to perplexity and token accuracy."""
-        return token_measures(program(batch), batch["labels"])
-
-    def network(self, folder: Path) -> Trained:
-        """Loads a trained network and its vocabulary."""
-        path = check_finished(folder)
-        with quiet_loading():
-            net = load(path)
-        program = GraphTextProgram(net, coverage=self.recipe.network.coverage)
-        return Network(on_device(program), folder, model_key(net), self.vocabulary(path))
-
-    def vocabulary(self, folder: Path) -> GraphVocabulary:
+    def load_codec(self, folder: Path) -> GraphVocabulary:
         """The vocabulary of a trained network in its folder."""
         try:
             return GraphVocabulary.load(folder / VOCABULARY)
         except DataError as error:
             raise RunError(one_line(error)) from error
 
-    def words(self) -> Mapping[str, Any]:
-        """Network and data, in words."""
-        network, train = self.recipe.network, self.texts["train"]
-        vocabulary = len(self.data.vocabulary)
-        return {
-            "network": f"GraphWriter, {network.layers} blocks x {network.width}, {network.heads} heads, "
-            f"{vocabulary:,} words",
-            "data": train.source,
-            "train_size": len(train),
-            "search": search_words(self.recipe.search),
-        }
-
-    def batches(self, network: Trained, texts: GraphTexts, size: int) -> Iterator[dict[str, Tensor]]:
-        """Texts on the network's device, in their order."""
-        for batch in DataLoader(
-            self.tokenized(texts, network.codec), batch_size=size, collate_fn=GraphTextCollate()
-        ):
-            yield {name: tensor.to(network.device) for name, tensor in batch.items()}
+    def network_words(self) -> str:
+        """The network in words, for its report."""
+        network, words = self.recipe.network, len(self.data.codec)
+        return (
+            f"GraphWriter, {network.layers} blocks x {network.width}, {network.heads} heads, {words:,} words"
+        )
 
     def written(self, network: Trained, texts: GraphTexts, doing: str = "texts") -> Written:
         """What a network writes about graphs, in their order."""
         options: WritingOptions = self.recipe.search.build()
         order = texts.shortest_first()
-        batches = self.batches(network, texts.at(order), options.batch_size)
+        batches = self.sized_batches(network, texts.at(order), options.batch_size)
         total = -(-len(texts) // options.batch_size)
         shut = network.codec.type_tokens
         batches_of_labels = write_texts(
@@ -215,7 +182,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
         """What the perplexity of the true texts is computed from, by model: of draws and at the expectation."""
         order = texts.shortest_first()
         prediction = self.recipe.prediction
-        batches = self.batches(network, texts.at(order), prediction.batch_size)
+        batches = self.sized_batches(network, texts.at(order), prediction.batch_size)
         total = -(-len(texts) // prediction.batch_size)
         chunks: dict[ModelKey, list[dict[str, Tensor]]] = {}
         for number, batch in enumerate(network.tracked(batches, "probabilities of the true texts", total)):
@@ -250,7 +217,7 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> GraphTextResults:
         """Writes the test texts, keeps them beside the records, and measures them."""
-        last, test, report = networks[-1], self.texts["test"], self.recipe.report
+        last, test, report = networks[-1], self.datasets["test"], self.recipe.report
         texts = {network.key: self.written(network, test) for network in networks}
         table: dict[tuple[str, ModelKey], dict[str, Tensor]] = {}
         for network in networks:
@@ -259,7 +226,8 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             table |= {
                 ("test", key): columns | tokens for key, tokens in self.token_columns(network, test).items()
             }
-        write_lines(last.folder / TEXTS, test, texts)
+        rows = ({"title": row.title, "entities": row.entities, "reference": row.surface} for row in test.rows)
+        self.keep_texts(last.folder, rows, {key: surfaces(test, written) for key, written in texts.items()})
         return self.results_of(
             run,
             networks,
@@ -270,29 +238,3 @@ class GraphTextTask(ProgramTask[GraphTextRecipe, GraphTextResults, GraphTextData
             signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
             samples=samples_of(test, texts, report.samples),
         )
-
-    def topic_data(self, networks: Sequence[Trained]) -> TopicData:
-        """Test texts as the topics of the report read them."""
-        return TopicData(
-            take=self.texts["test"].take,
-            batches=lambda network, texts: self.batches(network, texts, self.recipe.prediction.batch_size),
-            start=lambda: GraphTextProgram(self.build(networks[-1].codec)),
-            report=self.recipe.report,
-            prediction=self.recipe.prediction,
-            accuracy=lambda network, texts: partial(self._token_accuracy, network, texts),
-            measure="token accuracy",
-        )
-
-    def _token_accuracy(self, network: Trained, texts: GraphTexts) -> float:
-        """Share of tokens of the true texts that are the first choice."""
-        right = tokens = 0.0
-        for batch in self.batches(network, texts, self.recipe.prediction.batch_size):
-            with torch.no_grad():
-                sums = token_measures(network.program(batch), batch["labels"])
-            right, tokens = right + sums["correct"].sum().item(), tokens + sums["tokens"].sum().item()
-        return right / tokens
-
-    @property
-    def answering(self) -> GraphTextAnswering:
-        """Texts about graphs."""
-        return GraphTextAnswering(self)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from probattn.data import NodeGraph, load_planetoid
 from probattn.models.gat_options import GATOptions
 from probattn.options import Count, Filled, Natural
-from probattn.tasks.sections.base import ReportSection, Section, Seed, absolute
+from probattn.tasks.sections.base import ReportSection, Section, Seed, key
 from probattn.tasks.sections.derived import drawn_section, options_section
 from probattn.tasks.sections.methods import AlignmentRecipe, AttentionRecipe, MethodRecipe
 from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe, training_keys
 
 _Training: Any = drawn_section(
     {
-        "epochs": (
-            int,
-            Field(default=2000, ge=1, description="Updates, unless early stopping ends the run before."),
-        ),
+        "epochs": (int, key(2000, "Updates, unless early stopping ends the run before.", ge=1)),
         **training_keys(
             *("device", "seed", "kl_schedule", "log_every", "keep"),
             learning_rate={"default": 0.005, "description": "Of Adam; 0.01 for Pubmed."},
@@ -43,11 +41,11 @@ _Training: Any = drawn_section(
         ),
         "early_stopping": (
             EarlyStoppingRecipe | None,
-            Field(
-                default=EarlyStoppingRecipe(
+            key(
+                EarlyStoppingRecipe(
                     metric="log_likelihood", mode="max", patience=100, also={"accuracy": "max"}
                 ),
-                description="When to stop before the end, evaluated after every update; null for never.",
+                "When to stop before the end, evaluated after every update; null for never.",
             ),
         ),
     },
@@ -70,14 +68,11 @@ class GraphDataRecipe(Section):
         pattern=r"^[\w-]+$",
         description="Which graph: `cora`, `citeseer`, `pubmed`, or any other whose files have this form.",
     )
-    folder: Filled | None = Field(
-        default=None,
-        description="Where its files `ind.<name>.*` lie; null for a folder of its name in the one that `PROBATTN_DATA` "
-        "names.",
+    folder: Filled | None = key(
+        None,
+        "Where its files `ind.<name>.*` lie; null for a folder of its name in the one that `PROBATTN_DATA` names.",
     )
-    normalise_rows: bool = Field(
-        default=True, description="Whether each node's features are divided by their sum."
-    )
+    normalise_rows: bool = key(True, "Whether each node's features are divided by their sum.")
 
     def load(self) -> NodeGraph:
         """Reads the graph.
@@ -88,11 +83,9 @@ class GraphDataRecipe(Section):
         graph = load_planetoid(self.name, self.folder)
         return (graph.with_normalised_rows() if self.normalise_rows else graph).with_self_loops()
 
-    def resolved(self) -> Self:
-        """The same, with the folder made absolute."""
-        if self.folder is None:
-            return self
-        return self.model_copy(update={"folder": absolute(self.folder)})
+    def path_keys(self) -> Iterable[str]:
+        """The folder."""
+        return ("folder",)
 
 
 _Network: Any = options_section(GATOptions)
@@ -105,14 +98,14 @@ class GraphNetworkRecipe(_Network):
 class GraphPredictionRecipe(Section):
     """Posterior draws of predictions."""
 
-    num_samples: Count = Field(default=20, description="Posterior draws.")
-    seed: Seed = Field(default=0, description="Of the draws.")
+    num_samples: Count = key(20, "Posterior draws.")
+    seed: Seed = key(0, "Of the draws.")
 
 
 class GraphReportRecipe(ReportSection):
     """Contents of the report."""
 
-    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
+    bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
 
 
 class GraphRecipe(MethodRecipe):
@@ -134,20 +127,20 @@ A recipe with a section `graph` trains a graph attention network on a citation g
     takes_registered: ClassVar[bool] = False
 
     graph: GraphDataRecipe = Field(description="The graph to train on and to measure on.")
-    network: GraphNetworkRecipe = Field(default=GraphNetworkRecipe(), description="The network.")
-    attention: AttentionRecipe = Field(
-        default=AttentionRecipe(),
-        description="The attention method; its keys are those of recipes for texts (`kind` has no effect, and "
-        "`upward: positions` is refused).",
+    network: GraphNetworkRecipe = key(GraphNetworkRecipe(), "The network.")
+    attention: AttentionRecipe = key(
+        AttentionRecipe(),
+        "The attention method; its keys are those of recipes for texts (`kind` has no effect, and `upward: positions` "
+        "is refused).",
     )
-    alignment: AlignmentRecipe | None = Field(
-        default=None,
-        description="The alignment of queries and keys over the nodes, beside that method; null for none. Its keys are "
-        "those of recipes for texts; `max_tokens` counts nodes, 512 where it is null.",
+    alignment: AlignmentRecipe | None = key(
+        None,
+        "The alignment of queries and keys over the nodes, beside that method; null for none. Its keys are those of "
+        "recipes for texts; `max_tokens` counts nodes, 512 where it is null.",
     )
-    training: GraphTrainingRecipe = Field(default=GraphTrainingRecipe(), description="How to train.")
-    prediction: GraphPredictionRecipe = Field(default=GraphPredictionRecipe(), description="How to predict.")
-    report: GraphReportRecipe = Field(default=GraphReportRecipe(), description="What to report.")
+    training: GraphTrainingRecipe = key(GraphTrainingRecipe(), "How to train.")
+    prediction: GraphPredictionRecipe = key(GraphPredictionRecipe(), "How to predict.")
+    report: GraphReportRecipe = key(GraphReportRecipe(), "What to report.")
 
     @model_validator(mode="after")
     def _suits_a_graph(self) -> GraphRecipe:

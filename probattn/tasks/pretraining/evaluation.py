@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,19 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from probattn.inference.posterior import Posterior
-from probattn.inference.session import derived_seed
 from probattn.models import ElectraProgram
 from probattn.models.electra import Corrupted
 from probattn.models.program import IGNORED
 from probattn.report import ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.measures import MeasureText
-from probattn.tasks.fine_tuning.predicted_tokens import stacked, token_columns, token_figures
-from probattn.tasks.measured import joined, posterior_of, posteriors_of
+from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
-from probattn.tasks.networks import Network, in_batches
+from probattn.tasks.networks import Network
 from probattn.tasks.pretraining.results import PredictedToken
-from probattn.tasks.pretraining.stream import Row
+from probattn.tasks.pretraining.vocabulary import piece
 
 BINS = 1024
 """Bins of the scores behind an area under the curve."""
@@ -57,10 +55,7 @@ MEASURES: Mapping[str, MeasureText] = {
 
 
 def detection_columns(logits: Tensor, replaced: Tensor, counted: Tensor, bins: int) -> dict[str, Tensor]:
-    """What the measures of the discriminator are computed from, one row a text, of the tokens that are ``counted``.
-
-    ``logits`` ``[P, B, T]`` are of a token having been ``replaced`` ``[B, T]``; a probability is the mean over draws.
-    """
+    """Columns of the discriminator, a row a text, of ``counted`` tokens; ``logits`` of replacement ``[P, B, T]``."""
     size = len(replaced)
     owner, index = counted.nonzero(as_tuple=True)
     draws, truth = logits[:, owner, index].double(), replaced[owner, index]
@@ -162,83 +157,10 @@ class Replaced:
     corrupted: Corrupted
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Predictions of networks on passages; the draws are a function of the seed and of the batch's number.
-
-    Args:
-        prediction: section of a recipe with ``batch_size``, ``seed``, ``num_samples`` and ``chunk_size``.
-        bins: of confidence.
-    """
-
-    prediction: Any
-    bins: int
-
-    def replaced(
-        self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
-    ) -> Iterator[Replaced]:
-        """Batches of passages with replacements by a generator, the network's own by default."""
-        source = generator or network
-        for step, chunk in enumerate(in_batches(rows, self.prediction.batch_size)):
-            batch = network.moved(stacked(network.codec.pad_token_id, chunk))
-            draw = torch.Generator(network.device).manual_seed(derived_seed(self.prediction.seed, step))
-            with torch.no_grad():
-                corrupted = source.program.corrupted(batch, draw)
-            inputs = {"input_ids": corrupted.input_ids, "attention_mask": batch["attention_mask"]}
-            yield Replaced(inputs, source.program.candidates(batch), batch["original_ids"], corrupted)
-
-    def columns(self, network: Trained, rows: Sequence[Row]) -> dict[ModelKey, Columns]:
-        """What the measures are computed from, by model, one row a passage, in the order of the passages."""
-        order = sorted(range(len(rows)), key=lambda index: len(rows[index]["original_ids"]))
-        total = -(-len(rows) // self.prediction.batch_size)
-        batches = self.replaced(network, [rows[index] for index in order])
-        chunks: dict[ModelKey, list[Columns]] = {}
-        for step, batch in enumerate(network.tracked(batches, "replaced tokens", total)):
-            shared = generator_columns(batch.corrupted, self.bins)
-            replaced, counted = batch.corrupted.replaced.cpu(), batch.counted.cpu()
-            posteriors = posteriors_of(network, network.program, batch.inputs, self.prediction, step)
-            for key, posterior in posteriors.items():
-                detection = detection_columns(posterior.logits, replaced, counted, self.bins)
-                chunks.setdefault(key, []).append(detection | shared)
-        return {key: joined(posteriors, order) for key, posteriors in chunks.items()}
-
-    def accuracy(self, network: Trained, rows: Sequence[Row]) -> Callable[[], float]:
-        """A function that measures the accuracy of detection, always with the same replacements."""
-        batches = list(self.replaced(network, rows))
-
-        def measured() -> float:
-            right = tokens = 0
-            for batch in batches:
-                with torch.no_grad():
-                    predicted = network.program(batch.inputs) > 0
-                right += int(((predicted == batch.corrupted.replaced) & batch.counted).sum())
-                tokens += int(batch.counted.sum())
-            return right / max(tokens, 1)
-
-        return measured
-
-    def samples(
-        self, networks: Sequence[Trained], rows: Sequence[Row]
-    ) -> tuple[tuple[PredictedToken, ...], ...]:
-        """Passages token by token as every network reads them, with the replacements of the last one's generator."""
-        tokens: list[tuple[PredictedToken, ...]] = []
-        for step, batch in enumerate(self.replaced(networks[-1], rows)):
-            by_model = {
-                network.key: posterior_of(
-                    network, network.program, network.moved(batch.inputs), self.prediction, step
-                ).mean_probabilities
-                for network in networks
-            }
-            tokens += [
-                tuple(_tokens(networks[-1].codec, batch, row, by_model))
-                for row in range(len(batch.original_ids))
-            ]
-        return tuple(tokens)
-
-
-def _tokens(
+def tokens_of(
     codec: Any, batch: Replaced, row: int, by_model: Mapping[ModelKey, Tensor]
 ) -> Iterator[PredictedToken]:
+    """The tokens of a passage that could be replaced, with the probabilities ``[B, T]`` of that by model."""
     for index in batch.counted[row].nonzero()[:, 0].tolist():
         token, original = (
             piece(codec, int(ids[row, index])) for ids in (batch.corrupted.input_ids, batch.original_ids)
@@ -248,12 +170,3 @@ def _tokens(
             original=original if batch.corrupted.replaced[row, index] else None,
             probabilities={key: values[row, index].item() for key, values in by_model.items()},
         )
-
-
-def piece(codec: Any, number: int) -> str:
-    """A token as it reads within a text, with the space before it where it begins a word."""
-    before, both = (
-        codec.decode([codec.mask_token_id, *more], clean_up_tokenization_spaces=False)
-        for more in ([], [number])
-    )
-    return str(both).removeprefix(before)

@@ -11,16 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.pretraining.stream import MULTI30K, NAMED, TextStream
-from probattn.tasks.sections.base import Rate, Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import Rate, Section, TopicsReportSection, absolute, key
 from probattn.tasks.sections.derived import drawn_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    AttentionRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 STEPS = 1_000_000
@@ -30,8 +23,8 @@ STEPS = 1_000_000
 class PassageLimits(Section):
     """Most passages to use, a fixed choice; null for all."""
 
-    validation: Count | None = Field(default=1000, description="To choose by.")
-    test: Count | None = Field(default=1000, description="To measure on.")
+    validation: Count | None = key(1000, "To choose by.")
+    test: Count | None = key(1000, "To measure on.")
 
 
 class PretrainingDataRecipe(Section):
@@ -50,39 +43,25 @@ class PretrainingDataRecipe(Section):
         description="Where the texts are: files with a text a line (`.txt`, `.txt.gz`), folders of such files, or data "
         f"sets that have a name, of which the training part is read: those of `data.train`, and `{MULTI30K}`.",
     )
-    validation_fraction: float = Field(
-        default=0.01, gt=0, lt=0.5, description="Share of the texts to choose by."
+    validation_fraction: float = key(0.01, "Share of the texts to choose by.", gt=0, lt=0.5)
+    test_fraction: float = key(0.01, "Share of the texts to measure on.", gt=0, lt=0.5)
+    limits: PassageLimits = key(PassageLimits(), "Most passages to choose by and to measure on.")
+    tokenizer: Filled | None = key(
+        None,
+        "Folder of a tokenizer with a mask token, or its name on the hub; null to learn a WordPiece vocabulary from "
+        "the training texts.",
     )
-    test_fraction: float = Field(default=0.01, gt=0, lt=0.5, description="Share of the texts to measure on.")
-    limits: PassageLimits = Field(
-        default=PassageLimits(), description="Most passages to choose by and to measure on."
+    vocabulary: int = key(30_522, "Most tokens of a vocabulary that is learned.", ge=6)
+    lowercase: bool = key(True, "Whether a vocabulary that is learned leaves case and accents out.")
+    max_length: int = key(
+        128, "Most tokens of a passage, [CLS] and [SEP] included; longer texts are cut.", ge=3
     )
-    tokenizer: Filled | None = Field(
-        default=None,
-        description="Folder of a tokenizer with a mask token, or its name on the hub; null to learn a WordPiece "
-        "vocabulary from the training texts.",
+    join: bool = key(
+        True, "Whether a passage goes on with the next text; false for passages of one text each."
     )
-    vocabulary: int = Field(default=30_522, ge=6, description="Most tokens of a vocabulary that is learned.")
-    lowercase: bool = Field(
-        default=True, description="Whether a vocabulary that is learned leaves case and accents out."
-    )
-    max_length: int = Field(
-        default=128,
-        ge=3,
-        description="Most tokens of a passage, [CLS] and [SEP] included; longer texts are cut.",
-    )
-    join: bool = Field(
-        default=True,
-        description="Whether a passage goes on with the next text; false for passages of one text each.",
-    )
-    shuffle_buffer: Count = Field(
-        default=10_000, description="Texts among which the next one is drawn; 1 for their own order."
-    )
-    mask_probability: float = Field(
-        default=0.15,
-        gt=0,
-        lt=1,
-        description="Share of the tokens of a passage, special ones aside, that are masked.",
+    shuffle_buffer: Count = key(10_000, "Texts among which the next one is drawn; 1 for their own order.")
+    mask_probability: float = key(
+        0.15, "Share of the tokens of a passage, special ones aside, that are masked.", gt=0, lt=1
     )
 
     def stream(self) -> TextStream:
@@ -101,10 +80,10 @@ class PretrainingDataRecipe(Section):
 class GeneratorRecipe(Section):
     """Sizes of the generator; null for a quarter of the discriminator's, as in ELECTRA-small."""
 
-    width: Count | None = Field(default=None, description="Of its states, a multiple of its heads.")
-    layers: Count | None = Field(default=None, description="Null for as many as the discriminator has.")
-    heads: Count | None = Field(default=None, description="Of every layer.")
-    feed_forward: Count | None = Field(default=None, description="Hidden width of a layer.")
+    width: Count | None = key(None, "Of its states, a multiple of its heads.")
+    layers: Count | None = key(None, "Null for as many as the discriminator has.")
+    heads: Count | None = key(None, "Of every layer.")
+    feed_forward: Count | None = key(None, "Hidden width of a layer.")
 
 
 class PretrainingNetworkRecipe(Section):
@@ -115,28 +94,24 @@ class PretrainingNetworkRecipe(Section):
         {'hidden_size': 64, 'num_hidden_layers': 12, 'num_attention_heads': 1, 'intermediate_size': 256}
     """
 
-    width: Count = Field(default=256, description="Of the discriminator's states, a multiple of `heads`.")
-    embedding: Count = Field(default=128, description="Of the embeddings of tokens and positions.")
-    layers: Count = Field(default=12, description="Of the discriminator.")
-    heads: Count = Field(default=4, description="Of every layer.")
-    feed_forward: Count = Field(default=1024, description="Hidden width of a layer.")
-    positions: int = Field(default=512, ge=3, description="Most tokens that the networks can read.")
-    dropout: Rate = Field(default=0.1, description="Of embeddings and in the layers.")
-    attention_dropout: Rate = Field(default=0.1, description="Of attention weights; latent ones have none.")
-    initializer: float = Field(
-        default=0.02,
+    width: Count = key(256, "Of the discriminator's states, a multiple of `heads`.")
+    embedding: Count = key(128, "Of the embeddings of tokens and positions.")
+    layers: Count = key(12, "Of the discriminator.")
+    heads: Count = key(4, "Of every layer.")
+    feed_forward: Count = key(1024, "Hidden width of a layer.")
+    positions: int = key(512, "Most tokens that the networks can read.", ge=3)
+    dropout: Rate = key(0.1, "Of embeddings and in the layers.")
+    attention_dropout: Rate = key(0.1, "Of attention weights; latent ones have none.")
+    initializer: float = key(
+        0.02,
+        "Standard deviation of the initial weights; narrow networks learn sooner from about one over the root of "
+        "their width.",
         gt=0,
         lt=1,
-        description="Standard deviation of the initial weights; narrow networks learn sooner from about one over the "
-        "root of their width.",
     )
-    generator: GeneratorRecipe = Field(default=GeneratorRecipe(), description="The generator.")
-    tied: bool = Field(
-        default=True, description="Whether both networks read with the same embeddings, as in the paper."
-    )
-    discriminator_weight: float = Field(
-        default=50.0, gt=0, description="Weight of the discriminator's part of the objective."
-    )
+    generator: GeneratorRecipe = key(GeneratorRecipe(), "The generator.")
+    tied: bool = key(True, "Whether both networks read with the same embeddings, as in the paper.")
+    discriminator_weight: float = key(50.0, "Weight of the discriminator's part of the objective.", gt=0)
 
     @model_validator(mode="after")
     def _whole_heads(self) -> PretrainingNetworkRecipe:
@@ -207,10 +182,8 @@ class PretrainingTrainingRecipe(_Training):
 class PretrainingReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = Field(
-        default=4, ge=0, le=100, description="Test passages whose tokens are shown with their predictions."
-    )
-    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
+    samples: int = key(4, "Test passages whose tokens are shown with their predictions.", ge=0, le=100)
+    bins: int = key(10, "Bins of the calibration error.", ge=2, le=100)
 
 
 class PretrainingRecipe(MethodRecipe):
@@ -233,18 +206,14 @@ replaces single keys.
 """
 
     pretraining: PretrainingDataRecipe = Field(description="The texts.")
-    network: PretrainingNetworkRecipe = Field(default=PretrainingNetworkRecipe(), description="The networks.")
-    attention: AttentionRecipe = Field(
-        default=AttentionRecipe(), description="The attention method of the discriminator."
-    )
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    training: PretrainingTrainingRecipe = Field(
-        default=PretrainingTrainingRecipe(), description="How to train."
-    )
-    prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
-    report: PretrainingReportRecipe = Field(default=PretrainingReportRecipe(), description="What to report.")
+    network: PretrainingNetworkRecipe = key(PretrainingNetworkRecipe(), "The networks.")
+    attention: AttentionRecipe = key(AttentionRecipe(), "The attention method of the discriminator.")
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    training: PretrainingTrainingRecipe = key(PretrainingTrainingRecipe(), "How to train.")
+    prediction: PredictionRecipe = key(PredictionRecipe(), "How to predict.")
+    report: PretrainingReportRecipe = key(PretrainingReportRecipe(), "What to report.")
 
     @model_validator(mode="after")
     def _long_enough(self) -> PretrainingRecipe:

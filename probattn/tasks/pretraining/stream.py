@@ -48,10 +48,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class TextStream:
-    """Texts of several sources, one after the other; the part of a text is a function of the text.
-
-    Sources are names of :data:`NAMED`, files with a text a line, or folders of such files.
-    """
+    """Texts of names of :data:`NAMED`, of files with a text a line, or of folders; its letters decide a text's part."""
 
     sources: tuple[str, ...]
     validation: float
@@ -142,11 +139,7 @@ def _lines_below(path: Path) -> Iterator[str]:
 
 
 def passages(texts: Iterable[str], tokenizer: Any, length: int, *, join: bool = False) -> Iterator[Row]:
-    """Cuts texts into rows of at most ``length`` tokens, each between [CLS] and [SEP], as they are asked for.
-
-    What a text writes like a special token is read as plain characters; texts without tokens are left out. With
-    ``join`` a text goes on in the passage of the one before, after a ``sep_token``, and only the last is shorter.
-    """
+    """Rows of at most ``length`` tokens with [CLS] and [SEP]; with ``join`` a text goes on where the last one ended."""
     begin, end, room = tokenizer.cls_token_id, tokenizer.sep_token_id, length - 2
 
     def row(tokens: list[int]) -> Row:
@@ -183,11 +176,7 @@ def with_masks(row: Row, special: set[int], share: float) -> Row:
 
 
 class PassageStream:
-    """The training passages of a text stream, which a driver reads in its order and reads again every epoch.
-
-    Texts are shuffled within a buffer: each that is read replaces a random one, which is given out. The
-    order is a function of the seed and the epoch, so that an interrupted run finds its place again by reading up to it.
-    """
+    """Training passages, shuffled within a buffer of texts: their order is a function of the seed and the epoch."""
 
     def __init__(
         self, texts: TextStream, tokenizer: Any, length: int, *, join: bool, buffer: int, seed: int

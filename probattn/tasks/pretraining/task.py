@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -14,18 +15,34 @@ from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, Elect
 
 from probattn.data import DataError, Split
 from probattn.files.durable import digest
-from probattn.models import ElectraProgram, StoredNetworkError, load
+from probattn.inference.session import derived_seed
+from probattn.models import ElectraProgram
 from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import seeded
-from probattn.report import DataSet, RunDescription
-from probattn.tasks.errors import RunError, one_line
+from probattn.report import DataSet, ModelKey, RunDescription
+from probattn.report.bootstrap import Columns
+from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
-from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
-from probattn.tasks.pretraining.answering import PretrainingAnswering
-from probattn.tasks.pretraining.evaluation import MEASURES, Evaluation, Trained, figures, validation_figures
+from probattn.tasks.measured import joined, posterior_of, posteriors_of
+from probattn.tasks.networks import in_batches, put_methods
+from probattn.tasks.pretraining.evaluation import (
+    MEASURES,
+    Replaced,
+    Trained,
+    detection_columns,
+    figures,
+    generator_columns,
+    tokens_of,
+    validation_figures,
+)
 from probattn.tasks.pretraining.recipe import PretrainingRecipe
-from probattn.tasks.pretraining.results import PretrainingResults, sections
+from probattn.tasks.pretraining.results import (
+    PredictedToken,
+    PretrainingAnswering,
+    PretrainingResults,
+    sections,
+)
 from probattn.tasks.pretraining.stream import (
     PassageStream,
     Row,
@@ -35,7 +52,8 @@ from probattn.tasks.pretraining.stream import (
     with_masks,
 )
 from probattn.tasks.pretraining.vocabulary import learned_tokenizer, loaded_tokenizer
-from probattn.tasks.programs import Data, ProgramTask
+from probattn.tasks.programs import Data
+from probattn.tasks.scratch import ScratchTask
 from probattn.tasks.topics import TopicData
 from probattn.tasks.view import ResultsView
 
@@ -43,17 +61,17 @@ GENERATOR = "generator"
 """The generator of a run, a folder in that of the discriminator."""
 
 
-class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
-    """ELECTRA's pre-training (Clark et al. 2020): replaced token detection, with tokens of a masked language model.
-
-    A run keeps the discriminator in its folder ``model``, with its tokenizer, and the generator in a folder within it.
-    """
+class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
+    """ELECTRA's pre-training (Clark et al. 2020); a run keeps the discriminator, with the generator inside."""
 
     section = "pretraining"
     measures = MEASURES
     recipe_class = PretrainingRecipe
     view = ResultsView(PretrainingResults, sections, "probattn.tasks.pretraining")
     unit = "passages"
+    network_title = "ELECTRA"
+    answering_class = PretrainingAnswering
+    accuracy_title = "accuracy of detection"
 
     def num_outputs(self, net: Any) -> int:
         """One: whether a token was replaced."""
@@ -88,35 +106,22 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         )
 
     @cached_property
-    def held_out(self) -> Mapping[Split, list[Row]]:
-        """Passages to choose by and to measure on, each with masks that are a function of its tokens."""
+    def datasets(self) -> Mapping[str, Any]:
+        """The stream to train on, of about so many passages, and passages with masks that are a function of them."""
         section = self.recipe.pretraining
         limits: dict[Split, int | None] = {
             "validation": section.limits.validation,
             "test": section.limits.test,
         }
-        rows_by_split: dict[Split, list[Row]] = {}
+        datasets: dict[str, Any] = {"train": self.stream}
         for split, number in limits.items():
             texts = self.texts.held_out(split)
             rows = passages(texts, self.tokenizer, section.max_length, join=section.join)
             special, share = special_ids(self.tokenizer), section.mask_probability
-            rows_by_split[split] = [with_masks(row, special, share) for row in islice(rows, number)]
-            if not rows_by_split[split]:
+            datasets[split] = [with_masks(row, special, share) for row in islice(rows, number)]
+            if not datasets[split]:
                 raise DataError(f"{self.texts}: expected {split} texts with tokens, got none")
-        return rows_by_split
-
-    @property
-    def test(self) -> list[Row]:
-        """Passages to measure on."""
-        return self.held_out["test"]
-
-    def sizes(self) -> Mapping[str, int]:
-        """Number of passages of each part, of those to train on approximately."""
-        return {
-            "training": len(self.stream),
-            "validation": len(self.held_out["validation"]),
-            "test": len(self.test),
-        }
+        return datasets
 
     def load_data(self) -> Data:
         """Reads all texts once, so that none is refused after training begins, and learns the vocabulary."""
@@ -124,13 +129,13 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         words = sorted(self.tokenizer.get_vocab().items())
         fingerprint = {"data": read.digest, "vocabulary": digest([repr(words)])}
         collate = partial(stacked, self.tokenizer.pad_token_id)
-        return Data(self.stream, self.held_out["validation"], collate, fingerprint)
+        return Data(self.stream, self.datasets["validation"], collate, fingerprint)
 
     def driver_options(self, program: ElectraProgram) -> dict[str, Any]:
         """The stream has an order of its own."""
         return {"shuffle": False}
 
-    def build(self, codec: Any) -> tuple[ElectraForPreTraining, ElectraForMaskedLM]:
+    def untrained(self, codec: Any) -> tuple[ElectraForPreTraining, ElectraForMaskedLM]:
         """Discriminator and generator with random weights, a function of the seed, in training mode."""
         network = self.recipe.network
         common: dict[str, Any] = {
@@ -148,14 +153,13 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
                 ElectraConfig(**common, **network.generator_sizes())
             ).train()
 
-    def program_of(self, net: Any, generator: Any, codec: Any, **options: Any) -> ElectraProgram:
-        """The two networks as a program."""
+    def program_of(self, net: Any, **options: Any) -> ElectraProgram:
+        """Discriminator and generator as a program, with the special tokens of the tokenizer."""
         section, network = self.recipe.pretraining, self.recipe.network
         return ElectraProgram(
-            net,
-            generator,
-            mask_id=codec.mask_token_id,
-            special_ids=special_ids(codec),
+            *net,
+            mask_id=self.tokenizer.mask_token_id,
+            special_ids=special_ids(self.tokenizer),
             mask_probability=section.mask_probability,
             weight=network.discriminator_weight,
             tied=network.tied,
@@ -165,14 +169,12 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
     def program(self, *, baseline: bool = False) -> ElectraProgram:
         """The recipe's networks as a Pyro program; see the base class."""
         stream: PassageStream = self.data.train
-        net, generator = self.build(self.tokenizer)
-        put_methods(net, () if baseline else self.methods, self.recipe, "ELECTRA")
+        networks = self.untrained(self.tokenizer)
+        put_methods(networks[0], () if baseline else self.methods, self.recipe, self.network_title)
         lengths, candidates = torch.tensor(stream.counts).double().unbind(dim=1)
         masked = masked_number(candidates, self.recipe.pretraining.mask_probability)
         return self.program_of(
-            net,
-            generator,
-            self.tokenizer,
+            networks,
             num_data=max(len(stream), self.recipe.training.batch_size),
             mean_length=lengths.mean().item(),
             mean_masked=masked.mean().item(),
@@ -190,24 +192,22 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
         logits = program({"input_ids": corrupted.input_ids, "attention_mask": batch["attention_mask"]})
         return validation_figures(logits, corrupted, program.candidates(batch))
 
-    def network(self, folder: Path) -> Trained:
-        """Loads a trained discriminator with its tokenizer and its generator."""
-        path = check_finished(folder)
-        with quiet_loading():
-            net = load(path)
-            try:
-                codec = open_pretrained(AutoTokenizer, path)
-                generator = open_pretrained(ElectraForMaskedLM, path / GENERATOR)
-            except StoredNetworkError as error:
-                raise RunError(one_line(error)) from error
+    def load_net(self, folder: Path) -> Any:
+        """Discriminator and generator in a folder, whose tokenizer is the task's from then on."""
+        networks = super().load_net(folder), open_pretrained(ElectraForMaskedLM, folder / GENERATOR)
+        codec = open_pretrained(AutoTokenizer, folder)
         tokenizer = vars(self).get("tokenizer", codec)
         if tokenizer.get_vocab() != codec.get_vocab():
             raise RunError(
-                f"{folder}: expected a network with the vocabulary of the other one, got another; compare runs on the "
-                "same texts"
+                f"{folder.parent}: expected a network with the vocabulary of the other one, got another; compare runs "
+                "on the same texts"
             )
         self.tokenizer = codec
-        return Network(on_device(self.program_of(net, generator, codec)), folder, model_key(net), codec)
+        return networks
+
+    def load_codec(self, folder: Path) -> Any:
+        """The tokenizer of the network that was loaded."""
+        return self.tokenizer
 
     def words(self) -> Mapping[str, Any]:
         """Networks and data, in words."""
@@ -219,23 +219,18 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
             "train_size": len(self.stream),
         }
 
-    @property
-    def evaluation(self) -> Evaluation:
-        """What predicts and measures on passages."""
-        return Evaluation(self.recipe.prediction, self.recipe.report.bins)
-
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> PretrainingResults:
         """Measures every network on test passages with replacements of its own generator."""
         table = {
             ("test", key): columns
             for network in networks
-            for key, columns in self.evaluation.columns(network, self.test).items()
+            for key, columns in self.columns_of(network, self.datasets["test"]).items()
         }
         described = DataSet(
             key="test",
             title="Test",
             role="in_domain",
-            size=len(self.test),
+            size=len(self.datasets["test"]),
             labelled=True,
             source=str(self.texts),
             unit=self.unit,
@@ -247,25 +242,82 @@ class Pretraining(ProgramTask[PretrainingRecipe, PretrainingResults, Data, Elect
             figures,
             seed=self.recipe.prediction.seed,
             data=(described,),
-            samples=self.evaluation.samples(networks, self.test[: self.recipe.report.samples]),
+            samples=self.samples(networks, self.take(self.recipe.report.samples)),
         )
+
+    def batches(
+        self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
+    ) -> Iterator[Mapping[str, Tensor]]:
+        """Passages on the network's device with replacements by a generator, the network's own by default."""
+        return (batch.inputs for batch in self.replaced(network, rows, generator=generator))
+
+    def take(self, number: int) -> list[Row]:
+        """The first test passages, for topics."""
+        return list(self.datasets["test"][:number])
+
+    def replaced(
+        self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
+    ) -> Iterator[Replaced]:
+        """Batches of passages with replacements by a generator, the network's own by default."""
+        source = generator or network
+        for step, chunk in enumerate(in_batches(rows, self.recipe.prediction.batch_size)):
+            batch = network.moved(stacked(network.codec.pad_token_id, chunk))
+            draw = torch.Generator(network.device).manual_seed(
+                derived_seed(self.recipe.prediction.seed, step)
+            )
+            with torch.no_grad():
+                corrupted = source.program.corrupted(batch, draw)
+            inputs = {"input_ids": corrupted.input_ids, "attention_mask": batch["attention_mask"]}
+            yield Replaced(inputs, source.program.candidates(batch), batch["original_ids"], corrupted)
+
+    def columns_of(self, network: Trained, rows: Sequence[Row]) -> dict[ModelKey, Columns]:
+        """What the measures are computed from, by model, one row a passage, in the order of the passages."""
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]["original_ids"]))
+        total = -(-len(rows) // self.recipe.prediction.batch_size)
+        batches = self.replaced(network, [rows[index] for index in order])
+        chunks: dict[ModelKey, list[Columns]] = {}
+        for step, batch in enumerate(network.tracked(batches, "replaced tokens", total)):
+            shared = generator_columns(batch.corrupted, self.recipe.report.bins)
+            replaced, counted = batch.corrupted.replaced.cpu(), batch.counted.cpu()
+            posteriors = posteriors_of(network, network.program, batch.inputs, self.recipe.prediction, step)
+            for key, posterior in posteriors.items():
+                detection = detection_columns(posterior.logits, replaced, counted, self.recipe.report.bins)
+                chunks.setdefault(key, []).append(detection | shared)
+        return {key: joined(posteriors, order) for key, posteriors in chunks.items()}
+
+    def accuracy(self, network: Trained, rows: Sequence[Row]) -> Callable[[], float]:
+        """A function that measures the accuracy of detection, always with the same replacements."""
+        batches = list(self.replaced(network, rows))
+
+        def measured() -> float:
+            right = tokens = 0
+            for batch in batches:
+                with torch.no_grad():
+                    predicted = network.program(batch.inputs) > 0
+                right += int(((predicted == batch.corrupted.replaced) & batch.counted).sum())
+                tokens += int(batch.counted.sum())
+            return right / max(tokens, 1)
+
+        return measured
+
+    def samples(
+        self, networks: Sequence[Trained], rows: Sequence[Row]
+    ) -> tuple[tuple[PredictedToken, ...], ...]:
+        """Passages token by token as every network reads them, with the replacements of the last one's generator."""
+        tokens: list[tuple[PredictedToken, ...]] = []
+        for step, batch in enumerate(self.replaced(networks[-1], rows)):
+            by_model = {
+                network.key: posterior_of(
+                    network, network.program, network.moved(batch.inputs), self.recipe.prediction, step
+                ).mean_probabilities
+                for network in networks
+            }
+            tokens += [
+                tuple(tokens_of(networks[-1].codec, batch, row, by_model))
+                for row in range(len(batch.original_ids))
+            ]
+        return tuple(tokens)
 
     def topic_data(self, networks: Sequence[Trained]) -> TopicData:
-        """Test passages as the topics of the report read them, with replaced tokens."""
-        evaluation = self.evaluation
-        return TopicData(
-            take=lambda number: self.test[:number],
-            batches=lambda network, rows: (
-                batch.inputs for batch in evaluation.replaced(network, rows, generator=networks[-1])
-            ),
-            start=lambda: self.program_of(*self.build(networks[-1].codec), networks[-1].codec),
-            report=self.recipe.report,
-            prediction=self.recipe.prediction,
-            accuracy=evaluation.accuracy,
-            measure="accuracy of detection",
-        )
-
-    @property
-    def answering(self) -> PretrainingAnswering:
-        """For each token of a text the probability that it was replaced."""
-        return PretrainingAnswering(self)
+        """Test passages as the topics of the report read them, with tokens of the run's own generator."""
+        return replace(super().topic_data(networks), batches=partial(self.batches, generator=networks[-1]))

@@ -24,11 +24,7 @@ NEEDED = ("mask_token", "pad_token", "cls_token", "sep_token")
 def learned_tokenizer(
     texts: Callable[[], Iterable[str]], size: int, *, lowercase: bool = True, positions: int = 512
 ) -> Any:
-    """A tokenizer with a WordPiece vocabulary of at most ``size`` tokens, special ones included, as BERT's.
-
-    The vocabulary is a function of the texts, which are read anew at every call. That of ``tokenizers`` alone is not:
-    equally frequent pairs are joined in the order of numbers that a hash table gives. ``DataError`` without tokens.
-    """
+    """BERT's WordPiece of at most ``size`` tokens, a function of the texts, which are read several times."""
     from tokenizers import processors
 
     characters, within = _characters(texts(), lowercase)
@@ -121,3 +117,12 @@ def loaded_tokenizer(source: str) -> Any:
             "masked language model, or null to learn a vocabulary"
         )
     return tokenizer
+
+
+def piece(codec: Any, number: int) -> str:
+    """A token as it reads within a text, with the space before it where it begins a word."""
+    before, both = (
+        codec.decode([codec.mask_token_id, *more], clean_up_tokenization_spaces=False)
+        for more in ([], [number])
+    )
+    return str(both).removeprefix(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -18,18 +19,18 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
+def key(default: Any, description: str, **options: Any) -> Any:
+    """A key of a section: its default, what it means, and further options of ``Field``, such as its range."""
+    return Field(default=default, description=description, **options)
+
+
 def absolute(path: str) -> str:
     """A path from the root, whatever the folder it is read in."""
     return str(Path(path).expanduser().absolute())
 
 
 def run_name(stem: str) -> str:
-    """A name of a run from the name of a file: what a name may not have becomes a hyphen.
-
-    Example:
-        >>> run_name("tickets (1)"), run_name("_t"), run_name("[x]"), run_name("a+b"), run_name("&")
-        ('tickets-1', 't', 'x', 'a-b', 'run')
-    """
+    """A name of a run from the name of a file: what a name may not have becomes a hyphen."""
     kinds = ((sign, unicodedata.category(sign)) for sign in unicodedata.normalize("NFKC", stem))
     usual = "".join(
         sign if kind[0] in "LM" or kind == "Nd" or sign in "_.- " else "\0" for sign, kind in kinds
@@ -49,10 +50,15 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
 
+    def path_keys(self) -> Iterable[str]:
+        """Keys that hold the path of a file or folder, or null."""
+        return ()
+
     def resolved(self) -> Self:
         """The same, with the paths of files and folders that it and its sections read made absolute."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return self.model_copy(update={name: _resolved(value) for name, value in values.items()})
+        values = {name: _resolved(getattr(self, name)) for name in type(self).model_fields}
+        paths = {name: absolute(values[name]) for name in self.path_keys() if values[name] is not None}
+        return self.model_copy(update=values | paths)
 
 
 def _resolved(value: Any) -> Any:
@@ -64,72 +70,58 @@ def _resolved(value: Any) -> Any:
 class LimitsSection(Section):
     """Most examples to use, by role: a fixed choice that looks random; null for all."""
 
-    train: Count | None = Field(default=None, description="To train on.")
-    validation: Count | None = Field(default=None, description="To validate on.")
-    test: Count | None = Field(default=None, description="To test on.")
+    train: Count | None = key(None, "To train on.")
+    validation: Count | None = key(None, "To validate on.")
+    test: Count | None = key(None, "To test on.")
 
 
 class ReportSection(Section):
     """What the reports of all tasks of one network have in common."""
 
-    baseline: bool = Field(
-        default=True,
-        description="Whether to train the same network with deterministic attention too (from the same weights, on the "
-        "same data, with as many updates) and to compare.",
+    baseline: bool = key(
+        True,
+        "Whether to train the same network with deterministic attention too (from the same weights, on the same data, "
+        "with as many updates) and to compare.",
     )
-    resamples: int = Field(
-        default=1000, ge=100, description="Bootstrap resamples behind intervals and p values."
-    )
-    level: float = Field(default=0.95, gt=0, lt=1, description="Level of the intervals.")
+    resamples: int = key(1000, "Bootstrap resamples behind intervals and p values.", ge=100)
+    level: float = key(0.95, "Level of the intervals.", gt=0, lt=1)
 
 
 class TopicsReportSection(ReportSection):
     """What the reports of networks have in common whose queries, keys and heads can be compared."""
 
-    alignment_examples: Natural = Field(
-        default=64,
-        description="Test examples over which queries and keys are compared, where the recipe aligns them; 0 for none.",
+    alignment_examples: Natural = key(
+        64,
+        "Test examples over which queries and keys are compared, where the recipe aligns them; 0 for none.",
     )
-    projection: Literal["pca", "tsne"] = Field(
-        default="pca",
-        description="How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn.",
+    projection: Literal["pca", "tsne"] = key(
+        "pca", "How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn."
     )
-    map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = Field(
-        default="last", description="Layers whose attention maps, or queries and keys, are drawn."
+    map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = key(
+        "last", "Layers whose attention maps, or queries and keys, are drawn."
     )
-    head_examples: Natural = Field(
-        default=64,
-        description="Test examples over which heads are compared, where the recipe has `repulsion` or `disagreement`; "
-        "0 for none.",
+    head_examples: Natural = key(
+        64,
+        "Test examples over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 for none.",
     )
-    masked_examples: Natural = Field(
-        default=64,
-        description="Test examples over which accuracy, or the task's first share, is measured without each head, one "
-        "pass a head; 0 for none.",
+    masked_examples: Natural = key(
+        64,
+        "Test examples over which accuracy, or the task's first share, is measured without each head, one pass a "
+        "head; 0 for none.",
     )
 
 
 class RunRecipe(Section):
-    """The name and the folder of a run.
-
-    Attributes:
-        introduction: beginning of the page that describes its keys, in Markdown.
-
-    Example:
-        >>> RunRecipe(name="first").output
-        'runs/first'
-    """
+    """The name and the folder of a run; ``introduction`` begins the page that describes the keys."""
 
     introduction: ClassVar[str] = "# Recipe reference\n"
 
-    name: str = Field(
-        default="run",
+    name: str = key(
+        "run",
+        "Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
         pattern=r"^[^\W_][\w .-]*$",
-        description="Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
     )
-    output: Filled = Field(
-        default="runs/run", description="Folder of the run; `runs/` and its name where it is left out."
-    )
+    output: Filled = key("runs/run", "Folder of the run; `runs/` and its name where it is left out.")
 
     @model_validator(mode="before")
     @classmethod

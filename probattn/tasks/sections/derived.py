@@ -145,13 +145,7 @@ def option_fields(options: type[Options]) -> dict[str, tuple[Any, Any]]:
 
 
 def method_section(method: type[Method]) -> Any:
-    """The section of a method, with a key for each option, as :class:`probattn.sites.RecipeKeys` says.
-
-    Example:
-        >>> from probattn import DisagreementAttention
-        >>> method_section(DisagreementAttention)(weight=1).build()
-        DisagreementAttention(method='outputs', weight=1.0, ...)
-    """
+    """The section of a method, with a key for each option, as :class:`probattn.sites.RecipeKeys` says."""
     written, declared = method.recipe, option_fields(method)
     renamed = {"attention": "kind", **written.renamed}
     names = {name: renamed.get(name, name) for name in declared if name != "seed"}

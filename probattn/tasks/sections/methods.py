@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, create_model, model_validator
 
@@ -130,39 +130,6 @@ AttentionKeys = AttentionRecipe
 """What the attention of recipes of every kind has in common."""
 
 
-class TranslationAttentionRecipe(AttentionRecipe):
-    """The attention method, which calls it replaces, and its options.
-
-    Keys that are left out have the value of `preset` and `method`. With `deterministic` the other keys are kept and
-    have no effect, so that one word makes the baseline of a recipe; `variational` has `estimator` and `prediction`
-    alone.
-
-    Example:
-        >>> TranslationAttentionRecipe(method="variational").estimator
-        'enumerate'
-        >>> TranslationAttentionRecipe(method="bam").build().concentration
-        10.0
-    """
-
-    method: Literal["deterministic", "babn", "bam", "variational"] = Field(
-        default="babn",
-        description="`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks), "
-        "`bam` (Bayesian attention modules: one fixed concentration) or `variational` (Deng et al. 2018: one latent "
-        "source token for each target token), which is for an `lstm` of one head and whose divergence has weight 1 "
-        "from the start where `training` says nothing else.",
-    )
-    estimator: Literal["enumerate", "sample"] = Field(
-        default="enumerate",
-        description="How `variational` sums over source tokens in training: `enumerate` all of them, exactly, or "
-        "`sample` one, with a score-function gradient and a baseline.",
-    )
-    prediction: Literal["mixture", "soft"] = Field(
-        default="mixture",
-        description="What `variational` translates with: the `mixture` over source tokens, which is exact, or `soft` "
-        "attention, the mean of their states.",
-    )
-
-
 _Alignment: Any = method_section(AlignmentAttention)
 
 
@@ -210,3 +177,9 @@ class DisagreementRecipe(_Disagreement):
         >>> DisagreementRecipe(method="frobenius").build().looks_at
         'weights'
     """
+
+
+Alignment = Annotated[AlignmentRecipe | None, optional_method(AlignmentRecipe)]
+Repulsion = Annotated[RepulsionRecipe | None, optional_method(RepulsionRecipe)]
+Disagreement = Annotated[DisagreementRecipe | None, optional_method(DisagreementRecipe)]
+"""Sections of methods that stand beside latent attention, or null."""

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from probattn.data import DataError, ParallelSplits, load_multi30k, read_pairs
+from probattn.data import DataError, SentencePairs, load_multi30k, read_pairs
 from probattn.models.translation.network import SearchOptions
 from probattn.options import Count, Filled, Natural
-from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, key
 from probattn.tasks.sections.derived import drawn_section, options_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    TranslationAttentionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRecipe, length_key, training_keys
 
 OF_ONE: dict[str, tuple[str, ...]] = {
@@ -44,49 +37,37 @@ class TranslationNetworkRecipe(Section):
         (256, 512)
     """
 
-    name: Literal["transformer", "lstm"] = Field(
-        default="transformer",
-        description="`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention "
-        "between them (Luong et al. 2015, Snell et al. 2021).",
+    name: Literal["transformer", "lstm"] = key(
+        "transformer",
+        "`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention between them "
+        "(Luong et al. 2015, Snell et al. 2021).",
     )
-    width: Count = Field(
-        default=512, description="Of embeddings and hidden states; of an `lstm` encoder's in each direction."
+    width: Count = key(512, "Of embeddings and hidden states; of an `lstm` encoder's in each direction.")
+    layers: Count = key(6, "Of the encoder, and of the decoder.")
+    heads: Count = key(
+        4,
+        "Of every attention call. They divide the width of a `transformer`; those of an `lstm` have the size of the "
+        "encoder's states each, and their contexts are summed.",
     )
-    layers: Count = Field(default=6, description="Of the encoder, and of the decoder.")
-    heads: Count = Field(
-        default=4,
-        description="Of every attention call. They divide the width of a `transformer`; those of an `lstm` have the "
-        "size of the encoder's states each, and their contexts are summed.",
+    dropout: Rate = key(
+        0.3,
+        "Of embeddings and of every sublayer's output; of an `lstm`, of embeddings and in the network that makes "
+        "tokens of contexts and states.",
     )
-    dropout: Rate = Field(
-        default=0.3,
-        description="Of embeddings and of every sublayer's output; of an `lstm`, of embeddings and in the network that "
-        "makes tokens of contexts and states.",
+    feed_forward: Count = key(1024, "Hidden width of the feed-forward layers of a `transformer`.")
+    attention_dropout: Rate = key(0.0, "Of a `transformer`'s attention weights; latent ones have none.")
+    activation_dropout: Rate = key(0.0, "Inside the feed-forward layers of a `transformer`.")
+    bidirectional: bool = key(True, "Whether the encoder of an `lstm` reads from both ends.")
+    recurrent_dropout: Rate = key(0.5, "Of what passes from layer to layer of an `lstm`.")
+    output_width: Natural | None = key(
+        None,
+        "Hidden units of the network that makes tokens of an `lstm`'s contexts and states; 0 for a single linear map, "
+        "null for the width.",
     )
-    feed_forward: Count = Field(
-        default=1024, description="Hidden width of the feed-forward layers of a `transformer`."
-    )
-    attention_dropout: Rate = Field(
-        default=0.0, description="Of a `transformer`'s attention weights; latent ones have none."
-    )
-    activation_dropout: Rate = Field(
-        default=0.0, description="Inside the feed-forward layers of a `transformer`."
-    )
-    bidirectional: bool = Field(
-        default=True, description="Whether the encoder of an `lstm` reads from both ends."
-    )
-    recurrent_dropout: Rate = Field(
-        default=0.5, description="Of what passes from layer to layer of an `lstm`."
-    )
-    output_width: Natural | None = Field(
-        default=None,
-        description="Hidden units of the network that makes tokens of an `lstm`'s contexts and states; 0 for a single "
-        "linear map, null for the width.",
-    )
-    uniform_attention: bool = Field(
-        default=False,
-        description="Whether an `lstm` attends to all tokens alike, whatever the scores: what is learned about single "
-        "words while attention is not.",
+    uniform_attention: bool = key(
+        False,
+        "Whether an `lstm` attends to all tokens alike, whatever the scores: what is learned about single words while "
+        "attention is not.",
     )
 
     @model_validator(mode="before")
@@ -98,9 +79,9 @@ class TranslationNetworkRecipe(Section):
     def _whole_heads(self) -> TranslationNetworkRecipe:
         fields = type(self).model_fields
         for name, keys in OF_ONE.items():
-            for key in keys if name != self.name else ():
-                if getattr(self, key) != fields[key].default:
-                    raise ValueError(f"{key}: this key is for {name!r}, and the network is {self.name!r}")
+            for option in keys if name != self.name else ():
+                if getattr(self, option) != fields[option].default:
+                    raise ValueError(f"{option}: this key is for {name!r}, and the network is {self.name!r}")
         if self.name == "transformer" and (self.width % self.heads or self.width % 2):
             raise ValueError(f"width: expected an even multiple of heads ({self.heads}), got {self.width}")
         return self
@@ -141,17 +122,48 @@ class TranslationTrainingRecipe(_Training):
         True
     """
 
-    optimizer: Literal["adamw", "adam", "sgd"] = Field(default="adam", description="Optimiser of torch.")
-    label_smoothing: Rate = Field(
-        default=0.1, description="Share of a token's probability that the likelihood spreads over all."
-    )
-    per: Literal["token", "pair"] = Field(
-        default="token",
-        description="Unit of the objective: nats per target token, or per sentence pair. It scales likelihood, "
-        "divergence and factors alike.",
+    optimizer: Literal["adamw", "adam", "sgd"] = key("adam", "Optimiser of torch.")
+    label_smoothing: Rate = key(0.1, "Share of a token's probability that the likelihood spreads over all.")
+    per: Literal["token", "pair"] = key(
+        "token",
+        "Unit of the objective: nats per target token, or per sentence pair. It scales likelihood, divergence and "
+        "factors alike.",
     )
 
     default_length: ClassVar[Mapping[str, int]] = {"steps": STEPS}
+
+
+class TranslationAttentionRecipe(AttentionRecipe):
+    """The attention method, which calls it replaces, and its options.
+
+    Keys that are left out have the value of `preset` and `method`. With `deterministic` the other keys are kept and
+    have no effect, so that one word makes the baseline of a recipe; `variational` has `estimator` and `prediction`
+    alone.
+
+    Example:
+        >>> TranslationAttentionRecipe(method="variational").estimator
+        'enumerate'
+        >>> TranslationAttentionRecipe(method="bam").build().concentration
+        10.0
+    """
+
+    method: Literal["deterministic", "babn", "bam", "variational"] = key(
+        "babn",
+        "`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks), `bam` (Bayesian "
+        "attention modules: one fixed concentration) or `variational` (Deng et al. 2018: one latent source token for "
+        "each target token), which is for an `lstm` of one head and whose divergence has weight 1 from the start "
+        "where `training` says nothing else.",
+    )
+    estimator: Literal["enumerate", "sample"] = key(
+        "enumerate",
+        "How `variational` sums over source tokens in training: `enumerate` all of them, exactly, or `sample` one, "
+        "with a score-function gradient and a baseline.",
+    )
+    prediction: Literal["mixture", "soft"] = key(
+        "mixture",
+        "What `variational` translates with: the `mixture` over source tokens, which is exact, or `soft` attention, "
+        "the mean of their states.",
+    )
 
 
 PARTS = ("train", "validation", "test")
@@ -165,46 +177,38 @@ class TranslationDataRecipe(Section):
         'my/test.fr'
     """
 
-    corpus: Literal["multi30k"] | None = Field(
-        default="multi30k",
-        description="`multi30k` (29,000 captions of photographs, English and German), or null for your own files; "
-        "null where `train` is given.",
+    corpus: Literal["multi30k"] | None = key(
+        "multi30k",
+        "`multi30k` (29,000 captions of photographs, English and German), or null for your own files; null where "
+        "`train` is given.",
     )
-    folder: Filled | None = Field(
-        default=None,
-        description="Where the files of `multi30k` lie; null for the folder of that name in the one that "
-        "`PROBATTN_DATA` names.",
+    folder: Filled | None = key(
+        None,
+        "Where the files of `multi30k` lie; null for the folder of that name in the one that `PROBATTN_DATA` names.",
     )
-    source: str = Field(default="en", pattern=r"^\w[\w-]*$", description="Language to translate from.")
-    target: str = Field(default="de", pattern=r"^\w[\w-]*$", description="Language to translate to.")
-    train: Filled | None = Field(
-        default=None,
-        description="Your own files to train on, without their ending: `my/train` for `my/train.en` and "
-        "`my/train.de`, a sentence a line, packed as `.en.gz` or not.",
+    source: str = key("en", "Language to translate from.", pattern=r"^\w[\w-]*$")
+    target: str = key("de", "Language to translate to.", pattern=r"^\w[\w-]*$")
+    train: Filled | None = key(
+        None,
+        "Your own files to train on, without their ending: `my/train` for `my/train.en` and `my/train.de`, a sentence "
+        "a line, packed as `.en.gz` or not.",
     )
-    validation: Filled | None = Field(default=None, description="Likewise, to choose by.")
-    test: Filled | None = Field(
-        default=None,
-        description="Likewise, to measure on; of `multi30k` the name of another of its test sets, such as "
-        "`test_2017_flickr`.",
+    validation: Filled | None = key(None, "Likewise, to choose by.")
+    test: Filled | None = key(
+        None,
+        "Likewise, to measure on; of `multi30k` the name of another of its test sets, such as `test_2017_flickr`.",
     )
-    limits: LimitsSection = Field(default=LimitsSection(), description="Most pairs to use.")
-    subwords: int = Field(
-        default=8000,
-        ge=8,
-        description="Size of the vocabulary that both languages share, learned from the training pairs.",
+    limits: LimitsSection = key(LimitsSection(), "Most pairs to use.")
+    subwords: int = key(
+        8000, "Size of the vocabulary that both languages share, learned from the training pairs.", ge=8
     )
-    subword_model: Literal["bpe", "unigram"] = Field(
-        default="bpe", description="How it is learned: byte-pair encoding or unigram language model."
+    subword_model: Literal["bpe", "unigram"] = key(
+        "bpe", "How it is learned: byte-pair encoding or unigram language model."
     )
-    max_length: int = Field(
-        default=256,
-        ge=16,
-        description="Most tokens of a sentence with its end; also the positions of a `transformer`.",
+    max_length: int = key(
+        256, "Most tokens of a sentence with its end; also the positions of a `transformer`.", ge=16
     )
-    on_long: Literal["truncate", "refuse"] = Field(
-        default="truncate", description="What becomes of longer sentences."
-    )
+    on_long: Literal["truncate", "refuse"] = key("truncate", "What becomes of longer sentences.")
 
     @model_validator(mode="before")
     @classmethod
@@ -240,8 +244,8 @@ class TranslationDataRecipe(Section):
         packed = f"{plain}.gz"
         return packed if Path(packed).exists() and not Path(plain).exists() else plain
 
-    def load(self) -> ParallelSplits:
-        """Reads the pairs.
+    def load(self) -> Mapping[str, SentencePairs]:
+        """Reads the pairs of "train", "validation" and "test".
 
         Raises:
             DataError: in one line, whatever is wrong with them.
@@ -255,9 +259,7 @@ class TranslationDataRecipe(Section):
             splits = corpus.roles()
         else:
             splits = {role: self._read(role) for role in PARTS}
-        return ParallelSplits(
-            **{role: pairs.take(getattr(self.limits, role)) for role, pairs in splits.items()}
-        )
+        return {role: pairs.take(getattr(self.limits, role)) for role, pairs in splits.items()}
 
     def _read(self, role: str) -> Any:
         languages = (self.source, self.target)
@@ -267,12 +269,9 @@ class TranslationDataRecipe(Section):
         except DataError as error:
             raise DataError(f"translation.{role}: {error}") from None
 
-    def resolved(self) -> Self:
-        """The same, with the paths of files and folders made absolute."""
-        names = ("folder", *(PARTS if self.corpus is None else ()))
-        values = {name: getattr(self, name) for name in names}
-        paths = {name: absolute(path) for name, path in values.items() if path is not None}
-        return self.model_copy(update=paths)
+    def path_keys(self) -> Iterable[str]:
+        """The folder, and the user's own files."""
+        return ("folder", *(PARTS if self.corpus is None else ()))
 
 
 _Search: Any = options_section(SearchOptions)
@@ -285,8 +284,8 @@ class SearchRecipe(_Search):
 class TranslationReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = Field(default=12, ge=0, le=200, description="Test sentences whose translations are shown.")
-    seed: Seed = Field(default=0, description="Of the resamples.")
+    samples: int = key(12, "Test sentences whose translations are shown.", ge=0, le=200)
+    seed: Seed = key(0, "Of the resamples.")
 
 
 class TranslationRecipe(MethodRecipe):
@@ -305,28 +304,24 @@ A recipe with a section `translation` trains an encoder-decoder, a Transformer o
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
-    translation: TranslationDataRecipe = Field(
-        default=TranslationDataRecipe(), description="What to train on and to measure on."
+    translation: TranslationDataRecipe = key(TranslationDataRecipe(), "What to train on and to measure on.")
+    network: TranslationNetworkRecipe = key(TranslationNetworkRecipe(), "The network.")
+    attention: TranslationAttentionRecipe = key(
+        TranslationAttentionRecipe(),
+        "The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a decoder is "
+        "causal), and those of `variational`.",
     )
-    network: TranslationNetworkRecipe = Field(default=TranslationNetworkRecipe(), description="The network.")
-    attention: TranslationAttentionRecipe = Field(
-        default=TranslationAttentionRecipe(),
-        description="The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a "
-        "decoder is causal), and those of `variational`.",
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    training: TranslationTrainingRecipe = key(TranslationTrainingRecipe(), "How to train.")
+    search: SearchRecipe = key(SearchRecipe(), "How to translate.")
+    probe: TranslationProbeRecipe | None = key(
+        None,
+        "What is recorded in training of how attention is learned; null for nothing, `probattn train --probe` for the "
+        "defaults.",
     )
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    training: TranslationTrainingRecipe = Field(
-        default=TranslationTrainingRecipe(), description="How to train."
-    )
-    search: SearchRecipe = Field(default=SearchRecipe(), description="How to translate.")
-    probe: TranslationProbeRecipe | None = Field(
-        default=None,
-        description="What is recorded in training of how attention is learned; null for nothing, "
-        "`probattn train --probe` for the defaults.",
-    )
-    report: TranslationReportRecipe = Field(default=TranslationReportRecipe(), description="What to report.")
+    report: TranslationReportRecipe = key(TranslationReportRecipe(), "What to report.")
 
     @model_validator(mode="before")
     @classmethod

@@ -39,13 +39,7 @@ class TranslationSample(Record):
 
 
 class TranslationResults(Results):
-    """Everything that the report of a run of translation shows.
-
-    Attributes:
-        languages: from which to which.
-        signature: sacrebleu's description of BLEU.
-        samples: translations.
-    """
+    """Everything that the report of a run of translation shows; ``signature`` is sacrebleu's description of BLEU."""
 
     languages: tuple[str, str] = ("", "")
     signature: str = ""

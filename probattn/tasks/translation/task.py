@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from probattn.data import PairCollate, ParallelSplits, SentencePairs, Subwords, TokenizedPairs
+from probattn.data import PairCollate, SentencePairs, Subwords, TokenizedPairs
 from probattn.files.durable import digest
-from probattn.files.json_files import write_json_lines
 from probattn.inference import TraceGraphMeanFieldELBO
 from probattn.metrics.functional import bleu, bleu_counts
-from probattn.models import AlignmentGuide, SearchOptions, Translator, VariationalTranslator, load, translate
+from probattn.models import (
+    AlignmentGuide,
+    RecurrentForTranslation,
+    RecurrentTranslationConfig,
+    SearchOptions,
+    TransformerSize,
+    Translator,
+    VariationalTranslator,
+    build_transformer,
+    translate,
+)
 from probattn.models.program import seeded
 from probattn.models.translation import token_measures
 from probattn.models.translation.variational import MAX_PLATE_NESTING
-from probattn.report import Curve, ModelKey, RunDescription
+from probattn.report import Curve, ModelKey, RunDescription, Sheet
 from probattn.report.bootstrap import Columns
-from probattn.tasks.answering import Drawing, Limits
+from probattn.tasks.answering import Answering, Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.measured import joined
-from probattn.tasks.networks import (
-    Network,
-    check_finished,
-    check_frozen_probe,
-    model_key,
-    on_device,
-    put_methods,
-    quiet_loading,
-    search_words,
-    text_set,
-)
-from probattn.tasks.programs import Data, ProgramTask
-from probattn.tasks.topics import TopicData
-from probattn.tasks.translation.answering import UNDRAWN, TranslationAnswering
-from probattn.tasks.translation.networks import TITLES, build_network, network_words
-from probattn.tasks.translation.recipe import TranslationRecipe
+from probattn.tasks.networks import Network, check_frozen_probe, in_batches, put_methods, text_set
+from probattn.tasks.scratch import CodecData, ScratchTask
+from probattn.tasks.translation.recipe import TranslationNetworkRecipe, TranslationRecipe
 from probattn.tasks.translation.results import (
     MEASURES,
     TranslationResults,
@@ -60,20 +55,41 @@ from probattn.tasks.watching import Watched
 
 SUBWORDS = "subwords.model"
 """The vocabulary of a run, in its folder for the model."""
-TRANSLATIONS = "translations.jsonl"
-"""All test sentences of a run with their references and translations, one JSON object a line."""
-
+TITLES = {"transformer": "Transformer", "lstm": "LSTM"}
+"""What the networks are called in messages and reports."""
 TrainedTranslator = Network[Translator]
 
-
-@dataclass(frozen=True)
-class PairData(Data):
-    """Tokenized sentence pairs; ``subwords`` is the vocabulary, learned from the training pairs."""
-
-    subwords: Any = None
+UNDRAWN = "translations are those at the posterior expectation, without draws"
 
 
-class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, Translator]):
+class TranslationAnswering(Answering):
+    """Translations; draws play no part in them."""
+
+    task: Translation
+
+    undrawn = UNDRAWN
+    no_moments = "translations come without any"
+
+    def answered(
+        self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
+    ) -> Iterator[dict[str, str]]:
+        """One translation a sentence; see the base class."""
+        network, search = self.task.network(run), self.task.recipe.search.build()
+        for batch in in_batches((text for text, _ in rows), search.batch_size):
+            translations = translate(network.program, batch, network.codec, search)
+            for text, translation in zip(batch, translations, strict=True):
+                yield {"text": text, "translation": translation}
+
+    def answers(self, answers: Sequence[dict[str, str]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """A translation a line, and the same for programs."""
+        return "\n".join(answer["translation"] for answer in answers), list(answers)
+
+    def columns(self, answer: dict[str, str]) -> dict[str, Any]:
+        """The translation."""
+        return {"translation": answer["translation"]}
+
+
+class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, Translator]):
     """Translation by an encoder-decoder, a Transformer or an LSTM, trained from random weights."""
 
     section = "translation"
@@ -82,6 +98,9 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
     unit = "pairs"
     measures = MEASURES
     limits = Limits(draws=UNDRAWN)
+    answering_class = TranslationAnswering
+    texts_file = "translations.jsonl"
+    collate_class = PairCollate
 
     @property
     def is_uniform(self) -> bool:
@@ -99,48 +118,23 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             f"lexical probe, got {name!r}"
         )
 
-    def num_outputs(self, net: PreTrainedModel) -> int:
-        """Tokens of the vocabulary."""
-        return int(net.config.vocab_size)
-
-    @cached_property
-    def splits(self) -> ParallelSplits:
-        """The sentence pairs of the recipe, read once."""
-        return self.recipe.translation.load()
-
-    def sizes(self) -> Mapping[str, int]:
-        """Number of pairs of each part."""
-        splits = self.splits
-        return {"training": len(splits.train), "validation": len(splits.validation), "test": len(splits.test)}
-
-    def load_data(self) -> PairData:
+    def load_data(self) -> CodecData:
         """Learns the subwords and tokenizes everything, so that no sentence is refused after training."""
-        options, splits = self.recipe.translation, self.splits
-        texts = splits.train.sources + splits.train.targets
-        subwords = Subwords.train(texts, options.subwords, options.subword_model)
-        roles = splits.roles()
-        roles["validation"] = splits.validation.rows(splits.validation.shortest_first())
-        tokenized = {role: self.tokenized(pairs, subwords) for role, pairs in roles.items()}
-        return PairData(
-            tokenized["train"],
-            tokenized["validation"],
-            PairCollate(),
-            {
-                "data": digest(_digested(splits))
-            },  # and with it the subwords, which the recipe learns from them
-            None if self.recipe.probe is None else self._watched(subwords),
-            subwords,
-        )
+        options, train = self.recipe.translation, self.datasets["train"]
+        subwords = Subwords.train(train.sources + train.targets, options.subwords, options.subword_model)
+        watched = None if self.recipe.probe is None else self._watched(subwords)
+        fingerprint = {"data": digest(_digested(self.datasets))}  # of which the subwords are a function
+        return self.tokenized_data(subwords, fingerprint, watched)
 
-    def tokenized(self, pairs: SentencePairs, subwords: Subwords) -> TokenizedPairs:
+    def tokenized(self, rows: SentencePairs, codec: Subwords) -> TokenizedPairs:
         """Sentence pairs as the recipe cuts them."""
         options = self.recipe.translation
-        return TokenizedPairs(pairs, subwords, max_length=options.max_length, on_long=options.on_long)
+        return TokenizedPairs(rows, codec, max_length=options.max_length, on_long=options.on_long)
 
     def _watched(self, subwords: Subwords) -> Watched:
         options = self.recipe.probe
         assert options is not None
-        watched: SentencePairs = getattr(self.splits, options.part).take(options.examples)
+        watched: SentencePairs = self.datasets[options.part].take(options.examples)
         rows = self.tokenized(watched, subwords)
 
         def measure(model: nn.Module) -> float:
@@ -163,10 +157,33 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         """Whether attention is deterministic and no other method is asked for."""
         return super().is_plain and not self.recipe.is_variational
 
+    def untrained(self, codec: Any) -> PreTrainedModel:
+        """The recipe's network with random weights, a function of the seed, in training mode."""
+        network, seed = self.recipe.network, self.recipe.training.seed
+        if network.name == "lstm":
+            with seeded(seed):
+                return RecurrentForTranslation(recurrent_config(network, len(codec))).train()
+        names = (
+            "width",
+            "layers",
+            "heads",
+            "feed_forward",
+            "dropout",
+            "attention_dropout",
+            "activation_dropout",
+        )
+        sizes = {name: getattr(network, name) for name in names}
+        size = TransformerSize(**sizes, max_positions=self.recipe.translation.max_length)
+        return build_transformer(size, len(codec), seed=seed)
+
+    def program_of(self, net: Any, **options: Any) -> Translator:
+        """A network as a program that predicts without a latent alignment."""
+        return Translator(net, **options)
+
     def program(self, *, baseline: bool = False) -> Translator:
         """The recipe's network as a Pyro program; see the base class."""
         recipe, data = self.recipe, self.data
-        net = build_network(recipe, len(data.subwords))
+        net = self.untrained(data.codec)
         check_frozen_probe(net, recipe.training, recipe.network.name)
         put_methods(net, () if baseline else self.methods, recipe, TITLES[recipe.network.name])
         options: dict[str, Any] = {
@@ -176,11 +193,15 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         }
         if recipe.is_variational and not baseline:
             return VariationalTranslator(net, prediction=recipe.attention.prediction, **options)
-        return Translator(net, **options)
+        return self.program_of(net, **options)
 
     def save_beside(self, program: Any, folder: Path) -> None:
         """Saves the vocabulary."""
-        self.data.subwords.save(folder / SUBWORDS)
+        self.data.codec.save(folder / SUBWORDS)
+
+    def load_codec(self, folder: Path) -> Subwords:
+        """The vocabulary of a trained network."""
+        return Subwords.load(folder / SUBWORDS)
 
     def driver_options(self, program: Translator) -> dict[str, Any]:
         """Guide and estimator of a latent alignment."""
@@ -192,30 +213,20 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         elbo = TraceEnum_ELBO(max_plate_nesting=MAX_PLATE_NESTING) if exact else TraceGraphMeanFieldELBO()
         return {"guide": guide, "elbo": elbo}
 
-    @staticmethod
-    def validation_metrics(program: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Contributions of each pair to perplexity and token accuracy."""
-        return token_measures(program(batch), batch["labels"])
-
     def network(self, folder: Path) -> TrainedTranslator:
         """Loads a trained network and its vocabulary; latent attention translates at its expectation."""
-        path = check_finished(folder)
-        with quiet_loading():
-            net = load(path)
-        key = model_key(net)
-        return Network(
-            on_device(Translator(net)),
-            folder,
-            "bayesian_expectation" if key == "bayesian_mean" else key,
-            Subwords.load(path / SUBWORDS),
-        )
+        network = super().network(folder)
+        expected = network.key == "bayesian_mean"
+        return replace(network, key="bayesian_expectation") if expected else network
 
-    def batches(self, network: TrainedTranslator, pairs: SentencePairs) -> Iterator[dict[str, Tensor]]:
+    @property
+    def drawing(self) -> Drawing:
+        """How topics predict."""
+        return Drawing(seed=self.recipe.report.seed, batch_size=self.recipe.search.batch_size)
+
+    def batches(self, network: TrainedTranslator, rows: SentencePairs) -> Iterator[Mapping[str, Tensor]]:
         """Sentence pairs on the network's device, the shortest first."""
-        rows = self.tokenized(pairs.rows(pairs.shortest_first()), network.codec)
-        size = self.recipe.search.batch_size
-        for batch in DataLoader(rows, batch_size=size, collate_fn=PairCollate()):
-            yield {name: tensor.to(network.device) for name, tensor in batch.items()}
+        return super().batches(network, rows.rows(rows.shortest_first()))
 
     def token_columns(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, Tensor]:
         """What perplexity and token accuracy are computed from, a row a pair."""
@@ -230,19 +241,21 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
         """Training curves, with figures per token of the validation pairs."""
         return translation_curves(network.records, network.key)
 
-    def words(self) -> Mapping[str, Any]:
-        """Network and data, in words."""
-        train = self.splits.train
-        return {
-            "network": network_words(self.recipe),
-            "data": train.source,
-            "train_size": len(train),
-            "search": search_words(self.recipe.search),
-        }
+    def network_words(self) -> str:
+        """The network in words, for its report."""
+        network, options = self.recipe.network, self.recipe.translation
+        heads = f"{network.heads} head{'s' if network.heads > 1 else ''}"
+        words = [TITLES[network.name], f"{network.layers} + {network.layers} layers x {network.width}"]
+        if network.name == "lstm":
+            words += ["bidirectional"] if network.bidirectional else ["one-directional"]
+            words += [heads] + (["uniform attention"] if network.uniform_attention else [])
+        else:
+            words += [heads, f"feed-forward {network.feed_forward}"]
+        return ", ".join([*words, f"{options.subwords:,} subwords ({options.subword_model})"])
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
         """Translates the test sentences, measures the translations, and writes them beside the records."""
-        last, test = networks[-1], self.splits.test
+        last, test = networks[-1], self.datasets["test"]
         options = self.recipe.search.build()
         translations: dict[ModelKey, list[str]] = {
             network.key: translate(
@@ -259,7 +272,9 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             signature = bleu(translations[last.key], test.targets).signature
         except ImportError as error:
             raise RunError(one_line(error)) from error
-        _write_translations(last.folder / TRANSLATIONS, test, translations)
+        pairs = zip(test.sources, test.targets, strict=True)
+        rows = ({"source": source, "reference": reference} for source, reference in pairs)
+        self.keep_texts(last.folder, rows, translations)
         table: dict[tuple[str, ModelKey], Columns] = {
             ("test", network.key): {"counts": counts[network.key], **self.token_columns(network, test)}
             for network in networks
@@ -282,32 +297,27 @@ class Translation(ProgramTask[TranslationRecipe, TranslationResults, PairData, T
             update={"listings": (*results.listings, bleu_listing(results.scores, seconds, signature))}
         )
 
-    def topic_data(self, networks: Sequence[TrainedTranslator]) -> TopicData:
-        """Test pairs as the topics of the report read them."""
-        return TopicData(
-            take=self.splits.test.take,
-            batches=self.batches,
-            start=lambda: Translator(build_network(self.recipe, len(networks[-1].codec))),
-            report=self.recipe.report,
-            prediction=Drawing(seed=self.recipe.report.seed, batch_size=self.recipe.search.batch_size),
-            accuracy=lambda network, pairs: partial(self._token_accuracy, network, pairs),
-            measure="token accuracy",
-        )
 
-    def _token_accuracy(self, network: TrainedTranslator, pairs: SentencePairs) -> float:
-        """Share of subwords that are the first choice."""
-        columns = self.token_columns(network, pairs)
-        return columns["correct"].double().sum().item() / columns["tokens"].double().sum().item()
-
-    @property
-    def answering(self) -> TranslationAnswering:
-        """Translations of sentences."""
-        return TranslationAnswering(self)
+def recurrent_config(network: TranslationNetworkRecipe, vocabulary: int) -> RecurrentTranslationConfig:
+    """The configuration of a recipe's LSTM."""
+    return RecurrentTranslationConfig(
+        vocab_size=vocabulary,
+        embedding_size=network.width,
+        hidden_size=network.width,
+        num_hidden_layers=network.layers,
+        bidirectional=network.bidirectional,
+        decoder_hidden_size=network.width,
+        num_attention_heads=network.heads,
+        output_size=network.width if network.output_width is None else network.output_width,
+        dropout=network.dropout,
+        hidden_dropout=network.recurrent_dropout,
+        uniform_attention=network.uniform_attention,
+    )
 
 
-def _digested(splits: ParallelSplits) -> Iterator[str]:
+def _digested(datasets: Mapping[str, SentencePairs]) -> Iterator[str]:
     """What a fingerprint of the data is made of, so that a run is not resumed on others."""
-    for role, pairs in splits.roles().items():
+    for role, pairs in datasets.items():
         yield role
         yield from (
             f"{source}\0{target}\1" for source, target in zip(pairs.sources, pairs.targets, strict=True)
@@ -325,16 +335,4 @@ def _samples(
             translations={key: texts[row] for key, texts in translations.items()},
         )
         for row in (test.choice(number) if number else ())
-    )
-
-
-def _write_translations(path: Path, test: SentencePairs, translations: dict[ModelKey, list[str]]) -> None:
-    rows = enumerate(zip(test.sources, test.targets, strict=True))
-    write_json_lines(
-        path,
-        (
-            {"source": source, "reference": reference}
-            | {key: texts[row] for key, texts in translations.items()}
-            for row, (source, reference) in rows
-        ),
     )

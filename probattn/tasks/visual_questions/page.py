@@ -136,10 +136,7 @@ def overlay(
     top: float | None = None,
     size: float = 144,
 ) -> Markup:
-    """An image under an overlay that is the darker over a region the smaller its value; None for no overlay.
-
-    ``top`` is the value without shade, by default the largest.
-    """
+    """An image under shades, the darker the smaller a region's value; ``top``, or the largest value, has none."""
     root = drawing(size, size, title, css="chart overlaid")
     if sample.image_url:
         image = add(root, "image", "image", x=0, y=0, width=size, height=size)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -16,13 +16,18 @@ from torch import Tensor
 from probattn.checks import shown
 from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
 from probattn.inference.expansion import posterior_moments
+from probattn.inference.moments import Moments
+from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_predict
 from probattn.models import McanForQuestionAnswering, VisualQuestionProgram, inspect
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
-from probattn.tasks.answering import Drawing
+from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.errors import RunError
-from probattn.tasks.networks import Network, predictions
+from probattn.tasks.networks import Network, in_batches, predictions
 from probattn.tasks.visual_questions.results import AnswerMap, GivenAnswer, Values, VisualQuestionSample
+
+if TYPE_CHECKING:
+    from probattn.tasks.visual_questions.task import VisualQuestionTask
 
 Trained = Network[VisualQuestionProgram]
 WEIGHT_DIGITS = 5
@@ -183,10 +188,7 @@ def sample_of(
         key: _given(prediction, answers_of(network))
         for network in networks
         for key, prediction in predictions(
-            network,
-            [network.moved(batches[network.key])],
-            Drawing.of(options),
-            dropout=False,
+            network, [network.moved(batches[network.key])], Drawing.of(options), dropout=False
         ).items()
     }
     maps: dict[str, Any] = attention_maps(last, inputs, options)
@@ -229,3 +231,45 @@ def _data_address(pixels: Tensor) -> str:
     image = ((pixels + 1) * 127.5).round().byte().permute(1, 2, 0).cpu().numpy()
     Image.fromarray(image).save(stream, "PNG")
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+class VisualAnswering(Answering):
+    """Answers to lines with the path of an image, or its number among the test images, a tab and a question."""
+
+    task: VisualQuestionTask
+
+    reads = "lines with an image and a question"
+
+    def check(self, run: Path) -> Callable[[str], object]:
+        """Whether a line names an image that is there and asks something."""
+        files = self.task.recipe.visual_questions.images("test")
+        return lambda line: questions_of([line], files)
+
+    def answered(
+        self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
+    ) -> Iterator[dict[str, Any]]:
+        """One answer a line; see the base class."""
+        task, network = self.task, self.task.network(run)
+        prediction, files = task.recipe.prediction, task.recipe.visual_questions.images("test")
+        latent, names = network.key == "bayesian_mean", answers_of(network)
+        for number, batch_rows in enumerate(in_batches(rows, prediction.batch_size)):
+            lines = [line for line, _ in batch_rows]
+            batch = next(task.batches(network, task.rows(network, questions_of(lines, files))))
+            seed = (drawing.seed, number)
+            answers: Moments | Posterior
+            if latent and drawing.uncertainty == "moments":
+                draws = max(drawing.num_samples, 2)
+                answers = posterior_moments(network.program, batch, num_samples=draws, seed=seed)
+            else:
+                draws, chunk = drawing.num_samples if latent else 1, prediction.chunk_size
+                answers = posterior_predict(network.program, batch, draws, seed=seed, chunk_size=chunk)
+            for line, mean, spread in zip(lines, answers.mean.cpu(), answers.std.cpu(), strict=True):
+                yield object_of(line, mean, spread, names)
+
+    def answers(self, answers: Sequence[dict[str, Any]]) -> tuple[str | Sheet, list[dict[str, Any]]]:
+        """A table, and the same for programs."""
+        return answer_sheet(answers), list(answers)
+
+    def columns(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer, its probability and its spread."""
+        return {name: answer[name] for name in ("answer", "probability", "spread")}

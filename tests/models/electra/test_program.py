@@ -14,8 +14,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from probattn import BayesianAttention, RepulsiveAttention
 from probattn.inference import AttentionELBO, AttentionGuide
 from probattn.models import ElectraProgram, convert
-from probattn.models.electra import draw_masked
-from probattn.models.electra.program import draw_tokens
+from probattn.models.electra import draw_masked, draw_tokens
 from probattn.sites.repulsive import repulsive_heads
 
 WORDS, PAD, BEGIN, END, MASK = 30, 0, 2, 3, 4

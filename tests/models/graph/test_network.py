@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import pyro
 import pytest
@@ -206,20 +204,3 @@ def test_layers_that_do_not_exist_are_refused(layers):
 def test_options_out_of_range_are_refused(option, value):
     with pytest.raises(ValueError, match=f"GATOptions.{option}"):
         GATOptions(**{option: value})
-
-
-@pytest.mark.slow
-def test_torch_geometric_is_imported_late_without_a_warning_and_its_absence_names_the_extra():
-    program = (
-        "import sys, probattn.models; assert 'torch_geometric' not in sys.modules\n"
-        "sys.modules['torch_geometric'] = None\n"
-        "try:\n    import probattn.models.graph\n"
-        "except ImportError as error:\n    print(error)\n"
-        "del sys.modules['torch_geometric']; import probattn.models.graph\n"
-    )
-    found = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.startswith(
-        "probattn.models.graph needs torch-geometric: pip install 'probattn[graph]'"
-    )

@@ -5,7 +5,6 @@ import pytest
 import torch
 from pyro import poutine
 from torch import nn
-from transformers import AutoModelForSeq2SeqLM
 
 from probattn import BayesianAttention, RepulsiveAttention
 from probattn.models import (
@@ -14,14 +13,12 @@ from probattn.models import (
     GraphWriterForGeneration,
     convert,
     inspect,
-    load,
-    save,
 )
-from probattn.models.dot_product import additive_mask
 from probattn.models.graphwriter import adjacency, repeated_copies
 from probattn.models.graphwriter.graph import ContextAttention, VertexAttention
 from probattn.models.hosts.cache import CACHE
 from probattn.models.hosts.convert import conversion
+from probattn.models.layers import additive_mask
 
 V, PAD = 14, 0
 SIZES = {
@@ -298,13 +295,6 @@ def test_the_encoder_alone_is_chosen_by_name():
     net = convert(network(), RepulsiveAttention(layers="encoder"))
     calls = conversion(net).plan.calls_of(RepulsiveAttention)
     assert [call.name for call in calls] == [f"model.encoder.graph.blocks.{n}.attention" for n in range(2)]
-
-
-def test_it_is_saved_and_found_by_its_configuration(tmp_path):
-    net, inputs = network(), batch()
-    save(net, tmp_path / "net")
-    for again in (load(tmp_path / "net"), AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "net")):
-        assert torch.equal(again.eval()(**inputs).logits, net(**inputs).logits)
 
 
 def test_coverage_is_the_sum_of_a_loop():

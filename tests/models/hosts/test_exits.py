@@ -123,6 +123,13 @@ def test_every_family_and_method_answers_the_same_in_a_new_process(families, ber
         torch.manual_seed(0)
         keep(name, convert(net, *methods), families.BY_NAME["bert"].inputs())
     torch.save(saved, tmp_path / "saved.pt")
+    net, inputs = converted(families, bert), bert.inputs()
+    (tmp_path / "pickled").write_bytes(pickle.dumps((net, inputs, families.forward(net, inputs))))
+    first = """
+import pickle, sys  # in a process that never converted a network
+net, inputs, expected = pickle.load(open(sys.argv[2], "rb"))
+assert (net(**inputs).logits - expected).abs().max() < 1e-6
+"""
     check = """
 saved = torch.load(sys.argv[1], weights_only=True)
 wrong = []
@@ -133,7 +140,7 @@ for folder, (inputs, expected) in saved.items():
 print(json.dumps([len(saved), wrong]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", ANSWER + check, str(tmp_path / "saved.pt")],
+        [sys.executable, "-c", first + ANSWER + check, str(tmp_path / "saved.pt"), str(tmp_path / "pickled")],
         capture_output=True,
         text=True,
         check=False,

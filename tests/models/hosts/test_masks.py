@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from probattn.models.hosts.masks import (
+from probattn.models.hosts.eager import (
     carries_bias,
     count_windows,
     in_batch,

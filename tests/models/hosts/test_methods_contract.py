@@ -97,6 +97,20 @@ def test_two_of_a_kind_and_empty_choices_are_refused_without_a_trace(bert, kind)
     assert list(net.state_dict()) == before and conversion(net) is None
 
 
+UNDRIVEN = {"alignment": "alignment", "repulsive": "repulsion", "disagreement": "disagreement"}
+"""By kind: what training without a driver would leave out."""
+
+
+@KINDS
+def test_training_undriven_is_refused(bert, kind):
+    net = convert(bert.network(), kind()).train()
+    words = UNDRIVEN.get(kind.kind)
+    with pytest.raises(RuntimeError, match=f"would leave the {words} out" if words else "without a driver"):
+        net(**bert.inputs())
+    with torch.no_grad():
+        net(**bert.inputs())
+
+
 @KINDS
 def test_a_method_that_names_its_layers_is_asked_first(bert, kind):
     if "layers" not in hints(kind):

@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,16 +76,15 @@ def test_an_undriven_pass_is_that_of_the_unconverted_network_to_the_last_bit(
 @pytest.mark.parametrize("mode", ["last layer", "training mode", "compiled"])
 def test_an_undriven_pass_is_the_same_to_the_last_bit_in_other_ways_too(families, family, mode):
     net = family.network()
-    if family.name == "deberta_v2" or (mode == "compiled" and family.name not in ("bert", "llama", "t5")):
-        pytest.skip("computed by the site" if family.name == "deberta_v2" else "three families are enough")
+    if family.name == "deberta_v2" or (mode == "compiled" and family.name not in ("llama", "bart")):
+        pytest.skip("computed by the site" if family.name == "deberta_v2" else "two families are enough")
     net.set_attn_implementation("sdpa" if net._supports_sdpa else "eager")
     ours = convert(copy.deepcopy(net), BayesianAttention(), layers="last" if mode == "last layer" else "all")
     inputs, found = family.inputs(3), []
     for each in (ours.train(mode == "training mode"), net.train(mode == "training mode")):
         torch.manual_seed(0)  # of dropout
-        found.append(
-            families.forward(torch.compile(each, backend="eager") if mode == "compiled" else each, inputs)
-        )
+        compiled = mode == "compiled" and each is ours
+        found.append(families.forward(torch.compile(each, backend="eager") if compiled else each, inputs))
     assert torch.equal(*found)
 
 
@@ -348,24 +345,6 @@ def test_copies_and_pickles_are_converted_networks_of_their_own(families, name):
         assert not any("probattn" in key for key in plain.state_dict())
         assert (families.forward(plain, inputs) - families.forward(family.network(), inputs)).abs().max() == 0
     assert torch.equal(families.forward(net, inputs), expected)
-
-
-@pytest.mark.slow
-def test_a_pickled_network_answers_in_a_process_that_never_converted_one(families, tmp_path):
-    net, inputs = converted(families, "bert"), families.BY_NAME["bert"].inputs()
-    (tmp_path / "net").write_bytes(pickle.dumps((net, inputs, families.forward(net, inputs))))
-    code = (
-        "import pickle, sys; net, inputs, expected = pickle.load(open(sys.argv[1], 'rb')); "
-        "assert (net(**inputs).logits - expected).abs().max() < 1e-6"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "net")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_state_dict_carries_the_sites(families, family):

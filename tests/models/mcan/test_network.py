@@ -10,20 +10,17 @@ import torch
 from pyro import poutine
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModelForVisualQuestionAnswering
 
-from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
-from probattn.inference import SVGDDriver, SVIDriver, posterior_predict
+from probattn import BayesianAttention
+from probattn.inference import posterior_predict
 from probattn.models import (
     McanConfig,
     McanForQuestionAnswering,
     VisualQuestionProgram,
     convert,
     inspect,
-    load,
-    save,
 )
-from probattn.models.dot_product import eager_attention_forward
+from probattn.models.layers import eager_attention_forward
 from probattn.models.mcan.layers import AttentionalReduction, CoAttention, MultiHeadAttention, PaddingMask
 
 SIZES = {
@@ -38,13 +35,6 @@ SIZES = {
     "region_size": 5,
 }
 GRID = {"grid_channels": [4, 5], "image_size": 8}
-METHODS = {
-    "babn": BayesianAttention(),
-    "bam": BayesianAttention.bam(),
-    "gan": AlignmentAttention(method="gan"),
-    "ct": AlignmentAttention(),
-    "repulsive": RepulsiveAttention(),
-}
 
 
 def network(seed=0, **options):
@@ -184,7 +174,7 @@ def test_attention_is_told_of_padded_queries_and_of_dropout(monkeypatch):
         given.append(options)
         return eager_attention_forward(*arguments, **options)
 
-    monkeypatch.setattr("probattn.models.dot_product.attention_function", lambda _: attend)
+    monkeypatch.setattr("probattn.models.layers.attention_function", lambda _: attend)
     for training in (True, False):
         net.train(training)(**inputs)
     words, regions = inputs["attention_mask"].bool(), inputs["region_mask"].bool()
@@ -244,11 +234,8 @@ def test_gradients_reach_every_parameter(grid, latent):
     assert not missing
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_on_every_attention_trains(name):
-    net = convert(network(), METHODS[name])
-    calls = inspect(net)
-    assert [(call.name, call.kind) for call in calls] == [
+def test_its_attention_calls_are_listed():
+    assert [(call.name, call.kind) for call in inspect(network())] == [
         ("layers.encoder.0.attention", "self"),
         ("layers.encoder.1.attention", "self"),
         ("layers.decoder.0.attention", "self"),
@@ -256,14 +243,6 @@ def test_every_method_on_every_attention_trains(name):
         ("layers.decoder.1.attention", "self"),
         ("layers.decoder.1.guided", "cross"),
     ]
-    program = VisualQuestionProgram(net, num_data=2)
-    inputs = batch()
-    rows = [{key: value[row] for key, value in inputs.items()} for row in range(2)]
-    driver = (SVGDDriver if name == "repulsive" else SVIDriver)(program, batch_size=2, progress=False)
-    before = {key: value.clone() for key, value in net.state_dict().items()}
-    driver.fit(rows, steps=2)
-    assert all(value.isfinite().all() for value in net.state_dict().values())
-    assert sum(not torch.equal(value, before[key]) for key, value in net.state_dict().items()) > 40
 
 
 def test_the_reductions_are_attention_calls_where_that_is_asked_for():
@@ -341,17 +320,3 @@ def test_scores_and_inputs_that_do_not_fit_are_refused_in_one_line():
 def test_sizes_that_do_not_fit_are_refused(options, words):
     with pytest.raises(ValueError, match=rf"^McanConfig\.{words}$"):
         McanConfig(**SIZES | options)
-
-
-def test_it_is_stored_and_found_by_its_configuration(tmp_path):
-    net, inputs = network(), batch()
-    expected = net(**inputs).logits
-    net.save_pretrained(tmp_path / "plain")
-    again = AutoModelForVisualQuestionAnswering.from_pretrained(tmp_path / "plain").eval()
-    assert torch.equal(again(**inputs).logits, expected)
-    latent = convert(net, BayesianAttention())
-    stored = load(save(latent, tmp_path / "latent")).eval()
-    draws = [
-        posterior_predict(VisualQuestionProgram(each), inputs, 3, seed=1).logits for each in (latent, stored)
-    ]
-    assert torch.equal(*draws)

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification
 
 from probattn import AlignmentAttention, BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide, posterior_expectation, posterior_predict
@@ -190,15 +189,6 @@ def test_every_method_takes_them(kind: str, method, tmp_path) -> None:
     save(net, tmp_path / "net")
     again = Classifier(load(tmp_path / "net")).eval()
     torch.testing.assert_close(posterior_expectation(again, inputs), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_transformers_loads_them(kind: str, tmp_path) -> None:
-    net = network(kind, torch.float32)
-    net.save_pretrained(tmp_path)
-    again = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    with torch.no_grad():
-        assert torch.equal(again(**batch()).logits, net(**batch()).logits)
 
 
 def test_words_can_keep_their_vectors() -> None:

@@ -71,9 +71,8 @@ def test_other_settings_are_refused_unless_it_begins_anew(tmp_path):
     path = tmp_path / "pruthi.jsonl"
     with AttackFile(path, SETTINGS) as file:
         file.append(attacked())
-    with pytest.raises(
-        RunError, match=r"with number 5 to continue, its number is 3; begin anew with --again"
-    ):
+    message = r"with number 5 to continue, its number is 3; begin anew with --again"
+    with pytest.raises(RunError, match=message):
         AttackFile(path, SETTINGS | {"number": 5})
     with AttackFile(path, SETTINGS | {"number": 5}, again=True) as file:
         assert file.done == []

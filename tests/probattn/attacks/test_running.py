@@ -11,15 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from probattn.attacks import (
-    AttackedText,
-    AttackFile,
-    AttackOptions,
-    attack_run,
-    attack_texts,
-    compared_attacks,
-    read_attack,
-)
+from probattn import attacks
 from probattn.attacks.building import load_textattack
 from probattn.attacks.running import _texts, _warn_of_training_texts
 from probattn.data import DataWarning, TextDataset
@@ -51,7 +43,7 @@ def swapping(victim):
     def attack(text, label):
         letters = list(text if isinstance(text, str) else text[1])
         random.shuffle(letters)
-        return AttackedText(
+        return attacks.AttackedText(
             text=text if isinstance(text, str) else text[1],
             first=None if isinstance(text, str) else text[0],
             label=victim.classes[label],
@@ -71,8 +63,8 @@ def swapping(victim):
 def test_an_interrupted_attack_ends_as_a_whole_one(tmp_path):
     victim = Coin()
     before = random.getstate()
-    with AttackFile(tmp_path / "whole.jsonl", {}) as whole:
-        attack_texts(swapping(victim), victim, DATA, whole, 7)
+    with attacks.AttackFile(tmp_path / "whole.jsonl", {}) as whole:
+        attacks.attack_texts(swapping(victim), victim, DATA, whole, 7)
     assert random.getstate() == before
     once = swapping(victim)
 
@@ -81,11 +73,11 @@ def test_an_interrupted_attack_ends_as_a_whole_one(tmp_path):
             raise KeyboardInterrupt
         return once(text, label)
 
-    with AttackFile(tmp_path / "parts.jsonl", {}) as parts, pytest.raises(KeyboardInterrupt):
-        attack_texts(killed, victim, DATA, parts, 7)
-    with AttackFile(tmp_path / "parts.jsonl", {}) as parts:
+    with attacks.AttackFile(tmp_path / "parts.jsonl", {}) as parts, pytest.raises(KeyboardInterrupt):
+        attacks.attack_texts(killed, victim, DATA, parts, 7)
+    with attacks.AttackFile(tmp_path / "parts.jsonl", {}) as parts:
         assert len(parts.done) == 3
-        attack_texts(once, victim, DATA, parts, 7)
+        attacks.attack_texts(once, victim, DATA, parts, 7)
     assert (tmp_path / "parts.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert [each.queries for each in parts.done] == list(range(6))
 
@@ -93,8 +85,8 @@ def test_an_interrupted_attack_ends_as_a_whole_one(tmp_path):
 def test_of_pairs_the_second_text_is_attacked(tmp_path):
     victim = Coin()
     data = TextDataset(("a man",), (1,), ("negative", "positive"), "a pair", pairs=("a person",))
-    with AttackFile(tmp_path / "pairs.jsonl", {}) as file:
-        attack_texts(swapping(victim), victim, data, file, 0)
+    with attacks.AttackFile(tmp_path / "pairs.jsonl", {}) as file:
+        attacks.attack_texts(swapping(victim), victim, data, file, 0)
     assert (file.done[0].first, file.done[0].text) == ("a man", "a person")
 
 
@@ -113,26 +105,28 @@ class _Counting:
 
 def test_a_run_is_attacked_and_compared(run, faked, tmp_path, command):
     for folder, prediction in ((run, "point"), (run, "draws"), (run / "baseline", "point")):
-        file, result = attack_run(
+        file, result = attacks.attack_run(
             folder,
-            AttackOptions("deepwordbug", prediction, number=5),
+            attacks.AttackOptions("deepwordbug", prediction, number=5),
             output=tmp_path / folder.name / "attacks",
         )
         assert file.name == f"deepwordbug_{prediction}_0.json"
         assert result.summary.texts == 5
         assert result.settings["attack"] == "deepwordbug" and "similarity" not in result.settings
     assert result.method == "baseline"
-    text = compared_attacks([tmp_path / run.name, tmp_path / "baseline"]).text(80)
+    text = attacks.compared_attacks([tmp_path / run.name, tmp_path / "baseline"]).text(80)
     assert "deepwordbug on" in text and "BABN" in text and "baseline" in text
     assert max(map(len, text.splitlines())) <= 80
-    _, texts = read_attack(file.with_suffix(".jsonl"))
+    _, texts = attacks.read_attack(file.with_suffix(".jsonl"))
     assert len(texts) == 5
     shown = command("attack-table", tmp_path / run.name)
     assert shown.exit_code == 0 and "draws" in shown.stdout, shown.output
 
 
 def test_an_interval_is_over_networks_and_only_like_attacks_are_compared(run, faked, tmp_path):
-    _, result = attack_run(run, AttackOptions("pruthi", "draws", number=5), output=tmp_path / "made")
+    _, result = attacks.attack_run(
+        run, attacks.AttackOptions("pruthi", "draws", number=5), output=tmp_path / "made"
+    )
 
     def table(*found):
         for number, (failed, settings) in enumerate(found):
@@ -142,7 +136,9 @@ def test_an_interval_is_over_networks_and_only_like_attacks_are_compared(run, fa
             place = tmp_path / f"{len(found)}" / "attacks" / f"{number}.json"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(each.model_dump_json(), encoding="utf-8")
-        return compared_attacks([tmp_path / f"{len(found)}"] * 2)  # a folder that is named twice counts once
+        return attacks.compared_attacks(
+            [tmp_path / f"{len(found)}"] * 2
+        )  # a folder that is named twice counts once
 
     (group,) = table((0.2, {"seed": 0}), (0.4, {"seed": 1})).groups
     assert [row[1:4] for row in group.rows] == [("draws, 20", "1", "30.0")]
@@ -154,33 +150,31 @@ def test_an_interval_is_over_networks_and_only_like_attacks_are_compared(run, fa
     found = table(
         (0.2, {}), (0.3, two | {"num_samples": 5}), (0.4, two), (0.5, two | {"texts": "others"})
     ).groups
-    assert [[row[1:3] for row in group.rows] for group in found] == [
-        [("draws, 20", "2"), ("draws, 5", "1")],
-        [("draws, 20", "1")],
-    ]
+    expected = [[("draws, 20", "2"), ("draws, 5", "1")], [("draws, 20", "1")]]
+    assert [[row[1:3] for row in group.rows] for group in found] == expected
     assert found[1].title.endswith(", texts others")
 
 
 def test_settings_hold_labels_weights_and_which_run(run, faked, tmp_path, monkeypatch):
-    options = AttackOptions("pruthi", number=5)
-    _, first = attack_run(run, options, output=tmp_path / "first")
+    options = attacks.AttackOptions("pruthi", number=5)
+    _, first = attacks.attack_run(run, options, output=tmp_path / "first")
     monkeypatch.setattr(
         "probattn.attacks.running._texts",
         lambda task, *given: replace(
             _texts(task, *given), labels=tuple(1 - one for one in _texts(task, *given).labels)
         ),
     )
-    _, other = attack_run(run, options, output=tmp_path / "other")
+    _, other = attacks.attack_run(run, options, output=tmp_path / "other")
     assert first.settings["texts"] != other.settings["texts"]
     encoder = tmp_path / "encoder"
     encoder.mkdir()
     found = []
     for content in (b"one", b"two"):
         (encoder / "model.safetensors").write_bytes(content)
-        found.append(AttackOptions("bae", encoder=str(encoder)).settings()["encoder"])
+        found.append(attacks.AttackOptions("bae", encoder=str(encoder)).settings()["encoder"])
     assert found[0] != found[1] and found[0].startswith(str(encoder))
     place = shutil.copytree(run, tmp_path / "baseline", ignore=shutil.ignore_patterns("baseline"))
-    _, named = attack_run(place, options, output=tmp_path / "named")
+    _, named = attacks.attack_run(place, options, output=tmp_path / "named")
     assert named.method == first.method != "baseline"
 
 
@@ -230,10 +224,8 @@ def test_what_cannot_be_attacked_is_refused(run, tmp_path, command, monkeypatch)
 
 def test_another_kind_of_run_is_refused(translation_run, tmp_path, command):
     result = command("attack", translation_run, "--output", tmp_path)
-    assert (
-        result.exit_code == 2
-        and "expected a run that classifies texts, got one of translation" in result.stderr
-    )
+    assert result.exit_code == 2
+    assert "expected a run that classifies texts, got one of translation" in result.stderr
 
 
 def test_runs_without_attacks_are_refused(tmp_path, command):
@@ -252,11 +244,11 @@ def test_runs_without_attacks_are_refused(tmp_path, command):
 
 def test_options_are_checked_and_name_files():
     with pytest.raises(ValueError, match=r"AttackOptions.queries: expected an integer >= 2, got 1"):
-        AttackOptions(queries=1)
+        attacks.AttackOptions(queries=1)
     with pytest.raises(ValueError, match=r"AttackOptions.attack: expected one of 'textfooler'"):
-        AttackOptions("clever")
-    options = AttackOptions("bae", "draws", noise="fresh", data="textfooler_mr", seed=3)
+        attacks.AttackOptions("clever")
+    options = attacks.AttackOptions("bae", "draws", noise="fresh", data="textfooler_mr", seed=3)
     assert options.name == "bae_draws_textfooler_mr_fresh_3"
-    assert AttackOptions(noise="fresh").name == AttackOptions().name  # a point has no noise
+    assert attacks.AttackOptions(noise="fresh").name == attacks.AttackOptions().name  # a point has no noise
     assert options.resources.encoder == "minilm"
-    assert AttackOptions(vectors="a.txt", encoder="none").resources.vectors == Path("a.txt")
+    assert attacks.AttackOptions(vectors="a.txt", encoder="none").resources.vectors == Path("a.txt")

@@ -81,9 +81,8 @@ def test_other_columns_that_may_be_the_labels_are_named(command):
         "column 'channel' of labels with a (60), b (60) in 120 rows" in shown
         or "'gold kind' of labels" in shown
     )
-    assert (
-        "other columns that may be the labels: 'channel' (2 values), 'stars' (6 numbers, 0.5 to 3.0)" in shown
-    )
+    result = "other columns that may be the labels: 'channel' (2 values), 'stars' (6 numbers, 0.5 to 3.0)"
+    assert result in shown
     assert "30 classes, kind 0 (4)" in shown and "and 24 more, in 120 rows" in shown
     assert "choose one with --label-column" in shown and "'id'" not in shown
     named = succeeds("init", "t.csv", "--label-column", "channel", "-o", "u.yaml")

@@ -1,34 +1,39 @@
-"""The command line under a launcher: two processes, one run folder."""
+"""The command line as a launcher starts it: two processes, one run folder."""
 
-import subprocess
-import sys
+import pytest
+from runs import free_port, started
 
 from probattn.inference.records import read_records
 from probattn.tasks import load_network
 
 
-def launch(*arguments):
-    """Two processes of ``python -m probattn``."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*command, "-m", "probattn", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+@pytest.mark.fork
+@pytest.mark.gloo
+def test_two_processes_leave_one_run(recipe, tmp_path, monkeypatch):
+    folder, words = (
+        tmp_path / "run",
+        ["train", recipe, "--quiet", "--set", "report.baseline=false", "--output"],
     )
 
+    def launch():
+        """Two processes with the variables that launchers set; whether they failed, and what they wrote."""
+        port, processes = free_port(), []
+        for rank in (0, 1):
+            given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+            for name, value in (given | {"RANK": str(rank), "LOCAL_RANK": str(rank)}).items():
+                monkeypatch.setenv(name, value)
+            processes.append(started(*words, folder, output=tmp_path / f"said-{rank}"))
+        for process in processes:
+            process.join(300)
+        said = "".join((tmp_path / f"said-{rank}").read_text(encoding="utf-8") for rank in (0, 1))
+        return [process.exitcode for process in processes], said
 
-def test_two_processes_leave_one_run(recipe, tmp_path):
-    folder = tmp_path / "run"
-    done = launch("train", recipe, "--output", folder, "--quiet", "--set", "report.baseline=false")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("run: ") == 1
+    codes, said = launch()
+    assert codes == [0, 0] and said.count("run: ") == 1, said
     assert [record["step"] for record in read_records(folder / "metrics.jsonl")][-1] == 6
     assert load_network(folder).key == "bayesian_mean"
-
-    again = launch("train", recipe, "--output", folder, "--quiet", "--set", "report.baseline=false")
-    assert again.returncode != 0 and "expected a new folder" in again.stderr
+    codes, said = launch()
+    assert any(codes) and "expected a new folder" in said
 
 
 def test_the_demo_asks_for_one_process(command, tmp_path, monkeypatch):

@@ -8,62 +8,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from runs import described
 
+from probattn import report
 from probattn.cli.console import show
-from probattn.report import (
-    Agreement,
-    DataSet,
-    Difference,
-    Entropy,
-    Example,
-    Group,
-    PairAgreement,
-    Results,
-    RunDescription,
-    Scores,
-    Sheet,
-    predictions_table,
-    results_table,
-)
 from probattn.tasks.agreement import agreement_table
 from probattn.tasks.experiments import ConditionRuns, ExperimentResults, ExperimentView
 
 WIDTHS = (None, 40, 80, 100, 120)
-RUN = RunDescription(
-    name="demo",
-    method="BABN",
-    network="minilm",
-    data="films",
-    train_size=1000,
-    steps=126,
-    seconds=1.0,
-    num_samples=10,
-    device="cpu",
-    seed=0,
-    created="now",
-)
+RUN = described()
 HOSTILE = "[/x] [bold]fine[/bold] {0} \x1b[31m [link=x] \u202edrawkcab nettirw sdrow ynam\u2069"
 
 
-def results(name: str = "Rotten tomatoes (test)") -> Results:
+def results(name: str = "Rotten tomatoes (test)") -> report.Results:
     """Every measure of three data sets, with the longest titles and numbers there are."""
     data = tuple(
-        DataSet(key=role, title=name, role=role, size=1250, labelled=True, unit="texts")
+        report.DataSet(key=role, title=name, role=role, size=1250, labelled=True, unit="texts")
         for role in ("in_domain", "shifted", "out_of_domain")
     )
     measures = ("accuracy", "nll", "ece", "overconfidence", "pavpu", "aurc", "auroc", "fpr95")
     scores = tuple(
-        Scores(
+        report.Scores(
             model=model,
             data=each.key,
-            entropy=Entropy(mean=0.1, quantiles=(0.1, 0.1)),
+            entropy=report.Entropy(mean=0.1, quantiles=(0.1, 0.1)),
             values={measure: (index + place / 10) / 10 for index, measure in enumerate(measures)},
         )
         for place, model in enumerate(("deterministic", "bayesian_mean"))
         for each in data
     )
     differences = tuple(
-        Difference(
+        report.Difference(
             measure=measure,
             model="bayesian_mean",
             data=each.key,
@@ -77,7 +52,7 @@ def results(name: str = "Rotten tomatoes (test)") -> Results:
         for measure in measures
         for each in data
     )
-    return Results(run=RUN, classes=("a", "b"), data=data, scores=scores, differences=differences)
+    return report.Results(run=RUN, classes=("a", "b"), data=data, scores=scores, differences=differences)
 
 
 def numbers(text: str) -> list[str]:
@@ -86,7 +61,7 @@ def numbers(text: str) -> list[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_table_of_a_run_is_whole_at_every_width(width: int | None) -> None:
-    sheet = results_table(results())
+    sheet = report.results_table(results())
     text = sheet.text(width)
     expected = [number for group in sheet.groups for row in group.rows for number in numbers(" ".join(row))]
     assert numbers(text.partition("No reliable")[0].partition("In this run")[0]) == expected
@@ -102,7 +77,7 @@ def test_the_table_of_a_run_is_whole_at_every_width(width: int | None) -> None:
 
 
 def test_below_its_columns_a_row_is_a_block() -> None:
-    text = results_table(results()).text(40)
+    text = report.results_table(results()).text(40)
     assert "Accuracy\n  deterministic  0.000\n  Bayesian       0.010\n  difference     -0.014\n" in text
     assert "\n  95% interval   [-0.042, +0.013]\n" in text
 
@@ -115,7 +90,7 @@ CELLS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=30)
     st.integers(20, 130),
 )
 def test_any_cells_at_any_width(rows: list[tuple[str, str, str]], width: int) -> None:
-    sheet = Sheet(("text", "label", "probability"), (Group("", tuple(rows)),), words=2)
+    sheet = report.Sheet(("text", "label", "probability"), (report.Group("", tuple(rows)),), words=2)
     text = sheet.text(width)
     for _, _, number in rows:
         assert re.search(rf"(^|\s){re.escape(number)}$", text, re.MULTILINE)
@@ -126,11 +101,11 @@ def test_any_cells_at_any_width(rows: list[tuple[str, str, str]], width: int) ->
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_markup_in_texts_labels_and_titles_is_text(width: int | None) -> None:
-    example = Example(
+    example = report.Example(
         text=HOSTILE, pair="[red]b", predicted="[/label]", probability=0.5, spread=0.1, entropy=0.1
     )
-    shown = predictions_table([example]).text(width)
-    for text in (shown, results_table(results(HOSTILE)).text(width)):
+    shown = report.predictions_table([example]).text(width)
+    for text in (shown, report.results_table(results(HOSTILE)).text(width)):
         words = " ".join(text.split())
         assert all(part in words for part in ("[/x]", "[bold]fine[/bold]", "{0}", "[link=x]"))
         assert "\x1b" not in text and "\u202e" in text
@@ -153,8 +128,8 @@ def test_other_tables_are_whole_at_80() -> None:
     experiment = ExperimentResults(
         run=RUN, task="copy", threshold=0.99, by_step=10_000, conditions=(condition, condition)
     )
-    pair = PairAgreement(first="attention", second="uniform", agreement=0.123, tau=0.456)
-    agreement = Agreement(run="[/x]", outputs=3, chance=0.05, accuracy=0.9, pairs=(pair,))
+    pair = report.PairAgreement(first="attention", second="uniform", agreement=0.123, tau=0.456)
+    agreement = report.Agreement(run="[/x]", outputs=3, chance=0.05, accuracy=0.9, pairs=(pair,))
     for sheet, expected in (
         (ExperimentView().table(experiment), ("0 of 1", "[bold]fine[/bold]", "0.99 by step")),
         (agreement_table(agreement), ("A(α, β^uf)", "12.3%", "45.6")),
@@ -166,12 +141,10 @@ def test_other_tables_are_whole_at_80() -> None:
 
 
 @pytest.mark.parametrize(("terminal", "columns"), [(True, 60), (True, 200), (False, 60)])
-def test_a_pipe_gets_the_natural_width(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, columns: int
-) -> None:
+def test_a_pipe_gets_the_natural_width(monkeypatch, capsys, terminal, columns) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    sheet = Sheet(("text", "n"), (Group("", (("word " * 20, "1.5"),)),))
+    sheet = report.Sheet(("text", "n"), (report.Group("", (("word " * 20, "1.5"),)),))
     show(sheet)
     shown = capsys.readouterr().out
     assert shown == sheet.text(columns if terminal else None) + "\n"
@@ -179,5 +152,5 @@ def test_a_pipe_gets_the_natural_width(
 
 
 def test_no_rows_are_a_heading() -> None:
-    assert Sheet(("text", "n"), ()).text(80).splitlines()[0] == "text  n"
-    assert json.dumps(Sheet(("text", "n"), (Group("", ()),)).text(None))
+    assert report.Sheet(("text", "n"), ()).text(80).splitlines()[0] == "text  n"
+    assert json.dumps(report.Sheet(("text", "n"), (report.Group("", ()),)).text(None))

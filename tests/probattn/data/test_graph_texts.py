@@ -5,17 +5,7 @@ import warnings
 import pytest
 import torch
 
-from probattn.data import (
-    DataError,
-    DataWarning,
-    GraphText,
-    GraphTextCollate,
-    GraphTexts,
-    GraphVocabulary,
-    TokenizedGraphTexts,
-    read_graph_texts,
-    read_relations,
-)
+from probattn import data
 from probattn.data.graph_texts import roles
 
 NAMES = ("USED-FOR", "PART-OF")
@@ -25,12 +15,12 @@ LINE = "a parser .\tfast parser ; corpus\t<method> <material>\t0 0 1\twe train <
 def read(tmp_path, *lines):
     file = tmp_path / "texts.tsv"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return read_graph_texts(file, NAMES)
+    return data.read_graph_texts(file, NAMES)
 
 
 def test_a_line_is_read(tmp_path):
     row = read(tmp_path, LINE, LINE).rows[1]
-    assert row == GraphText(
+    assert row == data.GraphText(
         "a parser .",
         ("fast parser", "corpus"),
         ("method", "material"),
@@ -71,33 +61,32 @@ def test_a_line_is_read(tmp_path):
 )
 def test_what_is_wrong_with_a_line_is_said_with_its_number(tmp_path, old, new, words):
     assert old in LINE
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(data.DataError) as caught:
         read(tmp_path, LINE, LINE.replace(old, new))
     said = str(caught.value)
     assert words in said and f"{tmp_path / 'texts.tsv'} line 2: expected" in said and "\n" not in said
 
 
 def test_columns_that_are_missing_and_files_that_are_no_text(tmp_path):
-    with pytest.raises(DataError, match=r"line 1: expected 5 columns .* got 3"):
+    with pytest.raises(data.DataError, match=r"line 1: expected 5 columns .* got 3"):
         read(tmp_path, "\t".join(LINE.split("\t")[:3]))
-    with pytest.raises(DataError, match="no such file"):
-        read_graph_texts(tmp_path / "none.tsv", NAMES)
+    with pytest.raises(data.DataError, match="no such file"):
+        data.read_graph_texts(tmp_path / "none.tsv", NAMES)
     (tmp_path / "names").write_text("A\nB\nA\n")
-    with pytest.raises(DataError, match="expected each relation once, got 'A' twice"):
-        read_relations(tmp_path / "names")
+    with pytest.raises(data.DataError, match="expected each relation once, got 'A' twice"):
+        data.read_relations(tmp_path / "names")
 
 
 def test_types_that_training_texts_lack_are_refused(tmp_path):
     texts = read(tmp_path, LINE)
-    with pytest.raises(
-        DataError, match=r"texts.tsv, text 1: expected entities of the types metod, which .* 'method'; did"
-    ):
+    message = r"texts.tsv, text 1: expected entities of the types metod, which .* 'method'; did"
+    with pytest.raises(data.DataError, match=message):
         texts.check_types(["metod"])
 
 
 def texts(number=20):
     rows = [
-        GraphText(
+        data.GraphText(
             f"title {n}",
             (f"name {n}", "x"),
             ("task", "method"),
@@ -106,31 +95,31 @@ def texts(number=20):
         )
         for n in range(number)
     ]
-    return GraphTexts(tuple(rows), NAMES, "made up")
+    return data.GraphTexts(tuple(rows), NAMES, "made up")
 
 
 def test_choices_are_fixed_nested_and_leave_the_rest():
     whole = texts()
     five, eight = whole.take(5), whole.take(8)
-    assert set(five.rows) < set(eight.rows) and list(five.rows) == [
-        row for row in whole.rows if row in five.rows
-    ]
+    assert set(five.rows) < set(eight.rows)
+    assert list(five.rows) == [row for row in whole.rows if row in five.rows]
     mixed = whole.at([*range(10, 20), *range(10)])
     assert set(mixed.take(5).rows) == set(five.rows)
     rest, held = whole.split(5)
     assert held.rows == five.rows and set(rest.rows) == set(whole.rows) - set(held.rows)
-    with pytest.raises(DataError, match="expected 1 to 19 of its 20 texts to be held out, got 20"):
+    with pytest.raises(data.DataError, match="expected 1 to 19 of its 20 texts to be held out, got 20"):
         whole.split(20)
-    with pytest.raises(DataError, match="made up: expected two texts or more, one to hold out, got one"):
+    with pytest.raises(data.DataError, match="made up: expected two texts or more, one to hold out, got one"):
         whole.take(1).split(1)
-    with pytest.raises(DataError, match="expected a limit >= 1, got 0"):
+    with pytest.raises(data.DataError, match="expected a limit >= 1, got 0"):
         whole.take(0)
 
 
 def test_texts_of_the_training_data_among_others_are_counted():
     whole = texts()
     train, validation = whole.split(5)
-    with pytest.warns(DataWarning, match="made up: 15 of its 20 test texts are in the training data too"):
+    message = "made up: 15 of its 20 test texts are in the training data too"
+    with pytest.warns(data.DataWarning, match=message):
         roles(train, validation, whole)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -138,33 +127,32 @@ def test_texts_of_the_training_data_among_others_are_counted():
 
 
 def test_a_vocabulary_holds_frequent_words_types_and_no_copied_entity(tmp_path):
-    vocabulary = GraphVocabulary.of(texts(), min_frequency=2)
+    vocabulary = data.GraphVocabulary.of(texts(), min_frequency=2)
     assert vocabulary.types == ("method", "task")
     # "title", "name", "x" and "word" stand 20 times, numbers 3 times each
-    assert vocabulary.words[:4] == ("name", "title", "word", "x") and vocabulary.words[4:] == tuple(
-        sorted(map(str, range(20)))
-    )
+    assert vocabulary.words[:4] == ("name", "title", "word", "x")
+    assert vocabulary.words[4:] == tuple(sorted(map(str, range(20))))
     row = texts().rows[3]
     labels = vocabulary.labels(row)
     assert labels[0] == len(vocabulary) and labels[-2:] == [len(vocabulary) + 1, 3]
     assert vocabulary.tokens(labels) == [0, "word", "3", 1]
     assert vocabulary.encode("title unheard") == [4 + 2 + 1, 1]
     vocabulary.save(tmp_path / "v.json")
-    assert GraphVocabulary.load(tmp_path / "v.json") == vocabulary
+    assert data.GraphVocabulary.load(tmp_path / "v.json") == vocabulary
     (tmp_path / "v.json").write_text('{"words": []}')
-    with pytest.raises(DataError, match="expected a vocabulary that a run has written"):
-        GraphVocabulary.load(tmp_path / "v.json")
-    with pytest.raises(DataError, match="expected words that stand in it 99 times, found none"):
-        GraphVocabulary.of(texts(), min_frequency=99)
+    with pytest.raises(data.DataError, match="expected a vocabulary that a run has written"):
+        data.GraphVocabulary.load(tmp_path / "v.json")
+    with pytest.raises(data.DataError, match="expected words that stand in it 99 times, found none"):
+        data.GraphVocabulary.of(texts(), min_frequency=99)
 
 
 def test_batches_hold_what_the_rows_say():
     whole = texts()
-    vocabulary = GraphVocabulary.of(whole)
-    rows = TokenizedGraphTexts(whole, vocabulary)
+    vocabulary = data.GraphVocabulary.of(whole)
+    rows = data.TokenizedGraphTexts(whole, vocabulary)
     assert rows.lengths() == [5] * 20 and rows.mean_target_length == 5
     row = rows[0] | {"relations": [], "entity_ids": [[9]], "entity_types": [5], "labels": [8, 3]}
-    batch = GraphTextCollate()([rows[1], row])
+    batch = data.GraphTextCollate()([rows[1], row])
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
         "input_ids": (2, 2),
         "attention_mask": (2, 2),
@@ -179,26 +167,26 @@ def test_batches_hold_what_the_rows_say():
     assert batch["decoder_input_ids"][1].tolist() == [2, 8, 0, 0, 0]
     assert batch["relations"].tolist() == [[[0, 0, 1]], [[-1, -1, -1]]]
     assert batch["entity_ids"][1].tolist() == [[9, 0], [0, 0]]
-    assert GraphTextCollate()([row])["relations"].tolist() == [[[-1, -1, -1]]]
+    assert data.GraphTextCollate()([row])["relations"].tolist() == [[[-1, -1, -1]]]
     assert all(value.dtype == torch.int64 for value in batch.values())
 
 
 def test_long_texts_are_cut_and_said_once():
     whole = texts()
-    vocabulary = GraphVocabulary.of(whole)
+    vocabulary = data.GraphVocabulary.of(whole)
     with pytest.warns(UserWarning, match=r"20 of 20 texts are longer than 3 tokens .* \(the longest has 5\)"):
-        rows = TokenizedGraphTexts(whole, vocabulary, max_length=3)
+        rows = data.TokenizedGraphTexts(whole, vocabulary, max_length=3)
     assert rows[0]["labels"] == [len(vocabulary), vocabulary.encode("word")[0], 3]
-    with pytest.raises(DataError, match="expected at least 2 tokens"):
-        TokenizedGraphTexts(whole, vocabulary, max_length=1)
+    with pytest.raises(data.DataError, match="expected at least 2 tokens"):
+        data.TokenizedGraphTexts(whole, vocabulary, max_length=1)
 
 
 def test_agenda(public_data):
     folder = public_data("agenda") / "agenda"
-    names = read_relations(folder / "relations.vocab")
+    names = data.read_relations(folder / "relations.vocab")
     assert len(names) == 7
     for part, entities in (("val", 12283), ("test", 12410)):
-        found = read_graph_texts(folder / f"preprocessed.{part}.tsv", names)
+        found = data.read_graph_texts(folder / f"preprocessed.{part}.tsv", names)
         assert len(found) == 1000 and sum(len(row.entities) for row in found.rows) == entities
         assert found.types == ("material", "method", "metric", "otherscientificterm", "task")
         tokens = sum(len(row.tokens()) for row in found.rows)

@@ -74,9 +74,8 @@ def test_a_row_without_label(folder: Path) -> None:
 
 
 def test_a_split_and_a_column_that_are_not_there(folder: Path) -> None:
-    assert error(Source(f"hub:{folder}", split="tests")) == (
-        f"hub:{folder} (tests): expected a split 'tests', got 'train', 'test'; did you mean 'test'?"
-    )
+    expected = f"hub:{folder} (tests): expected a split 'tests', got 'train', 'test'; did you mean 'test'?"
+    assert error(Source(f"hub:{folder}", split="tests")) == expected
     assert error(Source(f"hub:{folder}", text="txt")) == (
         f"hub:{folder} (train): expected a column 'txt', got 'text', 'label'; did you mean 'text'? "
         "name the column of the texts with 'text: text'"

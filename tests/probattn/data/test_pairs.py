@@ -73,9 +73,7 @@ def test_every_kind_of_file_holds_pairs(suffix: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_second_texts(
-    content: str, columns: Columns, message: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_with_second_texts(content, columns, message, tmp_path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text(content)
     with pytest.raises(DataError) as caught:

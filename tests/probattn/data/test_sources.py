@@ -102,7 +102,6 @@ def test_one_class_only(tmp_path: Path) -> None:
     path.write_text("text,label\nfine,good\ngreat,good\n")
     with pytest.raises(DataError) as caught:
         Source(str(path)).load()
-    assert str(caught.value) == (
-        f"{path}: expected at least two classes to train on, got one: all 2 labels are 'good'"
-    )
+    expected = f"{path}: expected at least two classes to train on, got one: all 2 labels are 'good'"
+    assert str(caught.value) == expected
     assert Source(str(path)).load("test", ("bad", "good")).labels == (1, 1)

@@ -45,9 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
 @given(table=TABLES, suffix=st.sampled_from(["csv", "tsv", "tab"]), bom=st.booleans())
-def test_what_the_csv_module_writes_is_read(
-    folder: Path, table: list[tuple[str, str]], suffix: str, bom: bool
-) -> None:
+def test_what_the_csv_module_writes_is_read(folder, table, suffix, bom) -> None:
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, delimiter="," if suffix == "csv" else "\t")
     writer.writerows([("id", "label", "text"), *((n, label, text) for n, (text, label) in enumerate(table))])
@@ -61,9 +59,7 @@ def test_what_the_csv_module_writes_is_read(
 
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
 @given(table=TABLES, ascii_only=st.booleans(), blank=st.sampled_from(["", "\n", "  \r\n"]))
-def test_what_the_json_module_writes_is_read(
-    folder: Path, table: list[tuple[str, str]], ascii_only: bool, blank: str
-) -> None:
+def test_what_the_json_module_writes_is_read(folder, table, ascii_only, blank) -> None:
     lines = [json.dumps({"text": text, "label": label}, ensure_ascii=ascii_only) for text, label in table]
     path = write(folder / "table.jsonl", blank + "\n".join(lines) + "\n" + blank)
     data = read_table(path)
@@ -96,11 +92,7 @@ def test_columns_names_and_mapping(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "review,stars,id\nfine,1,a\ndull,0,b\n")
     mapping = {"0": "negative", "1": "positive"}
     data = read_table(path, Columns("review", "stars", "required", ("negative", "positive"), mapping))
-    assert (data.texts, data.labels, data.label_names) == (
-        ("fine", "dull"),
-        (1, 0),
-        ("negative", "positive"),
-    )
+    assert (data.texts, data.labels, data.label_names) == (("fine", "dull"), (1, 0), ("negative", "positive"))
     assert (data.source, data.licence) == (str(path), "the file owner's")
 
 
@@ -276,9 +268,8 @@ def test_a_bad_json_file_gets_its_line(case: str, tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     write(tmp_path / "reviews.csv", "text,label\na,b\n")
     assert error(tmp_path / "revews.csv") == ": no such file; did you mean 'reviews.csv'?"
-    assert (
-        error(tmp_path / "nowhere" / "a.csv") == f": no such file; there is no folder {tmp_path / 'nowhere'}"
-    )
+    expected = f": no such file; there is no folder {tmp_path / 'nowhere'}"
+    assert error(tmp_path / "nowhere" / "a.csv") == expected
     (tmp_path / "folder.csv").mkdir()
     assert error(tmp_path / "folder.csv") == ": expected a file, got a folder"
     assert error(write(tmp_path / "a.xlsx", "text")) == (
@@ -349,9 +340,7 @@ def test_the_usual_separator_comes_first(tmp_path: Path) -> None:
         (("12345678901234567890", "12345678901234567891"), ("12345678901234567890", "12345678901234567891")),
     ],
 )
-def test_whole_numbers_written_with_decimals_are_classes(
-    labels: tuple[str, ...], names: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_whole_numbers_written_with_decimals_are_classes(labels, names, tmp_path) -> None:
     path = write(
         tmp_path / "a.csv", "text,label\n" + "".join(f"t{n},{label}\n" for n, label in enumerate(labels))
     )

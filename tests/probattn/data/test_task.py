@@ -20,12 +20,8 @@ def test_a_built_in_training_set_brings_its_own_splits() -> None:
         {"train": Source("rotten_tomatoes"), "out_of_domain": Source("bbc_news")},
         limits={"train": 300, "out_of_domain": 50},
     )
-    assert {role: len(data) for role, data in task.roles().items()} == {
-        "train": 300,
-        "validation": 830,
-        "test": 865,
-        "out_of_domain": 50,
-    }
+    expected = {"train": 300, "validation": 830, "test": 865, "out_of_domain": 50}
+    assert {role: len(data) for role, data in task.roles().items()} == expected
     assert task.label_names == ("negative", "positive")
     assert task.shared_with_training() == {}
 
@@ -89,18 +85,16 @@ def test_a_label_that_training_does_not_know(tmp_path: Path) -> None:
 
 def test_too_few_to_set_some_aside(tmp_path: Path) -> None:
     train = write(tmp_path / "a.csv", ["one", "two"])
-    with pytest.raises(
-        DataError, match=r"2 texts are too few to set some aside for (validation|test); give a source"
-    ):
+    message = r"2 texts are too few to set some aside for (validation|test); give a source"
+    with pytest.raises(DataError, match=message):
         load_task({"train": train})
 
 
 def test_texts_that_were_split_before_are_said_to_be(tmp_path: Path) -> None:
     numbered = [f"text {n}" for n in range(1000)]
     train = write(tmp_path / "a.csv", [text for text in numbered if split_of(text, 0.1, 0.1) == "train"])
-    with pytest.raises(
-        DataError, match=r"none of \d{3} different texts falls into the validation part, so they"
-    ):
+    message = r"none of \d{3} different texts falls into the validation part, so they"
+    with pytest.raises(DataError, match=message):
         load_task({"train": train})
     assert len(load_task({"train": write(tmp_path / "b.csv", numbered)}).test) > 50
 

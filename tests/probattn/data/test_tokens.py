@@ -70,9 +70,8 @@ def test_a_batch_of_texts_without_a_token_is_padding(tokenizer: Any) -> None:
 def test_truncated_texts_are_what_the_tokenizer_itself_makes(tokenizer: Any) -> None:
     with pytest.warns(DataWarning) as caught:
         rows = TokenizedTexts(dataset(), tokenizer, max_length=6)
-    assert [str(warning.message) for warning in caught] == [
-        "words: 2 of 4 texts are longer than 6 tokens (the longest has 13): they are truncated"
-    ]
+    values = ["words: 2 of 4 texts are longer than 6 tokens (the longest has 13): they are truncated"]
+    assert [str(warning.message) for warning in caught] == values
     expected = tokenizer(list(TEXTS), truncation=True, max_length=6)
     assert [rows[row]["input_ids"] for row in range(4)] == expected["input_ids"]
     assert max(rows.lengths()) == 6
@@ -146,9 +145,8 @@ def test_without_labels_batches_have_none(tokenizer: Any) -> None:
 
 def test_more_texts_than_are_tokenized_at_once(tokenizer: Any) -> None:
     texts = (*tuple(f"text number {number}" for number in range(1005)), "word " * 30)
-    with pytest.warns(
-        DataWarning, match=r"1 of 1,006 texts are longer than 20 tokens \(the longest has 32\)"
-    ):
+    message = r"1 of 1,006 texts are longer than 20 tokens \(the longest has 32\)"
+    with pytest.warns(DataWarning, match=message):
         rows = TokenizedTexts(dataset(texts), tokenizer, max_length=20)
     assert len(rows) == 1006
     assert rows[1003]["input_ids"] == tokenizer(texts[1003])["input_ids"]
@@ -159,9 +157,8 @@ def test_a_tokenizer_without_padding_token() -> None:
     class Tokenizer:
         pad_token_id = None
 
-    with pytest.raises(
-        DataError, match=r"expected a padding token, got none; set one: tokenizer.pad_token = "
-    ):
+    message = r"expected a padding token, got none; set one: tokenizer.pad_token = "
+    with pytest.raises(DataError, match=message):
         PadCollate(Tokenizer())
 
 

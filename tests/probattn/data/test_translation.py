@@ -133,19 +133,16 @@ def test_subwords_that_cannot_be_are_refused(tmp_path: Path) -> None:
 def test_rows_end_and_have_lengths(subwords: Subwords) -> None:
     rows = TokenizedPairs(PAIRS, subwords)
     assert len(rows) == 9
-    assert rows[4] == {
-        "input_ids": [*subwords.encode(ENGLISH[4]), 3],
-        "labels": [*subwords.encode(GERMAN[4]), 3],
-    }
+    expected = {"input_ids": [*subwords.encode(ENGLISH[4]), 3], "labels": [*subwords.encode(GERMAN[4]), 3]}
+    assert rows[4] == expected
     assert rows.lengths() == [len(row["input_ids"]) + len(row["labels"]) for row in rows]
     assert rows.mean_target_length == sum(len(row["labels"]) for row in rows) / 9
 
 
 def test_long_sentences_are_cut_or_refused(subwords: Subwords) -> None:
     long = SentencePairs((*ENGLISH, "dog " * 30), (*GERMAN, "Hund"), ("en", "de"), "animals")
-    with pytest.warns(
-        DataWarning, match=r"animals, en: 1 of 10 sentences are longer than 25 tokens .*sentence 10, has"
-    ):
+    message = r"animals, en: 1 of 10 sentences are longer than 25 tokens .*sentence 10, has"
+    with pytest.warns(DataWarning, match=message):
         rows = TokenizedPairs(long, subwords, max_length=25)
     assert len(rows[9]["input_ids"]) == 25 and rows[9]["input_ids"][-1] == 3
     with pytest.raises(DataError, match="set on_long to 'truncate'"):

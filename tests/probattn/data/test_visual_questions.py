@@ -14,18 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from probattn.data import (
-    DataError,
-    DataWarning,
-    ImageFiles,
-    TokenizedVisualQuestions,
-    VisualQuestion,
-    VisualQuestionCollate,
-    VisualQuestions,
-    read_visual_questions,
-    region_files,
-    word_tokenizer,
-)
+from probattn import data
 from probattn.data.visual_questions import frequent_answers, unanswerable
 from probattn.metrics.functional import annotator_accuracy, normal_answer
 
@@ -73,8 +62,8 @@ def vqa(tmp_path):
 
 
 def read_vqa(folder):
-    files = ImageFiles(folder / "features", "{id:06d}.npz", region_size=4)
-    return read_visual_questions(folder / "questions.json", files, folder / "annotations.json")
+    files = data.ImageFiles(folder / "features", "{id:06d}.npz", region_size=4)
+    return data.read_visual_questions(folder / "questions.json", files, folder / "annotations.json")
 
 
 def official(answer, answers):
@@ -91,7 +80,7 @@ def test_accuracy_is_that_of_the_official_loop():
     for _ in range(50):
         answers = [str(int(n)) for n in torch.randint(4, (10,), generator=generator)]
         for answer in "0123":
-            row = VisualQuestion("q", "1", tuple(answers))
+            row = data.VisualQuestion("q", "1", tuple(answers))
             assert row.score(answer) == pytest.approx(official(answer, answers))
     assert [annotator_accuracy(matches, 2) for matches in (0, 1, 2)] == [0.0, 0.5, 1.0]
     assert annotator_accuracy(0, 0) == annotator_accuracy(0, 1) == 0.0
@@ -122,11 +111,10 @@ def test_answers_are_normalised(answer, normal):
 
 
 def test_both_forms_are_read(folder, vqa):
-    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", image_size=8))
+    easy = data.read_visual_questions(folder / "easy.json", data.ImageFiles(folder / "images", image_size=8))
     assert [row.kind for row in easy.rows] == ["other", "yes/no", "number", "yes/no"]
-    assert easy.rows[0] == VisualQuestion("what color?", "0", ("red",)) and easy.rows[0].scores() == {
-        "red": 1.0
-    }
+    assert easy.rows[0] == data.VisualQuestion("what color?", "0", ("red",))
+    assert easy.rows[0].scores() == {"red": 1.0}
     found = read_vqa(vqa)
     assert [row.answer for row in found.rows] == ["2", "no"] and found.rows[0].kind == "number"
     assert found.rows[0].scores() == {"2": 1.0, "3": pytest.approx(0.6)}
@@ -134,22 +122,21 @@ def test_both_forms_are_read(folder, vqa):
 
 
 def test_images_and_features_become_batches(folder, vqa):
-    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", image_size=4))
-    tokenizer = word_tokenizer((row.words for row in easy.rows), split="spaces")
+    easy = data.read_visual_questions(folder / "easy.json", data.ImageFiles(folder / "images", image_size=4))
+    tokenizer = data.word_tokenizer((row.words for row in easy.rows), split="spaces")
     answers = frequent_answers(easy)
     assert answers == ("3", "no", "red", "yes")
-    rows = TokenizedVisualQuestions(easy, tokenizer, answers)
-    batch = VisualQuestionCollate(4)([rows[0], rows[1]])
+    rows = data.TokenizedVisualQuestions(easy, tokenizer, answers)
+    batch = data.VisualQuestionCollate(4)([rows[0], rows[1]])
     assert batch["pixel_values"].shape == (2, 3, 4, 4)
     assert batch["pixel_values"][0, :, 0, 0].tolist() == [1.0, -1.0, -1.0]
     assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]  # the mark is no word
     assert batch["labels"].tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
     found = read_vqa(vqa)
-    with pytest.warns(
-        DataWarning, match="2 of 2 questions are longer than 2 words .the longest has 3.: they are"
-    ):
-        rows = TokenizedVisualQuestions(found, tokenizer, ("2", "yes", "no"), max_length=2)
-    batch = VisualQuestionCollate(3)([rows[0], rows[1]])
+    message = "2 of 2 questions are longer than 2 words .the longest has 3.: they are"
+    with pytest.warns(data.DataWarning, match=message):
+        rows = data.TokenizedVisualQuestions(found, tokenizer, ("2", "yes", "no"), max_length=2)
+    batch = data.VisualQuestionCollate(3)([rows[0], rows[1]])
     assert batch["region_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["region_features"][0].tolist() == [[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]]
     assert batch["labels"].tolist() == [[1, 0, 0], [0, pytest.approx(0.9), 1]]
@@ -158,14 +145,14 @@ def test_images_and_features_become_batches(folder, vqa):
 
 def test_noise_belongs_to_an_image_and_has_its_variance(vqa):
     found = read_vqa(vqa)
-    rows = TokenizedVisualQuestions(found, word_tokenizer(["how many dogs is it"]), ("2", "no"))
-    first = VisualQuestionCollate(2, variance=4.0, seed=1)
+    rows = data.TokenizedVisualQuestions(found, data.word_tokenizer(["how many dogs is it"]), ("2", "no"))
+    first = data.VisualQuestionCollate(2, variance=4.0, seed=1)
     both, alone = first([rows[0], rows[1], rows[0]])["feature_noise"], first([rows[1]])["feature_noise"]
     assert torch.equal(both[0], both[2]) and not torch.equal(both[0], both[1])
     assert torch.equal(both[1, :2], alone[0]) and (both[1, 2] == 0).all()
-    other = VisualQuestionCollate(2, variance=4.0, seed=2)([rows[0]])["feature_noise"]
+    other = data.VisualQuestionCollate(2, variance=4.0, seed=2)([rows[0]])["feature_noise"]
     assert not torch.equal(both[0], other[0])
-    grid = VisualQuestionCollate(2, variance=4.0, grid=(64, 100))
+    grid = data.VisualQuestionCollate(2, variance=4.0, grid=(64, 100))
     image = {"input_ids": [1], "image": torch.zeros(3, 2, 2, dtype=torch.uint8)}
     noise = grid([image | {"name": str(number)} for number in range(5)])["feature_noise"]
     assert noise.shape == (5, 64, 100) and noise.var().item() == pytest.approx(4.0, rel=0.05)
@@ -196,14 +183,14 @@ def test_boxes_are_shares_of_the_image(vqa):
 
 
 def test_a_pattern_names_every_image():
-    with pytest.raises(DataError, match=r"expected a pattern of file names with \{id\}, got '0.png'"):
-        ImageFiles(Path("images"), "0.png").path("7")
+    with pytest.raises(data.DataError, match=r"expected a pattern of file names with \{id\}, got '0.png'"):
+        data.ImageFiles(Path("images"), "0.png").path("7")
 
 
 def test_pixels_keep_their_places(tmp_path):
     pixels = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
     Image.fromarray(pixels).save(tmp_path / "007.png")
-    found = ImageFiles(tmp_path, image_size=4).read(tmp_path / "007.png")
+    found = data.ImageFiles(tmp_path, image_size=4).read(tmp_path / "007.png")
     assert found.shape == (3, 4, 4)
     for row, column in ((0, 3), (3, 0), (1, 2)):
         assert found[:, row, column].tolist() == pixels[row, column].tolist()
@@ -214,7 +201,7 @@ def test_images_are_read_as_viewers_show_them(tmp_path):
 
     def read(image, name="image.png", **options):
         image.save(tmp_path / name, **options)
-        return ImageFiles(tmp_path, image_size=4).read(tmp_path / name)
+        return data.ImageFiles(tmp_path, image_size=4).read(tmp_path / name)
 
     deep = np.arange(16, dtype=np.uint16).reshape(4, 4) * 4096 + 255
     assert read(Image.fromarray(deep)).tolist() == [(deep // 256).tolist()] * 3
@@ -230,15 +217,15 @@ def test_images_are_read_as_viewers_show_them(tmp_path):
     colours.putpalette([0, 200, 0, 0, 0, 0])
     assert read(colours)[:, 0, 0].tolist() == [0, 200, 0]
     assert read(colours, transparency=0)[:, 0, 0].tolist() == [255, 255, 255]
-    with pytest.raises(DataError, match="its numbers are not those of 8 or 16 bits"):
+    with pytest.raises(data.DataError, match="its numbers are not those of 8 or 16 bits"):
         read(Image.fromarray(deep.astype(np.float32)), "image.tiff")
 
 
 def test_names_of_images_stay_as_they_are_unless_the_pattern_wants_a_number(tmp_path):
-    assert ImageFiles(tmp_path).path("007").name == "007.png"
-    assert ImageFiles(tmp_path, "{id:04d}.npz").path("007").name == "0007.npz"
+    assert data.ImageFiles(tmp_path).path("007").name == "007.png"
+    assert data.ImageFiles(tmp_path, "{id:04d}.npz").path("007").name == "0007.npz"
     for pattern in ("{number}.png", "{id.x}", "{id[a]}", "{id:d}", "{", "{}"):
-        refused("expected a pattern of file names", ImageFiles(tmp_path, pattern).path, "a")
+        refused("expected a pattern of file names", data.ImageFiles(tmp_path, pattern).path, "a")
 
 
 def test_only_the_first_regions_and_the_named_arrays_are_read(vqa):
@@ -251,49 +238,55 @@ def test_only_the_first_regions_and_the_named_arrays_are_read(vqa):
 
 
 def test_images_are_read_once_as_long_as_there_is_room(folder, monkeypatch):
-    easy = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images", image_size=4))
+    easy = data.read_visual_questions(folder / "easy.json", data.ImageFiles(folder / "images", image_size=4))
     opened = []
-    read = ImageFiles.read
-    monkeypatch.setattr(ImageFiles, "read", lambda files, file: opened.append(file.name) or read(files, file))
+    read = data.ImageFiles.read
+    monkeypatch.setattr(
+        data.ImageFiles, "read", lambda files, file: opened.append(file.name) or read(files, file)
+    )
     for room, expected in (
         (2**20, ["0.png", "1.png", "2.png"]),
         (0, ["0.png", "1.png", "2.png", "2.png"] * 2),
     ):
-        monkeypatch.setattr("probattn.data.tokenized_visual_questions.KEPT_BYTES", room)
-        rows = TokenizedVisualQuestions(easy, word_tokenizer(["what"]), ("yes", "no"))
+        monkeypatch.setattr("probattn.data.visual_questions.KEPT_BYTES", room)
+        rows = data.TokenizedVisualQuestions(easy, data.word_tokenizer(["what"]), ("yes", "no"))
         opened.clear()
         [rows[place] for place in (*range(4), *range(4))]
         assert opened == expected
 
 
 def test_a_choice_is_fixed_and_held_out_images_are_not_trained_on(folder):
-    questions = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images"))
+    questions = data.read_visual_questions(folder / "easy.json", data.ImageFiles(folder / "images"))
     assert {row.question for row in questions.take(2).rows} < {row.question for row in questions.take(3).rows}
     assert questions.take(2) == questions.take(2) and questions.take(9) is questions
     train, held_out = questions.split(0.34)
     assert not {row.image for row in train.rows} & {row.image for row in held_out.rows}
     assert len(train) + len(held_out) == 4
-    with pytest.raises(DataError, match="expected questions to train on and to hold out, got 4 and 0"):
+    with pytest.raises(data.DataError, match="expected questions to train on and to hold out, got 4 and 0"):
         questions.split(0.01)
-    alike = [VisualQuestion("q", name) for name in ("a-1", "a1", "a.1", "a_1")]  # one to the order of texts
-    sides = [VisualQuestions(tuple(rows), questions.images, "q").split(0.5) for rows in (alike, alike[::-1])]
+    alike = [
+        data.VisualQuestion("q", name) for name in ("a-1", "a1", "a.1", "a_1")
+    ]  # one to the order of texts
+    sides = [
+        data.VisualQuestions(tuple(rows), questions.images, "q").split(0.5) for rows in (alike, alike[::-1])
+    ]
     assert [{row.image for row in held.rows} for _, held in sides] == [{"a-1", "a.1"}] * 2
 
 
 def refused(words, call, *arguments, **options):
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises(data.DataError, match=words) as caught:
         call(*arguments, **options)
     assert "\n" not in str(caught.value)
 
 
 def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
-    images = ImageFiles(folder / "images")
+    images = data.ImageFiles(folder / "images")
 
     def read(content, name="bad.json"):
         (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-        return read_visual_questions(folder / name, images)
+        return data.read_visual_questions(folder / name, images)
 
-    refused("no such file", read_visual_questions, folder / "none.json", images)
+    refused("no such file", data.read_visual_questions, folder / "none.json", images)
     refused(r"bad\.json: .*expected JSON", read, "[[")
     refused(r"bad\.json: at 0\.1: .*string", read, [["what?", 3, 0]])
     refused("question 1: expected a question with words, got ' \\?'", read, [[" ?", "red", 0]])
@@ -302,10 +295,10 @@ def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
     refused("question 1: expected an answer, got ' '", read, [["what?", " ", 0]])
     asked = json.loads((vqa / "questions.json").read_text())
     (vqa / "asked.json").write_text(json.dumps({"questions": asked["questions"][:1] * 2}))
-    features = ImageFiles(vqa / "features", "{id:06d}.npz", region_size=4)
+    features = data.ImageFiles(vqa / "features", "{id:06d}.npz", region_size=4)
     refused(
         r"asked\.json: expected each question once, got 70 twice",
-        read_visual_questions,
+        data.read_visual_questions,
         vqa / "asked.json",
         features,
         vqa / "annotations.json",
@@ -315,7 +308,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
     (vqa / "twice.json").write_text(json.dumps(twice))
     refused(
         "expected each question once, got 70 twice",
-        read_visual_questions,
+        data.read_visual_questions,
         vqa / "questions.json",
         features,
         vqa / "twice.json",
@@ -323,7 +316,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
     (vqa / "few.json").write_text('{"annotations": []}')
     refused(
         "expected answers to question 70",
-        read_visual_questions,
+        data.read_visual_questions,
         vqa / "questions.json",
         features,
         vqa / "few.json",
@@ -331,7 +324,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(folder, vqa):
 
 
 def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa, monkeypatch):
-    images, features = ImageFiles(folder / "images"), ImageFiles(vqa / "features", region_size=4)
+    images, features = data.ImageFiles(folder / "images"), data.ImageFiles(vqa / "features", region_size=4)
     (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
     refused("expected an image, got what cannot be read as one", images.read, folder / "bad.png")
     with monkeypatch.context() as patch:
@@ -350,7 +343,7 @@ def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa, monkey
     for _ in range(200):
         place = draw.randrange(len(packed))
         (vqa / "changed.npz").write_bytes(packed[:place] + bytes([draw.randrange(256)]) + packed[place + 1 :])
-        with contextlib.suppress(DataError):
+        with contextlib.suppress(data.DataError):
             features.read(vqa / "changed.npz")
             continue
         said.append(place)
@@ -375,10 +368,10 @@ def test_files_of_enormous_images_and_arrays_are_refused_by_what_they_declare(tm
     for chunk in (b"IHDR" + struct.pack(">IIBBBBB", 10_000, 10_000, 8, 2, 0, 0, 0), b"IDATx"):
         png += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
     (tmp_path / "big.png").write_bytes(png)
-    pixels = ImageFiles(tmp_path)
+    pixels = data.ImageFiles(tmp_path)
     with (
         pytest.warns(Warning, match="decompression bomb"),
-        pytest.raises(DataError, match=r"big.png: expected at most .*, got 10,000 x 10,000"),
+        pytest.raises(data.DataError, match=r"big.png: expected at most .*, got 10,000 x 10,000"),
     ):
         pixels.read(tmp_path / "big.png")
     shape = {"descr": "<f4", "fortran_order": False, "shape": (100_000, 1024)}
@@ -388,19 +381,18 @@ def test_files_of_enormous_images_and_arrays_are_refused_by_what_they_declare(tm
     ):
         with zipfile.ZipFile(tmp_path / name, "w") as file, file.open("features.npy", "w") as member:
             write(member, shape)
-        features = ImageFiles(tmp_path, "{id}.npz", region_size=1024)
-        with pytest.raises(
-            DataError, match="expected arrays of at most 67,108,864 bytes, got one of 409,600,000"
-        ):
+        features = data.ImageFiles(tmp_path, "{id}.npz", region_size=1024)
+        message = "expected arrays of at most 67,108,864 bytes, got one of 409,600,000"
+        with pytest.raises(data.DataError, match=message):
             features.read(tmp_path / name)
-    monkeypatch.setattr(region_files, "MOST_BYTES", 4 * 4 * 3)
+    monkeypatch.setattr(data.region_files, "MOST_BYTES", 4 * 4 * 3)
     np.savez(tmp_path / "x.npz", x=np.ones((3, 4), dtype=np.float32))
-    features = ImageFiles(tmp_path, "{id}.npz", region_size=4)
+    features = data.ImageFiles(tmp_path, "{id}.npz", region_size=4)
     assert features.read(tmp_path / "x.npz").shape == (3, 4)
 
 
 def test_answers_outside_the_vocabulary_are_counted(folder):
-    questions = read_visual_questions(folder / "easy.json", ImageFiles(folder / "images"))
+    questions = data.read_visual_questions(folder / "easy.json", data.ImageFiles(folder / "images"))
     assert unanswerable(questions, ("yes", "no")) == 2
     assert unanswerable(questions, ("purple", "pink")) == len(questions)
 

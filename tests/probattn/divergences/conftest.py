@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 @pytest.fixture
@@ -16,9 +16,7 @@ def slopes() -> Callable[..., Iterator[tuple[str, float]]]:
     -1 for a party that descends, 1 for one whose gradient is reversed.
     """
 
-    def along(
-        value: Callable[[], Tensor], parties: Mapping[str, Tensor | nn.Module]
-    ) -> Iterator[tuple[str, float]]:
+    def along(value, parties) -> Iterator[tuple[str, float]]:
         before, step = value(), 1e-5
         before.backward()
         for name, party in parties.items():

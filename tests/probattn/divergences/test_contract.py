@@ -6,15 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from probattn.divergences import (
-    Critic,
-    Discriminator,
-    Navigator,
-    adversarial,
-    conditional_transport,
-    mmd,
-    sinkhorn,
-)
+from probattn import divergences
 
 SIZE = 4
 
@@ -25,20 +17,22 @@ def seeded(number):
 
 def measures():
     networks = {
-        "discriminator": Discriminator(SIZE, generator=seeded(0)),
-        "navigator": Navigator(SIZE, generator=seeded(1)),
-        "critic": Critic(SIZE, generator=seeded(2)),
+        "discriminator": divergences.Discriminator(SIZE, generator=seeded(0)),
+        "navigator": divergences.Navigator(SIZE, generator=seeded(1)),
+        "critic": divergences.Critic(SIZE, generator=seeded(2)),
     }
-    transport = partial(conditional_transport, navigator=networks["navigator"], critic=networks["critic"])
+    transport = partial(
+        divergences.conditional_transport, navigator=networks["navigator"], critic=networks["critic"]
+    )
     return {
-        "adversarial": partial(adversarial, discriminator=networks["discriminator"]),
+        "adversarial": partial(divergences.adversarial, discriminator=networks["discriminator"]),
         "conditional_transport": transport,
         "conditional_transport, forward": partial(transport, forward_weight=1.0),
         "conditional_transport, backward": partial(transport, forward_weight=0.0),
-        "sinkhorn": sinkhorn,
-        "sinkhorn, plan": partial(sinkhorn, debias=False),
-        "mmd": mmd,
-        "mmd, unbiased": partial(mmd, unbiased=True, bandwidth=2.0),
+        "sinkhorn": divergences.sinkhorn,
+        "sinkhorn, plan": partial(divergences.sinkhorn, debias=False),
+        "mmd": divergences.mmd,
+        "mmd, unbiased": partial(divergences.mmd, unbiased=True, bandwidth=2.0),
     }
 
 

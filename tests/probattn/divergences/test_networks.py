@@ -5,14 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from probattn.divergences import (
-    Critic,
-    Discriminator,
-    GradientReversal,
-    Highway,
-    Navigator,
-    gradient_reversal,
-)
+from probattn import divergences
 from probattn.divergences.adversarial import reversed_twice, scale_gradient
 
 
@@ -24,7 +17,9 @@ def weights(network):
     return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
 
-@pytest.mark.parametrize("network", [Highway, Discriminator, Critic, Navigator])
+@pytest.mark.parametrize(
+    "network", [divergences.Highway, divergences.Discriminator, divergences.Critic, divergences.Navigator]
+)
 def test_weights_come_from_the_generator_alone(network):
     state = torch.get_rng_state()
     first, again, other = (weights(network(8, generator=seeded(seed))) for seed in (3, 3, 4))
@@ -38,7 +33,7 @@ def test_weights_come_from_the_generator_alone(network):
 
 
 def test_the_highway_is_that_of_the_paper():
-    highway, x = Highway(4, generator=seeded(0)), torch.randn(3, 4, generator=seeded(1))
+    highway, x = divergences.Highway(4, generator=seeded(0)), torch.randn(3, 4, generator=seeded(1))
     gate_map, value_map = highway.maps.weight.chunk(2)
     gate_bias, value_bias = highway.maps.bias.chunk(2)
     gate = torch.sigmoid(F.linear(x, gate_map, gate_bias))
@@ -48,14 +43,14 @@ def test_the_highway_is_that_of_the_paper():
 
 def test_the_networks_are_those_of_the_paper():
     x = torch.randn(5, 4, generator=seeded(1))
-    discriminator = Discriminator(4, 6, generator=seeded(0))
+    discriminator = divergences.Discriminator(4, 6, generator=seeded(0))
     hidden = F.leaky_relu(discriminator.hidden(discriminator.highway(x)), 0.01)
     torch.testing.assert_close(discriminator(x), discriminator.output(hidden).squeeze(-1))
     assert hidden.shape == (5, 6)
-    single = Discriminator(4, kind="mlp", generator=seeded(0))
+    single = divergences.Discriminator(4, kind="mlp", generator=seeded(0))
     torch.testing.assert_close(single(x), single.output(torch.relu(single.hidden(x))).squeeze(-1))
     assert sum(p.numel() for p in single.parameters()) == 4 * 4 + 4 + 4 + 1
-    critic, navigator = Critic(4, 6, 3), Navigator(4, 6, 3)
+    critic, navigator = divergences.Critic(4, 6, 3), divergences.Navigator(4, 6, 3)
     torch.testing.assert_close(critic(x), critic.output(F.leaky_relu(critic.hidden(critic.highway(x)), 0.01)))
     torch.testing.assert_close(navigator(x), navigator.output(torch.relu(navigator.hidden(x))))
     assert critic(x).shape == navigator(x).shape == (5, 3)
@@ -63,20 +58,22 @@ def test_the_networks_are_those_of_the_paper():
 
 def test_an_unknown_discriminator_is_refused():
     with pytest.raises(ValueError, match="expected 'highway' or 'mlp', got 'conv'"):
-        Discriminator(4, kind="conv")
+        divergences.Discriminator(4, kind="conv")
 
 
-@pytest.mark.parametrize("kind", [Critic, Navigator, Discriminator])
+@pytest.mark.parametrize("kind", [divergences.Critic, divergences.Navigator, divergences.Discriminator])
 def test_sizes_below_1_are_refused(kind):
     with pytest.raises(ValueError, match=rf"{kind.__name__}\.head_dim: expected an integer >= 1, got 0"):
         kind(0)
     with pytest.raises(ValueError, match=rf"{kind.__name__}\.hidden: expected an integer >= 1, got 0"):
         kind(4, 0)
     with pytest.raises(ValueError, match=r"Highway\.size: expected an integer >= 1, got -1"):
-        Highway(-1)
+        divergences.Highway(-1)
 
 
-@pytest.mark.parametrize("network", [Highway, Critic, Navigator, Discriminator])
+@pytest.mark.parametrize(
+    "network", [divergences.Highway, divergences.Critic, divergences.Navigator, divergences.Discriminator]
+)
 def test_vectors_of_another_size_are_refused(network):
     with pytest.raises(ValueError, match=rf"^{network.__name__}: expected vectors of size 4, got 5"):
         network(4)(torch.zeros(2, 5))
@@ -85,9 +82,9 @@ def test_vectors_of_another_size_are_refused(network):
 def test_gradients_are_scaled_and_reversed():
     for layer, factor in (
         (lambda x: scale_gradient(x, 0.3), 0.3),
-        (gradient_reversal, -1.0),
-        (lambda x: gradient_reversal(x, 0.5), -0.5),
-        (GradientReversal(2.0), -2.0),
+        (divergences.gradient_reversal, -1.0),
+        (lambda x: divergences.gradient_reversal(x, 0.5), -0.5),
+        (divergences.GradientReversal(2.0), -2.0),
     ):
         x = torch.randn(3, generator=seeded(0), requires_grad=True)
         output = layer(x)
@@ -106,7 +103,7 @@ def test_a_single_reversal_at_the_input_would_flip_the_wrong_party():
 
     plain, twice, once = (
         gradients(output)
-        for output in (network(x), reversed_twice(network, x), network(gradient_reversal(x)))
+        for output in (network(x), reversed_twice(network, x), network(divergences.gradient_reversal(x)))
     )
     torch.testing.assert_close(twice[0], plain[0])
     torch.testing.assert_close(once[0], -plain[0])

@@ -30,9 +30,7 @@ def test_size_and_digest_are_those_of_the_file(tmp_path: Path) -> None:
     assert file_sha256(path) == found.sha256
 
 
-def test_the_systems_error_is_not_hidden_by_torchs_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_systems_error_is_not_hidden_by_torchs_own(tmp_path, monkeypatch) -> None:
     fail_after(monkeypatch, 1000)
     with pytest.raises(OSError, match="No space left") as caught:
         write_digested(tmp_path / "part.pt", lambda file: torch.save({"w": torch.randn(300, 300)}, file))

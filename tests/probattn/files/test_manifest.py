@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from probattn.files import manifest
 from probattn.files.durable import FileDigest
-from probattn.files.manifest import (
-    DamagedFolderError,
-    extend_manifest,
-    verify_folder,
-    verify_manifest,
-    write_manifest,
-)
 
 
 @pytest.fixture
@@ -22,29 +16,29 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "deep").mkdir()
     (tmp_path / "weights").write_bytes(bytes(range(64)))
     (tmp_path / "deep" / "config.json").write_text("{}")
-    write_manifest(tmp_path)
+    manifest.write_manifest(tmp_path)
     return tmp_path
 
 
 def test_an_untouched_folder_passes_and_so_does_one_with_a_further_file(folder: Path) -> None:
-    assert sorted(verify_manifest(folder).files) == ["deep/config.json", "weights"]
+    assert sorted(manifest.verify_manifest(folder).files) == ["deep/config.json", "weights"]
     (folder / "notes.txt").write_text("mine")
-    verify_folder(folder)
-    write_manifest(folder)  # in place of the other
-    assert sorted(verify_manifest(folder).files) == ["deep/config.json", "notes.txt", "weights"]
+    manifest.verify_folder(folder)
+    manifest.write_manifest(folder)  # in place of the other
+    assert sorted(manifest.verify_manifest(folder).files) == ["deep/config.json", "notes.txt", "weights"]
 
 
 def test_files_written_later_are_added_and_those_changed_since_are_read_again(folder: Path) -> None:
-    earlier = verify_manifest(folder).files
+    earlier = manifest.verify_manifest(folder).files
     (folder / "notes.txt").write_text("mine")
     (folder / "deep" / "config.json").write_text("[]")
-    extend_manifest(folder)
-    files = verify_manifest(folder).files
+    manifest.extend_manifest(folder)
+    files = manifest.verify_manifest(folder).files
     assert sorted(files) == ["deep/config.json", "notes.txt", "weights"]
     assert files["weights"] == earlier["weights"] and files["deep/config.json"] != earlier["deep/config.json"]
     (folder / "manifest.json").unlink()
-    extend_manifest(folder, without=("notes.txt",))
-    assert sorted(verify_manifest(folder).files) == ["deep/config.json", "weights"]
+    manifest.extend_manifest(folder, without=("notes.txt",))
+    assert sorted(manifest.verify_manifest(folder).files) == ["deep/config.json", "weights"]
 
 
 @pytest.mark.parametrize("place", range(0, 64, 9))
@@ -53,28 +47,28 @@ def test_every_flipped_bit_is_noticed(folder: Path, place: int, bit: int) -> Non
     data = bytearray((folder / "weights").read_bytes())
     data[place] ^= 1 << bit
     (folder / "weights").write_bytes(data)
-    with pytest.raises(DamagedFolderError, match="the content of weights has changed"):
-        verify_folder(folder)
+    with pytest.raises(manifest.DamagedFolderError, match="the content of weights has changed"):
+        manifest.verify_folder(folder)
 
 
 def test_what_is_missing_or_of_another_size_is_named(folder: Path) -> None:
     (folder / "weights").write_bytes(b"1")
-    with pytest.raises(DamagedFolderError, match="weights has 1 bytes, expected 64"):
-        verify_folder(folder)
+    with pytest.raises(manifest.DamagedFolderError, match="weights has 1 bytes, expected 64"):
+        manifest.verify_folder(folder)
     (folder / "weights").unlink()
-    with pytest.raises(DamagedFolderError, match="weights is missing"):
-        verify_folder(folder)
+    with pytest.raises(manifest.DamagedFolderError, match="weights is missing"):
+        manifest.verify_folder(folder)
     (folder / "weights").mkdir()
-    with pytest.raises(DamagedFolderError, match="weights is missing"):
-        verify_folder(folder)
+    with pytest.raises(manifest.DamagedFolderError, match="weights is missing"):
+        manifest.verify_folder(folder)
 
 
 def test_a_folder_of_an_earlier_version_has_none(folder: Path) -> None:
     (folder / "manifest.json").unlink()
     (folder / "weights").write_bytes(b"1")
-    verify_folder(folder)
-    with pytest.raises(DamagedFolderError, match=r"no readable manifest.json"):
-        verify_manifest(folder)
+    manifest.verify_folder(folder)
+    with pytest.raises(manifest.DamagedFolderError, match=r"no readable manifest.json"):
+        manifest.verify_manifest(folder)
 
 
 ENTRY = {"size": 1, "sha256": "0"}
@@ -104,8 +98,8 @@ ENTRY = {"size": 1, "sha256": "0"}
 )
 def test_no_content_of_the_manifest_raises_anything_else(folder: Path, content: str | bytes) -> None:
     (folder / "manifest.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DamagedFolderError):
-        verify_folder(folder)
+    with pytest.raises(manifest.DamagedFolderError):
+        manifest.verify_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +108,7 @@ def test_no_content_of_the_manifest_raises_anything_else(folder: Path, content: 
 )
 def test_names_outside_the_folder_are_refused_unread(folder: Path, name: str) -> None:
     (folder.parent / "secret").write_text("secret")
-    write_manifest(folder, {name: FileDigest(1, "0")})
-    with pytest.raises(DamagedFolderError, match="expected names of files in its folder") as problem:
-        verify_manifest(folder)
+    manifest.write_manifest(folder, {name: FileDigest(1, "0")})
+    with pytest.raises(manifest.DamagedFolderError, match="expected names of files in its folder") as problem:
+        manifest.verify_manifest(folder)
     assert "bytes" not in str(problem.value)

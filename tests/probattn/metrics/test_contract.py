@@ -1,9 +1,7 @@
 """What every metric class must do: the same value however the data are cut, ordered, stored or spread."""
 
-import os
+import importlib
 import pickle
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 import torch
+from runs import forked
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
@@ -209,28 +208,16 @@ def test_expected_and_predictive_entropy_stay_apart_in_a_collection() -> None:
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, tuple[Tensor, ...]]]]:
     folder = tmp_path_factory.mktemp("gloo")
-    packages = Path(metrics.__file__).parents[2]
-    outputs = [folder / f"rank{rank}.pt" for rank in range(2)]
-    running = [
-        subprocess.Popen(
-            [
-                *(sys.executable, str(HERE / "two_processes.py"), str(HERE / "conftest.py")),
-                *(str(rank), str(folder / "store"), str(output)),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"},
-        )
-        for rank, output in enumerate(outputs)
-    ]
-    try:
-        logs = [process.communicate(timeout=300)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for process, log in zip(running, logs, strict=True):
-        assert process.returncode == 0, log
+    outputs = [str(folder / f"rank{rank}.pt") for rank in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(HERE)
+        main, cases = importlib.import_module("two_processes").main, str(HERE / "conftest.py")
+        processes = [
+            forked(main, cases, rank, str(folder / "store"), output) for rank, output in enumerate(outputs)
+        ]
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0, 0]
     return [torch.load(output) for output in outputs]
 
 

@@ -1,12 +1,8 @@
-"""One of two gloo processes: feeds every case its share of the data and saves what the metrics answer.
-
-Run as ``two_processes.py CONFTEST RANK STORE OUTPUT``.
-"""
+"""One of two gloo processes: feeds every case its share of the data and saves what the metrics answer."""
 
 import importlib.util
 import sys
 import warnings
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -23,6 +19,7 @@ def load(path: str) -> ModuleType:
 
 
 def main(conftest: str, rank: int, store: str, output: str) -> None:
+    torch.set_num_threads(1)  # the pool of a process that was forked may have no threads
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     cases = load(conftest)
     batches = cases.make_data().batches()
@@ -48,7 +45,3 @@ def main(conftest: str, rank: int, store: str, output: str) -> None:
 def tuple_of(value: object) -> tuple[object, ...]:
     """Plain tuples, which torch.load reads without trusting any class."""
     return tuple(value) if isinstance(value, tuple) else (value,)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], str(Path(sys.argv[4])))

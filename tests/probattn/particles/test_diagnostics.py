@@ -26,9 +26,8 @@ def test_the_numbers_are_those_of_their_definitions():
     found = diagnose(particles, grads, MedianRBF(), repulsion=0.2)
     distances = torch.nn.functional.pdist(particles)
     assert found.smallest_distance == pytest.approx(distances.min().item())
-    assert found.relative_distance == pytest.approx(
-        distances.min().item() / particles.norm(dim=1).square().mean().sqrt().item()
-    )
+    expected = pytest.approx(distances.min().item() / particles.norm(dim=1).square().mean().sqrt().item())
+    assert found.relative_distance == expected
     assert found.bandwidth == pytest.approx(distances.median().item() ** 2 / math.log(6))
     without = svgd_direction(particles, grads, MedianRBF(), 0.0)
     push = svgd_direction(particles, torch.zeros_like(grads), MedianRBF(), 0.2)
@@ -91,9 +90,8 @@ def test_collapse_is_named():
     assert "-1.02 of the posterior's" in diagnose(healthy, -healthy, MedianRBF()).collapse()
     alike = healthy.clone()
     alike[3] = alike[4]
-    assert diagnose(alike, alike, MedianRBF()).collapse() == (
-        "two particles coincide: the smallest distance is 0"
-    )
+    expected = "two particles coincide: the smallest distance is 0"
+    assert diagnose(alike, alike, MedianRBF()).collapse() == expected
 
 
 def test_the_smallest_distance_has_all_digits():
@@ -101,9 +99,8 @@ def test_the_smallest_distance_has_all_digits():
     particles = draws(5, 30, dtype=torch.float32)
     particles[3] = particles[1] + 1e-4
     found = diagnose(particles, particles, MedianRBF())
-    assert found.smallest_distance == pytest.approx(
-        (particles[3].double() - particles[1].double()).norm().item(), rel=1e-4
-    )
+    expected = pytest.approx((particles[3].double() - particles[1].double()).norm().item(), rel=1e-4)
+    assert found.smallest_distance == expected
 
 
 @pytest.mark.parametrize("kernel", [MedianRBF(), MarginalRBF(), CosineKernel(), IdentityKernel()])

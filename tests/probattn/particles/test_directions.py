@@ -299,10 +299,7 @@ def test_low_precision_is_computed_in_float32():
         ),
         (lambda *_: MedianRBF(0.0), r"MedianRBF\.bandwidth: expected a number > 0, got 0.0"),
         (lambda *_: MarginalRBF(-1.0), r"MarginalRBF\.bandwidth: expected"),
-        (
-            lambda *_: LinearKernel(bandwidth=float("nan")),
-            r"LinearKernel\.bandwidth: .* finite .* got nan",
-        ),
+        (lambda *_: LinearKernel(bandwidth=float("nan")), r"LinearKernel\.bandwidth: .* finite .* got nan"),
         (lambda *_: InverseMultiquadric(0.0), r"InverseMultiquadric\.exponent: expected"),
         (lambda *_: CosineKernel(-1.0), r"CosineKernel\.offset: expected a number >= 0"),
         (

@@ -109,19 +109,8 @@ def pair(tmp_path):
 
 
 def test_words_are_lowered_and_parted_from_marks():
-    assert split_words("Two dogs' owner -- Größe 3.5!") == [
-        "two",
-        "dogs",
-        "'",
-        "owner",
-        "-",
-        "-",
-        "größe",
-        "3",
-        ".",
-        "5",
-        "!",
-    ]
+    expected = ["two", "dogs", "'", "owner", "-", "-", "größe", "3", ".", "5", "!"]
+    assert split_words("Two dogs' owner -- Größe 3.5!") == expected
     assert split_words(" \t") == []
 
 
@@ -152,9 +141,8 @@ def test_a_sentence_may_be_as_long_as_the_limit(pair):
 
 
 def test_a_line_without_words_is_refused(pair):
-    with pytest.raises(
-        DataError, match=r"text.de line 2: expected a sentence, got none; remove the line from both"
-    ):
+    message = r"text.de line 2: expected a sentence, got none; remove the line from both"
+    with pytest.raises(DataError, match=message):
         read_parallel(*pair("a\nb\n", "c\n--\n"), split=lambda line: line.replace("-", "").split())
 
 
@@ -173,11 +161,7 @@ def test_other_line_separators_part_no_lines(pair):
         ("", "a\n", "text.en: expected text, got an empty file"),
         ("a\n", " \n\n", "text.de: expected text, got an empty file"),
         ("a\nb\nc\n", "a\nb\n", "a translation for each of 3 sentences, got 2; the two sides must"),
-        (
-            "a\n\nc\n",
-            "a\nb\nc\n",
-            r"in every line, got a blank one in line 2 \(.*text.en\); remove it on both sides",
-        ),
+        ("a\n\nc\n", "a\nb\nc\n", r"in every line, got a blank one in line 2 \(.*text.en\)"),
         ("a b c d\n", "a\n", "text.en line 1: expected at most 3 words, got 4; shorten"),
         ("a\nb\n", "a\na b c d e\n", "text.de line 2: expected at most 3 words, got 5"),
         ("a\n", b"a\n\xff\n", "text.de line 2: expected UTF-8 text, got the byte 0xff"),

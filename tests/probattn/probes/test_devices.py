@@ -8,23 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from probattn.probes import (
-    BagOfWordsProxy,
-    IBMModel1,
-    ParallelCorpus,
-    agreement,
-    attention_weights,
-    classifier_probe,
-    gradient_flow,
-    gradient_saliency,
-    kendall_tau,
-    lexical_probe,
-    mean_agreement,
-    optimal_attention,
-    random_agreement,
-)
+from probattn import probes
 
-CORPUS = ParallelCorpus.from_words([["a", "b"], ["c"]], [["x", "y"], ["x"]])
+CORPUS = probes.ParallelCorpus.from_words([["a", "b"], ["c"]], [["x", "y"], ["x"]])
 
 
 class Inputs(NamedTuple):
@@ -44,23 +30,29 @@ class Inputs(NamedTuple):
 
 
 def proxy_like(tensor):
-    return BagOfWordsProxy(3, 2, 4, generator=torch.Generator().manual_seed(0)).to(tensor)
+    return probes.BagOfWordsProxy(3, 2, 4, generator=torch.Generator().manual_seed(0)).to(tensor)
 
 
 MEASURES = {
-    "agreement": lambda i: agreement(i.u, i.v, mask=i.mask),
-    "mean_agreement": lambda i: mean_agreement(i.u, i.v, mask=i.mask),
-    "random_agreement": lambda i: random_agreement(i.mask.sum(-1)),
-    "kendall_tau": lambda i: kendall_tau(i.u, i.v, i.mask),
-    "learned": lambda i: attention_weights(i.u, i.mask),
-    "uniform": lambda i: attention_weights(i.u, i.mask, "uniform"),
-    "lexical_probe": lambda i: lexical_probe(lambda c, s: c * s, i.u, i.v, i.words % 5, i.mask[:, :, 3]),
-    "classifier_probe": lambda i: classifier_probe(lambda h: h, i.u, i.words[:, 0] % 5, i.mask[:, :, 3]),
-    "gradient_saliency": lambda i: gradient_saliency(lambda e: (e * i.v).square().sum(-1), i.u),
-    "optimal_attention": lambda i: optimal_attention(i.u, i.words[:, 0] % 5, mask=i.mask[:, :, 3]).loss,
-    "ibm_model1": lambda i: IBMModel1.fit(CORPUS, null=True).attention(i.words % 3, i.words % 2),
+    "agreement": lambda i: probes.agreement(i.u, i.v, mask=i.mask),
+    "mean_agreement": lambda i: probes.mean_agreement(i.u, i.v, mask=i.mask),
+    "random_agreement": lambda i: probes.random_agreement(i.mask.sum(-1)),
+    "kendall_tau": lambda i: probes.kendall_tau(i.u, i.v, i.mask),
+    "learned": lambda i: probes.attention_weights(i.u, i.mask),
+    "uniform": lambda i: probes.attention_weights(i.u, i.mask, "uniform"),
+    "lexical_probe": lambda i: probes.lexical_probe(
+        lambda c, s: c * s, i.u, i.v, i.words % 5, i.mask[:, :, 3]
+    ),
+    "classifier_probe": lambda i: probes.classifier_probe(
+        lambda h: h, i.u, i.words[:, 0] % 5, i.mask[:, :, 3]
+    ),
+    "gradient_saliency": lambda i: probes.gradient_saliency(lambda e: (e * i.v).square().sum(-1), i.u),
+    "optimal_attention": lambda i: (
+        probes.optimal_attention(i.u, i.words[:, 0] % 5, mask=i.mask[:, :, 3]).loss
+    ),
+    "ibm_model1": lambda i: probes.IBMModel1.fit(CORPUS, null=True).attention(i.words % 3, i.words % 2),
     "proxy": lambda i: proxy_like(i.u).probe(i.words % 3, i.words % 2),
-    "gradient_flow": lambda i: gradient_flow(proxy_like(i.u), CORPUS).probabilities,
+    "gradient_flow": lambda i: probes.gradient_flow(proxy_like(i.u), CORPUS).probabilities,
 }
 
 

@@ -1,7 +1,5 @@
 """IBM Model 1 against nltk, against loops over words, and on Multi30k."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import defaultdict
@@ -78,9 +76,8 @@ def test_it_is_that_of_nltk(steps):
     assert len(met) == model.table.nnz
     for source, o in met:
         found = entry(model, model.table, NULL if source is None else source, o)
-        assert found == pytest.approx(
-            oracle[o][source], rel=1e-9, abs=2e-12
-        )  # its smallest probability is 1e-12
+        expected = pytest.approx(oracle[o][source], rel=1e-9, abs=2e-12)
+        assert found == expected
 
 
 def test_the_counts_are_those_of_equation_16(corpus):
@@ -204,10 +201,8 @@ def test_a_saved_model_is_the_same(corpus, tmp_path, null):
     model.save(tmp_path / "model")
     found = IBMModel1.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(found.counts.toarray(), model.counts.toarray())
-    assert (found.source_vocabulary, found.target_vocabulary) == (
-        model.source_vocabulary,
-        model.target_vocabulary,
-    )
+    expected = (model.source_vocabulary, model.target_vocabulary)
+    assert (found.source_vocabulary, found.target_vocabulary) == expected
     assert (found.steps, found.null) == (3, null)
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
     assert found.log_likelihood(corpus) == model.log_likelihood(corpus)
@@ -272,18 +267,16 @@ def test_wrong_calls_are_named(corpus):
         IBMModel1.fit(corpus, 0)
     with pytest.raises(ValueError, match=r"improve.steps: expected an integer >= 0, got -1"):
         model.improve(corpus, -1)
-    with pytest.raises(
-        TypeError, match=r"corpus: expected a ParallelCorpus; from_words .* got <class 'list'>"
-    ):
+    message = r"corpus: expected a ParallelCorpus; from_words .* got <class 'list'>"
+    with pytest.raises(TypeError, match=message):
         IBMModel1.fit([["the"]])
     with pytest.raises(ValueError, match=r"most: expected an integer >= 1, got -2"):
         model.translations("the", -2)
     with pytest.raises(TypeError, match="integer source words"):
         model.probe(torch.zeros(3), torch.zeros(3).long())
     other = ParallelCorpus.from_words([["the"]], [["das"]])
-    with pytest.raises(
-        ValueError, match="the model's 9 source words in their order, got another vocabulary of 1"
-    ):
+    words = "the model's 9 source words in their order, got another vocabulary of 1"
+    with pytest.raises(ValueError, match=words):
         model.improve(other)
 
 

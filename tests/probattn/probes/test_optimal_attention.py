@@ -71,9 +71,8 @@ def test_scipy_finds_nothing_better(seed, length, outputs, scale):
     assert found.loss.item() <= oracle.fun + 1e-8
     if oracle.success:
         assert found.loss.item() >= oracle.fun - 1e-6
-    assert found.loss.item() == pytest.approx(
-        loss(found.weights[0].numpy(), logits[0], target, query[0]), abs=1e-9
-    )
+    expected = pytest.approx(loss(found.weights[0].numpy(), logits[0], target, query[0]), abs=1e-9)
+    assert found.loss.item() == expected
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 10.0, 100.0])

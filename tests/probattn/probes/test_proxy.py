@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from probattn.probes import (
-    BagOfWordsProxy,
-    IBMModel1,
-    ParallelCorpus,
-    gradient_flow,
-    gradient_flow_limit,
-    proxy,
-)
+from probattn import probes
 
 
 def seeded(number):
@@ -28,7 +21,7 @@ def sentences(count=40, sizes=(12, 9), seed=0):
 
 @pytest.fixture
 def corpus():
-    return ParallelCorpus.from_ids(*sentences(), 12, 9)
+    return probes.ParallelCorpus.from_ids(*sentences(), 12, 9)
 
 
 def loss_by_loops(model, pairs):
@@ -48,7 +41,7 @@ def padded(ragged):
 
 def test_its_loss_is_that_of_loops_over_words():
     pairs = sentences()
-    model = BagOfWordsProxy(12, 9, 5, generator=seeded(0)).double()
+    model = probes.BagOfWordsProxy(12, 9, 5, generator=seeded(0)).double()
     (source, mask), (target, target_mask) = (padded(side) for side in pairs)
     torch.testing.assert_close(
         model.loss(source, target, mask, target_mask), loss_by_loops(model, pairs).double(), check_dtype=False
@@ -56,7 +49,7 @@ def test_its_loss_is_that_of_loops_over_words():
 
 
 def test_its_probe_is_its_answer_to_one_word():
-    model = BagOfWordsProxy(12, 9, 5, generator=seeded(0))
+    model = probes.BagOfWordsProxy(12, 9, 5, generator=seeded(0))
     source, target = torch.tensor([[0, 3, 11], [4, 4, 1]]), torch.tensor([[8, 0], [2, 2]])
     found = model.probe(source, target)
     for b in range(2):
@@ -71,7 +64,7 @@ def test_its_probe_is_its_answer_to_one_word():
 
 
 def test_it_begins_as_the_paper_says():
-    model = BagOfWordsProxy(300, 200, 400, generator=seeded(1))
+    model = probes.BagOfWordsProxy(300, 200, 400, generator=seeded(1))
     for parameter in model.parameters():
         assert parameter.mean().abs().item() < 1e-3
         assert parameter.var().item() == pytest.approx(1 / 400, rel=0.02)
@@ -79,8 +72,8 @@ def test_it_begins_as_the_paper_says():
 
 def test_the_flow_is_the_limit_of_small_steps(corpus):
     pairs = sentences()
-    model = BagOfWordsProxy(12, 9, 6, generator=seeded(2)).double()
-    found = gradient_flow(model, corpus)
+    model = probes.BagOfWordsProxy(12, 9, 6, generator=seeded(2)).double()
+    found = probes.gradient_flow(model, corpus)
     assert model.embedding.grad is None and model.embedding.requires_grad
     loss_by_loops(model, pairs).backward()
     size = 1e-6
@@ -93,20 +86,22 @@ def test_the_flow_is_the_limit_of_small_steps(corpus):
 
 
 def test_the_corpus_is_taken_a_few_sentences_at_a_time(corpus, monkeypatch):
-    model = BagOfWordsProxy(12, 9, 6, generator=seeded(2)).double()
-    whole = gradient_flow(model, corpus)
-    monkeypatch.setattr(proxy, "_LOGITS", 12 * 7)
-    for found, expected in zip(gradient_flow(model, corpus), whole, strict=True):
+    model = probes.BagOfWordsProxy(12, 9, 6, generator=seeded(2)).double()
+    whole = probes.gradient_flow(model, corpus)
+    monkeypatch.setattr(probes.proxy, "_LOGITS", 12 * 7)
+    for found, expected in zip(probes.gradient_flow(model, corpus), whole, strict=True):
         torch.testing.assert_close(found, expected)
 
 
 def test_the_flow_tends_to_the_counts_as_the_width_grows(corpus):
     """Eq. 54 for the logits; for the probabilities that over the number of output words."""
-    limit = gradient_flow_limit(torch.from_numpy(IBMModel1.fit(corpus).counts.toarray()))
+    limit = probes.gradient_flow_limit(torch.from_numpy(probes.IBMModel1.fit(corpus).counts.toarray()))
     errors = []
     for width in (64, 512, 4096, 32768):
         runs = [
-            gradient_flow(BagOfWordsProxy(12, 9, width, generator=seeded(seed)).double(), corpus)
+            probes.gradient_flow(
+                probes.BagOfWordsProxy(12, 9, width, generator=seeded(seed)).double(), corpus
+            )
             for seed in range(5)
         ]
         errors.append(
@@ -126,13 +121,13 @@ def test_the_flow_tends_to_the_counts_as_the_width_grows(corpus):
 
 def test_permutations_of_all_words_teach_it_nothing():
     orders = [torch.randperm(6, generator=seeded(seed)) for seed in range(10)]
-    corpus = ParallelCorpus.from_ids(orders, orders[::-1], 6, 6)
-    limit = gradient_flow_limit(torch.from_numpy(IBMModel1.fit(corpus).counts.toarray()))
+    corpus = probes.ParallelCorpus.from_ids(orders, orders[::-1], 6, 6)
+    limit = probes.gradient_flow_limit(torch.from_numpy(probes.IBMModel1.fit(corpus).counts.toarray()))
     assert limit.logits.abs().max() < 1e-12
 
 
 def test_wrong_sizes_are_named(corpus):
     with pytest.raises(ValueError, match="sizes >= 1, got 3 x 0 words"):
-        BagOfWordsProxy(3, 0, 4)
+        probes.BagOfWordsProxy(3, 0, 4)
     with pytest.raises(ValueError, match=r"a corpus of \(3, 4\) source and target words, got \(12, 9\)"):
-        gradient_flow(BagOfWordsProxy(3, 4, 2), corpus)
+        probes.gradient_flow(probes.BagOfWordsProxy(3, 4, 2), corpus)

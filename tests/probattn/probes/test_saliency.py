@@ -81,11 +81,8 @@ def test_it_leaves_nothing_behind(embeddings):
 
 
 def test_a_score_without_words_has_none():
-    assert gradient_saliency(lambda e: e.sum((1, 2)).unsqueeze(-1)[:, :0], torch.rand(2, 3, 4)).shape == (
-        2,
-        0,
-        3,
-    )
+    result = gradient_saliency(lambda e: e.sum((1, 2)).unsqueeze(-1)[:, :0], torch.rand(2, 3, 4)).shape
+    assert result == (2, 0, 3)
 
 
 WEIGHT = nn.Parameter(torch.ones(3))
@@ -96,11 +93,7 @@ WEIGHT = nn.Parameter(torch.ones(3))
     [
         (lambda e: e.sum(), {}, r"scores \[2\] or \[2, T\], got \[\]"),
         (lambda _: torch.zeros(2), {}, "depends on the embeddings, got one without a gradient"),
-        (
-            lambda e: WEIGHT.sum().expand(len(e)),
-            {},
-            "depends on the embeddings, got one of the model's parameters",
-        ),
+        (lambda e: WEIGHT.sum().expand(len(e)), {}, "depends on the embeddings, got one of the model's"),
         (lambda e: e.sum((1, 2)), {"kind": "length"}, "expected kind in"),
         (lambda e: e.sum((1, 2)), {"kind": "replace"}, "a table of embeddings"),
         (lambda e: e.sum((1, 2)), {"table": torch.rand(5, 4)}, "a table of embeddings"),

@@ -4,13 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from probattn.probes import (
-    additive_scores,
-    attention_weights,
-    classifier_probe,
-    frozen_probe,
-    luong_scores,
-)
+from probattn import probes
 
 
 class Classifier(nn.Module):
@@ -29,14 +23,16 @@ class Classifier(nn.Module):
         return self.encoder(self.embedding(words))[0]
 
     def attention(self, states):
-        return attention_weights(additive_scores(states, self.hidden.weight, self.vector), mode=self.mode)
+        return probes.attention_weights(
+            probes.additive_scores(states, self.hidden.weight, self.vector), mode=self.mode
+        )
 
     def forward(self, words):
         states = self.states(words)
         return self.output((self.attention(states).unsqueeze(-1) * states).sum(1)).squeeze(-1)
 
     def probe(self, words, labels):
-        return classifier_probe(self.output, self.states(words), labels)
+        return probes.classifier_probe(self.output, self.states(words), labels)
 
 
 @pytest.fixture
@@ -64,25 +60,25 @@ def test_scores_are_equations_1_and_7():
     query, key = torch.randn(2, 3, 4, generator=generator), torch.randn(2, 5, 6, generator=generator)
     weight = torch.randn(4, 6, generator=generator)
     expected = torch.einsum("bte,ed,bsd->bts", query, weight, key)
-    torch.testing.assert_close(luong_scores(query, key, weight), expected)
+    torch.testing.assert_close(probes.luong_scores(query, key, weight), expected)
     hidden, vector = torch.randn(7, 6, generator=generator), torch.randn(7, generator=generator)
     for b in range(2):
         for s in range(5):
             expected = vector @ (hidden @ key[b, s]).clamp(min=0)
-            torch.testing.assert_close(additive_scores(key, hidden, vector)[b, s], expected)
+            torch.testing.assert_close(probes.additive_scores(key, hidden, vector)[b, s], expected)
 
 
 @pytest.mark.parametrize("mode", ["learned", "uniform"])
 def test_weights_are_those_of_the_positions_that_count(mode):
     scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(2)) * 50
     mask = torch.tensor([[True] * 6, [False] * 6, [True, False] * 3, [False] * 5 + [True]])
-    found = attention_weights(scores, mask, mode)
+    found = probes.attention_weights(scores, mask, mode)
     for row in (0, 2, 3):
         kept = scores[row, mask[row]]
         expected = kept.softmax(-1) if mode == "learned" else torch.full_like(kept, 1 / len(kept))
         torch.testing.assert_close(found[row, mask[row]], expected)
     assert (found[~mask] == 0).all()
-    torch.testing.assert_close(attention_weights(scores, None, mode)[0], found[0])
+    torch.testing.assert_close(probes.attention_weights(scores, None, mode)[0], found[0])
 
 
 def test_uniform_attention_does_not_learn_but_the_probe_does(data):
@@ -100,35 +96,34 @@ def test_a_frozen_probe_does_not_learn_but_attention_does(data):
     network = model()
     network.embedding.weight.requires_grad_(False)
     before = network.probe(words, labels).detach(), network.attention(network.states(words)).detach()
-    with frozen_probe(network, [network.hidden, network.vector]) as learning:
+    with probes.frozen_probe(network, [network.hidden, network.vector]) as learning:
         assert {id(each) for each in learning} == {id(network.hidden.weight), id(network.vector)}
         train(network, learning, words, labels, steps=20)
     torch.testing.assert_close(network.probe(words, labels), before[0], rtol=0, atol=0)
     assert (network.attention(network.states(words)) - before[1]).abs().max() > 1e-3
-    assert [name for name, each in network.named_parameters() if not each.requires_grad] == [
-        "embedding.weight"
-    ]
+    expected = ["embedding.weight"]
+    assert [name for name, each in network.named_parameters() if not each.requires_grad] == expected
 
 
 def test_parameters_thaw_after_an_error():
     network = model()
-    with pytest.raises(RuntimeError, match="stop"), frozen_probe(network, [network.hidden]):
+    with pytest.raises(RuntimeError, match="stop"), probes.frozen_probe(network, [network.hidden]):
         raise RuntimeError("stop")
     assert all(each.requires_grad for each in network.parameters())
 
 
 def test_wrong_calls_are_named():
     network = model()
-    with pytest.raises(ValueError, match="got none: nothing would learn"), frozen_probe(network, []):
+    with pytest.raises(ValueError, match="got none: nothing would learn"), probes.frozen_probe(network, []):
         pass
     with pytest.raises(ValueError, match=r"got 1 that are not, the first of shape \[3\]"):
-        frozen_probe(network, [nn.Parameter(torch.zeros(3))]).__enter__()
+        probes.frozen_probe(network, [nn.Parameter(torch.zeros(3))]).__enter__()
     with pytest.raises(ValueError, match=r"mode in \('learned', 'uniform'\), got 'frozen'"):
-        attention_weights(torch.zeros(3), mode="frozen")
+        probes.attention_weights(torch.zeros(3), mode="frozen")
     for one in (network.hidden, network.vector):
         with pytest.raises(TypeError, match="expected a list of attention, got one"):
-            frozen_probe(network, one).__enter__()
+            probes.frozen_probe(network, one).__enter__()
     with pytest.raises(TypeError, match=r"floating-point scores, got torch\.int64"):
-        attention_weights(torch.zeros(3).long(), mode="uniform")
+        probes.attention_weights(torch.zeros(3).long(), mode="uniform")
     with pytest.raises(TypeError, match="a bool mask"):
-        attention_weights(torch.zeros(3), torch.ones(3))
+        probes.attention_weights(torch.zeros(3), torch.ones(3))

@@ -210,9 +210,8 @@ def test_an_override_of_the_length_drops_the_other_one(file: Path) -> None:
 
 
 def test_an_override_replaces_a_section_and_its_lines(file: Path) -> None:
-    assert said(file, "training={batch_size: 0}") == (
-        "training.batch_size (override training={batch_size: 0}): expected a whole number >= 1, got 0"
-    )
+    expected = "training.batch_size (override training={batch_size: 0}): expected a whole number >= 1, got 0"
+    assert said(file, "training={batch_size: 0}") == expected
 
 
 @pytest.mark.parametrize(

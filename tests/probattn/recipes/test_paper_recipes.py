@@ -26,7 +26,7 @@ from probattn.tasks.classification.networks import load_head
 from probattn.tasks.classification.recipe import PretrainedRecipe
 from probattn.tasks.networks import put_methods
 from probattn.tasks.registry import task_class
-from probattn.tasks.visual_questions.building import new_network
+from probattn.tasks.visual_questions.task import new_network
 
 PAPERS = [name for name in recipe_names() if name.endswith("_paper")]
 PRETRAINED = [name for name in PAPERS if isinstance(load_any_recipe(name).network, PretrainedRecipe)]
@@ -73,9 +73,7 @@ def test_all_recipes_of_text_encoders_are_tested() -> None:
 
 @pytest.mark.parametrize("encoder", FAMILIES)
 @pytest.mark.parametrize("name", PRETRAINED)
-def test_a_recipe_takes_another_encoder_by_its_name_alone(
-    folders: dict[str, Path], name: str, encoder: str
-) -> None:
+def test_a_recipe_takes_another_encoder_by_its_name_alone(folders, name, encoder) -> None:
     net = built(name, folders[encoder])
     hidden = 0.1 if name in {"rte_paper", "qqp_paper"} else 0.0
     drops = {part: module.p for part, module in net.named_modules() if isinstance(module, nn.Dropout)}
@@ -108,9 +106,7 @@ def test_a_dropout_that_a_family_lacks_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "regions"), [("vqa_v2_paper", 100), ("easy_vqa", None)])
-def test_networks_of_visual_questions_train_a_step_with_the_paper_s_attention(
-    name: str, regions: int | None
-) -> None:
+def test_networks_of_visual_questions_train_a_step_with_the_paper_s_attention(name, regions) -> None:
     recipe = load_any_recipe(
         name,
         [

@@ -148,9 +148,8 @@ def test_several_problems_are_numbered() -> None:
 
 
 def test_an_override_is_named_as_the_place() -> None:
-    assert said(DATA, ("training.batch_size=0",)) == (
-        "training.batch_size (override training.batch_size=0): expected a whole number >= 1, got 0"
-    )
+    expected = "training.batch_size (override training.batch_size=0): expected a whole number >= 1, got 0"
+    assert said(DATA, ("training.batch_size=0",)) == expected
     assert said(DATA, ("training.btach_size=1",)) == (
         "unknown key 'btach_size' in training (override training.btach_size=1); did you mean 'batch_size'?"
     )

@@ -7,19 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from probattn.report import evaluation
 from probattn.report.alignment import Alignment
 from probattn.report.attention import Example, attention_example
 from probattn.report.attribution import Answer, AttributionExample, Change
 from probattn.report.dynamics import Dynamics, WatchedExample, WatchedMaps, WatchedStep
-from probattn.report.evaluation import (
-    PredictedData,
-    Predictions,
-    confident_mistakes,
-    describe,
-    evaluate,
-    mistakes_by_bin,
-    most_uncertain,
-)
 from probattn.report.head_distances import TokenSample, clouds, head_bandwidths, site_alignments
 from probattn.report.heads import HeadDrops, HeadRows, Heads, SiteHeads
 from probattn.report.record import Curve, DataSet, RunDescription
@@ -74,15 +66,15 @@ def predictions(size: int, seed: int, *, shift: float, num_draws: int = 20) -> t
     return labels, deterministic, dropout, draws, probability(2.1 * other)
 
 
-def predicted(data: DataSet, seed: int, *, shift: float) -> PredictedData:
+def predicted(data: DataSet, seed: int, *, shift: float) -> evaluation.PredictedData:
     """One data set with all three models."""
     labels, deterministic, dropout, draws, expectation = predictions(data.size, seed, shift=shift)
     models = {
-        "deterministic": Predictions(deterministic, dropout, "dropout"),
-        "bayesian_mean": Predictions.from_draws(draws),
-        "bayesian_expectation": Predictions(expectation),
+        "deterministic": evaluation.Predictions(deterministic, dropout, "dropout"),
+        "bayesian_mean": evaluation.Predictions.from_draws(draws),
+        "bayesian_expectation": evaluation.Predictions(expectation),
     }
-    return PredictedData(data, labels if data.labelled else None, models)
+    return evaluation.PredictedData(data, labels if data.labelled else None, models)
 
 
 def weight_draws(tokens: int, *, heads: int = 12, num_draws: int = 20, seed: int = 0) -> torch.Tensor:
@@ -266,14 +258,14 @@ def make_results() -> Results:
         predicted(data, seed, shift=shift)
         for seed, (data, shift) in enumerate(zip(SETS, (0, 0.35, 0.75), strict=True))
     ]
-    scores, differences = evaluate(items, resamples=800)
+    scores, differences = evaluation.evaluate(items, resamples=800)
     texts = [TEXTS[row % len(TEXTS)] for row in range(SETS[0].size)]
-    uncertain = describe(items[0], most_uncertain(items[0], 6), texts, CLASSES)
-    mistakes = describe(items[0], confident_mistakes(items[0], 6), texts, CLASSES)
-    binned = describe(items[0], mistakes_by_bin(items[0], 2), texts, CLASSES)
+    uncertain = evaluation.describe(items[0], evaluation.most_uncertain(items[0], 6), texts, CLASSES)
+    mistakes = evaluation.describe(items[0], evaluation.confident_mistakes(items[0], 6), texts, CLASSES)
+    binned = evaluation.describe(items[0], evaluation.mistakes_by_bin(items[0], 2), texts, CLASSES)
     names = [f"net.bert.encoder.layer.{layer}.attention.self" for layer in range(6)]
     attention = []
-    for number, example in enumerate((describe(items[0], [3], texts, CLASSES)[0], *uncertain[:2])):
+    for number, example in enumerate((evaluation.describe(items[0], [3], texts, CLASSES)[0], *uncertain[:2])):
         tokens = ["[CLS]", *example.text.replace(",", " ,").replace(".", " .").split(), "[SEP]"]
         sites = {
             name: weight_draws(len(tokens), seed=10 * number + layer)

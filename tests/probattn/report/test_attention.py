@@ -15,14 +15,8 @@ TOKENS = ["a", "b", "c"]
 def test_maps_are_means_and_ratios_over_draws(draw_weights: Callable[..., torch.Tensor]) -> None:
     weights = {"first": draw_weights(3, heads=4, seed=1), "second": draw_weights(3, heads=4, seed=2)}
     found = attention_example(EXAMPLE, TOKENS, weights, heads=(3, 0))
-    assert [(item.site, item.head) for item in found.maps] == [
-        ("first", None),
-        ("first", 3),
-        ("first", 0),
-        ("second", None),
-        ("second", 3),
-        ("second", 0),
-    ]
+    expected = [("first", None), ("first", 3), ("first", 0), ("second", None), ("second", 3), ("second", 0)]
+    assert [(item.site, item.head) for item in found.maps] == expected
     for item in found.maps:
         draws = weights[item.site].double().numpy()
         draws = draws.mean(axis=1) if item.head is None else draws[:, item.head]
@@ -43,10 +37,8 @@ def test_one_draw_and_masked_pairs_have_ratio_0() -> None:
     item = attention_example(EXAMPLE, TOKENS, {"s": weights}).maps[0]
     assert item.mean == ((1, 0, 0), (0, 1, 0), (0, 0, 1))
     assert item.ratio == ((0, 0, 0),) * 3
-    assert (
-        attention_example(EXAMPLE, TOKENS, {"s": weights.expand(5, 2, 3, 3)}).maps[0].ratio
-        == ((0, 0, 0),) * 3
-    )
+    expected = ((0, 0, 0),) * 3
+    assert attention_example(EXAMPLE, TOKENS, {"s": weights.expand(5, 2, 3, 3)}).maps[0].ratio == expected
 
 
 def test_queries_and_keys_may_differ() -> None:

@@ -12,22 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probattn.report.lines import (
-    Group,
-    Line,
-    common_floor,
-    entropy_chart,
-    line_chart,
-    nice_step,
-    nice_top,
-    number_word,
-    pavpu_chart,
-    reliability_chart,
-    risk_chart,
-    runs_chart,
-    ticks,
-    training_chart,
-)
+from probattn.report import lines
 from probattn.report.markup import grey_png, heatmap, shown
 from probattn.report.record import Curve, Entropy, PAvPUPoint, ReliabilityBin, RiskCoverage
 from probattn.report.svg import (
@@ -66,7 +51,7 @@ def bin_at(low: float, accuracy: float, count: int = 10) -> ReliabilityBin:
 
 
 def test_a_calibrated_bin_lies_on_the_diagonal() -> None:
-    svg = reliability_chart([bin_at(0.5, 0.55), bin_at(0.9, 0.8, count=30)], 0.4, "bay", "Reliability")
+    svg = lines.reliability_chart([bin_at(0.5, 0.55), bin_at(0.9, 0.8, count=30)], 0.4, "bay", "Reliability")
     (start, end) = points(marks(svg, "path", "diagonal")[0])
     calibrated, overconfident = (
         (float(dot.get("cx")), float(dot.get("cy"))) for dot in marks(svg, "circle", "dot")
@@ -82,8 +67,8 @@ def test_a_calibrated_bin_lies_on_the_diagonal() -> None:
 
 
 def test_diagrams_side_by_side_share_their_floor() -> None:
-    assert common_floor([[bin_at(0.5, 0.55)], [bin_at(0.5, 0.42)]]) == 0.3
-    assert common_floor([]) == 0.0
+    assert lines.common_floor([[bin_at(0.5, 0.55)], [bin_at(0.5, 0.42)]]) == 0.3
+    assert lines.common_floor([]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -111,7 +96,7 @@ def test_draws_lie_between_0_and_1() -> None:
 
 def test_an_entropy_curve_rises_from_0_to_1() -> None:
     quantiles = tuple(math.log(3) * (index / 100) ** 2 for index in range(101))
-    svg = entropy_chart([("in domain", "in", Entropy(mean=0.4, quantiles=quantiles))], 3, "t")
+    svg = lines.entropy_chart([("in domain", "in", Entropy(mean=0.4, quantiles=quantiles))], 3, "t")
     line = points(marks(svg, "path", "line")[0])
     assert line == sorted(line, key=lambda point: (point[0], -point[1]))
     xs, ys = zip(*line, strict=True)
@@ -122,7 +107,7 @@ def test_an_entropy_curve_rises_from_0_to_1() -> None:
 
 def test_risk_starts_where_it_means_something() -> None:
     coverage = tuple((index + 1) / 100 for index in range(100))
-    svg = risk_chart([("a", "det", RiskCoverage(coverage=coverage, risk=(1.0, *(0.2,) * 99)))], "t")
+    svg = lines.risk_chart([("a", "det", RiskCoverage(coverage=coverage, risk=(1.0, *(0.2,) * 99)))], "t")
     line = points(marks(svg, "path", "line")[0])
     assert len(line) == 96  # from 5% on
     assert len({y for _, y in line}) == 1
@@ -131,7 +116,7 @@ def test_risk_starts_where_it_means_something() -> None:
 def test_pavpu_noise_is_not_magnified() -> None:
     curve = [PAvPUPoint(threshold=t, value=v, certain=0.5) for t, v in ((0.01, 0.74), (0.05, 0.75))]
     (low, high) = (
-        float(dot.get("cy")) for dot in marks(pavpu_chart([("a", "bay", curve)], "t"), "circle", "dot")
+        float(dot.get("cy")) for dot in marks(lines.pavpu_chart([("a", "bay", curve)], "t"), "circle", "dot")
     )
     assert 0 < low - high < 20
 
@@ -141,7 +126,7 @@ def test_training_curves_of_any_size_stay_inside(values: tuple[float, ...]) -> N
     curve = Curve(
         model="deterministic", name="loss", kind="train", steps=tuple(range(len(values))), values=values
     )
-    svg = training_chart([("a", "det", curve)], "t", "nats")
+    svg = lines.training_chart([("a", "det", curve)], "t", "nats")
     _, _, width, height = map(float, ET.fromstring(svg).get("viewBox").split())
     assert all(0 <= x <= width and 0 <= y <= height for x, y in points(marks(svg, "path", "line")[0]))
 
@@ -158,29 +143,27 @@ def test_labels_part_and_keep_their_order(positions: list[float]) -> None:
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(2, 8))
 def test_ticks_are_round_inside_and_told_apart(low: float, span: float, wanted: int) -> None:
-    marked = ticks(low, low + span, wanted)
+    marked = lines.ticks(low, low + span, wanted)
     assert 1 <= len(marked) <= 2.5 * wanted + 1
     assert all(low - 1e-6 * span <= value <= low + span * (1 + 1e-6) for value, _ in marked)
     assert len({label for _, label in marked}) == len(marked)
-    assert f"{nice_step(span / wanted):e}"[0] in "125"
+    assert f"{lines.nice_step(span / wanted):e}"[0] in "125"
 
 
 def test_numbers_are_written_with_the_digits_they_need() -> None:
-    assert ticks(0, 1, 4, percent=True)[::5] == ((0.0, "0"), (1.0, "100%"))
-    assert [label for _, label in ticks(0, 1500, 3)] == ["0", "500", "1,000", "1,500"]
-    words = [number_word(value) for value in (1500.0, 0.05, 12345.5, 2.5e-7, -3.0)]
+    assert lines.ticks(0, 1, 4, percent=True)[::5] == ((0.0, "0"), (1.0, "100%"))
+    assert [label for _, label in lines.ticks(0, 1500, 3)] == ["0", "500", "1,000", "1,500"]
+    words = [lines.number_word(value) for value in (1500.0, 0.05, 12345.5, 2.5e-7, -3.0)]
     assert words == ["1,500", "0.05", "12,345.5", "2.5e-07", "\N{MINUS SIGN}3"]
-    assert (nice_step(0.25), nice_step(375), nice_top(0.217)) == (0.2, 500.0, 0.25)
+    assert (lines.nice_step(0.25), lines.nice_step(375), lines.nice_top(0.217)) == (0.2, 500.0, 0.25)
     assert (number(3.0), number(0.126), number(-0.001)) == ("3", "0.13", "0")
     assert path([(0, 0), (1.25, 2)]) == "M0 0L1.25 2"
-    assert (shown("\u0120film"), shown("uncharacteristically")) == (
-        "film",
-        "uncharacte\N{HORIZONTAL ELLIPSIS}",
-    )
+    expected = ("film", "uncharacte\N{HORIZONTAL ELLIPSIS}")
+    assert (shown("\u0120film"), shown("uncharacteristically")) == expected
 
 
 def test_runs_are_thin_and_their_median_is_thick() -> None:
-    svg = runs_chart([Group("a", "bay", (0, 10), ((0.0, None), (1.0, 0.5)))], "Accuracy", "share")
+    svg = lines.runs_chart([lines.Group("a", "bay", (0, 10), ((0.0, None), (1.0, 0.5)))], "Accuracy", "share")
     (first, second), (middle,) = marks(svg, "path", "thin"), marks(svg, "path", "middle")
     assert [len(points(each)) for each in (first, second, middle)] == [2, 1, 2]
     top, bottom = points(first)[1][1], points(first)[0][1]
@@ -194,9 +177,8 @@ def decoded(url: str) -> list[list[int]]:
     while place < len(png):
         (length,) = struct.unpack(">I", png[place : place + 4])
         name, data = png[place + 4 : place + 8], png[place + 8 : place + 8 + length]
-        assert struct.unpack(">I", png[place + 8 + length : place + 12 + length])[0] == zlib.crc32(
-            name + data
-        )
+        expected = zlib.crc32(name + data)
+        assert struct.unpack(">I", png[place + 8 + length : place + 12 + length])[0] == expected
         chunks[name] = data
         place += 12 + length
     width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
@@ -242,8 +224,8 @@ def test_labels_and_large_numbers_have_room_beside_the_plot(label: str) -> None:
     """In a font whose letters are 8 pixels wide, and its digits 7.7."""
     numbers = ((0.0, "0"), (210_000.0, "210,000"))
     root = ET.fromstring(
-        line_chart(
-            [Line(label, "det", ((0, 0), (1, 2e5)))],
+        lines.line_chart(
+            [lines.Line(label, "det", ((0, 0), (1, 2e5)))],
             Axis(0, 1, "step", ()),
             Axis(0, 2.1e5, "nats", numbers),
             "t",
@@ -264,7 +246,7 @@ def test_labels_and_large_numbers_have_room_beside_the_plot(label: str) -> None:
 def test_tick_labels_do_not_touch(label: str, thresholds: list[float]) -> None:
     """By the widths of DejaVu Sans at 12 pixels, 7.6 a digit and 3.8 a point; marks without a label have a hint."""
     points = [PAvPUPoint(threshold=value, value=0.5, certain=0.5) for value in sorted(thresholds)]
-    root = ET.fromstring(pavpu_chart([(label, "det", points)], "PAvPU"))
+    root = ET.fromstring(lines.pavpu_chart([(label, "det", points)], "PAvPU"))
     base = max(float(text.get("y", 0)) for text in root.iter("text") if text.get("class") == "tick")
     spans = []
     for text in root.iter("text"):

@@ -216,9 +216,7 @@ def test_a_null_leaves_a_gap_and_a_constant_0_is_no_curve() -> None:
 
 
 @pytest.mark.parametrize(("divergence", "names"), [(0.0, ["loss"]), (2.0, ["loss", "kl_nats", "kl_weight"])])
-def test_the_weight_of_the_kl_is_a_curve_of_training_where_there_is_a_kl(
-    divergence: float, names: list[str]
-) -> None:
+def test_the_weight_of_the_kl_is_a_curve_of_training_where_there_is_a_kl(divergence, names) -> None:
     found = [{**record, "kl_nats": divergence, "kl_weight": 0.5} for record in records(2)]
     found.append({**found[-1], "kind": "validation"})
     curves = training_curves(found, "deterministic")

@@ -41,9 +41,8 @@ def dynamics(values: dict[int, float], outputs: int = 2) -> Dynamics:
 
 def test_says_where_agreement_starts_ends_and_peaks() -> None:
     view = dynamics_section([dynamics({0: 0.06, 1000: 0.62, 4000: 0.48})]).context
-    assert (
-        "on 6% of the outputs at step 0 and on 48% at step 4,000; by chance it would be 7%" in view["words"]
-    )
+    expected = view["words"]
+    assert "on 6% of the outputs at step 0 and on 48% at step 4,000; by chance it would be 7%" in expected
     assert "It is highest, 62%, at step 1,000." in view["words"]
     for before in (0.47, 0.49):  # not higher, or hardly
         risen = dynamics_section([dynamics({0: 0.06, 1000: before, 4000: 0.48})]).context
@@ -141,10 +140,7 @@ def test_maps_are_those_of_attention_and_of_the_probe(monkeypatch: pytest.Monkey
     assert dynamics_section([dynamics({0: 0.5}).model_copy(update={"maps": (example,)})]) is not None
     if outputs == 1:
         kept = [*found[:-1:2], found[-1]]
-        expected = [
-            ([item.attention[0] for item in kept], 0.29),
-            ([item.probe[0] for item in kept], 0.79),
-        ]
+        expected = [([item.attention[0] for item in kept], 0.29), ([item.probe[0] for item in kept], 0.79)]
     else:
         expected = []
         for item in (found[0], found[10], found[19]):

@@ -123,9 +123,8 @@ def test_entropy_quantiles_and_mutual_information() -> None:
     assert score.entropy.mean == pytest.approx(entropy.mean())
     quantiles = np.quantile(entropy, np.linspace(0, 1, 101), method="lower")
     np.testing.assert_allclose(score.entropy.quantiles, quantiles)
-    assert score.values["mutual_information"] == pytest.approx(
-        entropy.mean() - stats.entropy(draws, axis=2).mean()
-    )
+    expected = pytest.approx(entropy.mean() - stats.entropy(draws, axis=2).mean())
+    assert score.values["mutual_information"] == expected
 
 
 @pytest.mark.parametrize("role", ["shifted", "out_of_domain"])
@@ -389,12 +388,8 @@ def test_without_baseline_label_or_second_draw() -> None:
     data = DataSet(key="t", title="t", role="in_domain", size=4, labelled=False)
     single = PredictedData(data, None, {"bayesian_mean": Predictions.from_draws(DRAWS[:1])})
     found = describe(single, [0], TEXTS, CLASSES)[0]
-    assert (found.spread, found.label, found.baseline_predicted, found.baseline_same) == (
-        0.0,
-        None,
-        None,
-        None,
-    )
+    expected = (0.0, None, None, None)
+    assert (found.spread, found.label, found.baseline_predicted, found.baseline_same) == expected
 
 
 def test_examples_that_do_not_fit_are_refused() -> None:

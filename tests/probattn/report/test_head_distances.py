@@ -164,9 +164,8 @@ def test_records_hold_every_head_and_sum_up() -> None:
     record = Alignment(texts=TEXTS, bandwidth_of="deterministic", sites=sites)
     found = [head_distances(samples[name], bandwidths[name]) for name in samples]
     assert record.total("deterministic", "mmd") == pytest.approx(sum(each.mmd.sum().item() for each in found))
-    assert record.mean("deterministic", "auc") == pytest.approx(
-        torch.stack([e.auc for e in found]).mean().item()
-    )
+    expected = pytest.approx(torch.stack([e.auc for e in found]).mean().item())
+    assert record.mean("deterministic", "auc") == expected
     assert record.total("bayesian_mean", "mmd") == 0
     assert record.mean("bayesian_mean", "auc") is None
     with pytest.raises(ValueError, match="expected a bandwidth of 'two', got those of one"):

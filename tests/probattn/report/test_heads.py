@@ -60,9 +60,8 @@ def test_what_cannot_be_compared_is_left_out_or_refused() -> None:
     plain.weights = None
     (found,) = site_heads([{NAMES[0]: single, NAMES[1]: plain}], "deterministic", {})
     assert (found.site, found.overlap, found.lengths) == (NAMES[1], None, {})
-    with pytest.raises(
-        ValueError, match="expected a batch with an attention call of two heads or more, got none"
-    ):
+    message = "expected a batch with an attention call of two heads or more, got none"
+    with pytest.raises(ValueError, match=message):
         site_heads([{NAMES[0]: single}], "deterministic", {})
 
 
@@ -119,14 +118,11 @@ def test_words_say_what_was_found() -> None:
         "Relative to their length, the outputs of two heads of the repulsive network lie 1.35 apart, and two heads "
         "spend 40% of their attention on the same tokens. In the deterministic network these are 1.20 and 40%."
     )
-    assert (
-        "Of the 4 heads of the deterministic network, 2 can be taken out without any change" in view["fallen"]
-    )
+    expected = view["fallen"]
+    assert "Of the 4 heads of the deterministic network, 2 can be taken out without any change" in expected
     assert "1 with a gain, and the most needed one costs 10.0 points" in view["fallen"]
-    assert (
-        "of the repulsive network, 1 can be taken out" in view["fallen"]
-        and "costs 25.0 points" in view["fallen"]
-    )
+    assert "of the repulsive network, 1 can be taken out" in view["fallen"]
+    assert "costs 25.0 points" in view["fallen"]
 
 
 def test_heads_that_nobody_misses_and_other_units() -> None:
@@ -138,9 +134,8 @@ def test_heads_that_nobody_misses_and_other_units() -> None:
     assert view["fallen"].startswith(
         "Each of the 4 heads of the deterministic network can be taken out without any "
     )
-    assert view["fallen"].endswith("change of token accuracy.") and view["falls"][0].heading.startswith(
-        "Token accuracy lost"
-    )
+    assert view["fallen"].endswith("change of token accuracy.")
+    assert view["falls"][0].heading.startswith("Token accuracy lost")
 
 
 def test_falls_are_sorted_lines_of_both_networks() -> None:

@@ -104,9 +104,7 @@ def test_round_trip_is_exact(results: Results, tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(-LARGEST, LARGEST), min_size=1, max_size=20), st.text(max_size=30))
-def test_any_finite_number_and_any_text_survive(
-    tmp_path_factory: pytest.TempPathFactory, results: Results, values: list[float], text: str
-) -> None:
+def test_any_finite_number_and_any_text_survive(tmp_path_factory, results, values, text) -> None:
     curve = Curve(
         model="deterministic", name="x", kind="train", steps=tuple(range(len(values))), values=tuple(values)
     )
@@ -178,9 +176,7 @@ def test_unreadable_files_say_why_in_one_line(content: bytes | str, message: str
         ),
     ],
 )
-def test_wrong_values_are_named_by_their_place(
-    results: Results, tmp_path: Path, place: tuple[str | int, ...], value: object, message: str
-) -> None:
+def test_wrong_values_are_named_by_their_place(results, tmp_path, place, value, message) -> None:
     content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
     assert content["schema_version"] == 3
     target = content

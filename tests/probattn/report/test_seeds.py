@@ -58,9 +58,8 @@ def combined(runs: dict[str, Results]) -> Results:
 
 
 def test_scores_are_means_over_seeds(runs: dict[str, Results], combined: Results) -> None:
-    assert [(score.model, score.data) for score in combined.scores] == [
-        (score.model, score.data) for score in runs["run-0"].scores
-    ]
+    truth = [(score.model, score.data) for score in runs["run-0"].scores]
+    assert [(score.model, score.data) for score in combined.scores] == truth
     for score in combined.scores:
         for measure in CLASS_MEASURES:
             values = [found.score(score.model, score.data).values.get(measure) for found in runs.values()]
@@ -94,18 +93,14 @@ def test_the_family_is_all_comparisons_of_a_model(combined: Results) -> None:
 def test_the_words_speak_of_seeds(combined: Results) -> None:
     assert combined.seeds == (0, 3, 1, 8, 5)
     assert combined.run.seconds == 50 and combined.run.commands == ()
-    assert (
-        headline(combined)
-        == "Bayesian against deterministic attention: worse calibrated (5 seeds, 400 examples)"
-    )
+    expected = "Bayesian against deterministic attention: worse calibrated (5 seeds, 400 examples)"
+    assert headline(combined) == expected
     assert ", on average over seeds: no reliable difference" in opening(combined)
     words = evidence(combined)
     assert words.startswith("5 seeds, 18 comparisons on 3 data sets.")
     assert "200 examples and 3 seeds" in words and "Student's t" in words
-    assert {item.difference.data for item in findings(combined) if item.verdict == "worse"} <= {
-        "test",
-        "imdb",
-    }
+    values = {"test", "imdb"}
+    assert {item.difference.data for item in findings(combined) if item.verdict == "worse"} <= values
 
 
 def test_two_seeds_show_nothing_however_alike(runs: dict[str, Results]) -> None:
@@ -119,19 +114,16 @@ def test_two_seeds_show_nothing_however_alike(runs: dict[str, Results]) -> None:
     )
     found = combine({"a": first, "b": again})
     assert min(item.corrected for item in found.differences) < 1e-3
-    assert (
-        headline(found)
-        == "No reliable difference between Bayesian and deterministic attention (2 seeds, 400 examples)"
-    )
+    expected = "No reliable difference between Bayesian and deterministic attention (2 seeds, 400 examples)"
+    assert headline(found) == expected
 
 
 def test_the_order_of_runs_changes_nothing_but_the_order(runs: dict[str, Results], combined: Results) -> None:
     turned = combine(dict(reversed(runs.items())))
     assert turned.seeds == combined.seeds[::-1]
     for one, other in zip(combined.differences, turned.differences, strict=True):
-        assert (one.value, one.low, one.high, one.p) == pytest.approx(
-            (other.value, other.low, other.high, other.p)
-        )
+        expected = pytest.approx((other.value, other.low, other.high, other.p))
+        assert (one.value, one.low, one.high, one.p) == expected
         assert one.seeds == other.seeds[::-1]
 
 
@@ -190,9 +182,8 @@ def test_deterministic_runs_have_means_and_no_comparison(runs: dict[str, Results
 
 def test_the_page_lists_the_runs_and_shows_their_seeds(combined: Results) -> None:
     page = render_report(combined)
-    assert (
-        "<h1>Bayesian against deterministic attention: worse calibrated (5 seeds, 400 examples)</h1>" in page
-    )
+    result = "<h1>Bayesian against deterministic attention: worse calibrated (5 seeds, 400 examples)</h1>"
+    assert result in page
     for run in combined.runs:
         assert f'<a href="{run.folder}/report.html">' in page
     shown = [item for item in combined.differences if item.model == "bayesian_mean"]

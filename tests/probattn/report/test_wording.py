@@ -37,9 +37,8 @@ def test_a_verdict_follows_the_sign(measure: str, value: float) -> None:
     verdict = CLASS_MEASURES[measure].verdict(value)
     assert (verdict == "unclear") == (value == 0)
     if value:
-        assert verdict == (
-            "better" if (value > 0) == (CLASS_MEASURES[measure].better == "higher") else "worse"
-        )
+        expected = "better" if (value > 0) == (CLASS_MEASURES[measure].better == "higher") else "worse"
+        assert verdict == expected
 
 
 def test_the_direction_of_every_measure() -> None:
@@ -50,10 +49,8 @@ def test_the_direction_of_every_measure() -> None:
 def test_without_a_reliable_difference_nothing_is_claimed(results: Results) -> None:
     none = with_differences(results, {})
     assert {finding.verdict for finding in findings(none)} == {"unclear"}
-    assert (
-        headline(none)
-        == "No reliable difference between Bayesian and deterministic attention (1 seed, 400 examples)"
-    )
+    expected = "No reliable difference between Bayesian and deterministic attention (1 seed, 400 examples)"
+    assert headline(none) == expected
     words = {phrase for text in CLASS_MEASURES.values() for phrase in (text.gain, text.loss)}
     assert not any(finding.claim.lower() in words for finding in findings(none))
 
@@ -86,9 +83,7 @@ def test_an_interval_beside_0_is_no_claim_by_itself(results: Results) -> None:
         ),
     ],
 )
-def test_the_headline_tells_gains_and_losses(
-    results: Results, found: dict[tuple[str, str], float], title: str
-) -> None:
+def test_the_headline_tells_gains_and_losses(results, found, title) -> None:
     assert headline(with_differences(results, found)) == f"{title} (1 seed, 400 examples)"
 
 
@@ -103,9 +98,7 @@ def test_the_headline_tells_gains_and_losses(
     ],
     ids=["least", "small", "chance", "enough", "few"],
 )
-def test_what_may_be_spoken_of(
-    results: Results, value: float, corrected: float, sizes: dict[str, int], verdict: str
-) -> None:
+def test_what_may_be_spoken_of(results, value, corrected, sizes, verdict) -> None:
     data = tuple(item.model_copy(update={"size": sizes.get(item.key, item.size)}) for item in results.data)
     found = with_differences(results, {("test", "ece"): value}, corrected=corrected)
     found = found.model_copy(update={"data": data})
@@ -128,9 +121,8 @@ def test_what_the_title_rests_on_is_said(results: Results) -> None:
     assert "Holm" in words and "below 0.05" in words and "200 examples" in words
     assert "evidence about this run" in words and "too few" not in words
     few = evidence(with_differences(results, {}, resamples=719))
-    assert (
-        "719 resamples are too few to tell any of 18 comparisons: set report.resamples to 720 or more" in few
-    )
+    result = "719 resamples are too few to tell any of 18 comparisons: set report.resamples to 720 or more"
+    assert result in few
     assert evidence(results.model_copy(update={"differences": ()})) == ""
 
 

@@ -11,9 +11,8 @@ import transformers as hf
 import probattn
 from probattn.inference import SVIDriver, posterior_predict
 from probattn.models import Classifier, convert
-from probattn.sites import compiled
-from probattn.sites.compiled import compile_sites, sites_compile
-from probattn.sites.fused import Positive, draw_weibull, draw_weights
+from probattn.sites import fused
+from probattn.sites.fused import compile_sites, draw_weibull, draw_weights, sites_compile
 from probattn.sites.weibull import WeibullConstants
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
@@ -55,7 +54,8 @@ def test_draws_for_predictions(on, shape, low):
 
     def draw():
         options = WeibullConstants(1.0, 0.0, 1.0)
-        return draw_weights(scores.clone(), Positive(positive), uniform.clone(), options)
+        smallest = positive.flatten(1).amin(dim=1).tolist()
+        return draw_weights(scores.clone(), positive, smallest, uniform.clone(), options)
 
     (value, weights), (ours, our_weights) = both(draw)
     torch.testing.assert_close(ours, value, rtol=3e-5, atol=1e-7)
@@ -141,10 +141,9 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch):
 
         return fail
 
-    compiled._check_compiler.cache_clear()
-    monkeypatch.setattr(compiled.torch, "compile", broken)
-    with pytest.raises(
-        RuntimeError, match=r"expected a compiler .* got: InvalidCxxCompiler: no working C\+\+ compiler$"
-    ):
+    fused._check_compiler.cache_clear()
+    monkeypatch.setattr(fused.torch, "compile", broken)
+    message = r"expected a compiler .* got: InvalidCxxCompiler: no working C\+\+ compiler$"
+    with pytest.raises(RuntimeError, match=message):
         compile_sites()
     assert not sites_compile()

@@ -136,14 +136,6 @@ def test_transformer_decoder_and_transformer(options, no_grad):
         compare(whole, inputs[::-1], options["batch_first"], no_grad, **with_source)
 
 
-def test_unbatched_inputs():
-    torch.manual_seed(0)
-    encoder = pair(nn.TransformerEncoder(nn.TransformerEncoderLayer(E, H, 16, batch_first=True), 2))
-    with torch.no_grad():
-        x = torch.randn(T, E)
-        torch.testing.assert_close(encoder[1](x), encoder[0](x), atol=2e-6, rtol=1e-5)
-
-
 def test_stacks_of_torch_have_paths_of_their_own():
     net = nn.Transformer(E, H, 2, 2, 16, batch_first=True)
     replace(net)

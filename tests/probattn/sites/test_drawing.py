@@ -9,7 +9,7 @@ from scipy import special
 from probattn import BayesianAttention
 from probattn.inference import AttentionGuide
 from probattn.sites import AttentionMask, SeededNoise, SiteSpec, posterior
-from probattn.sites.fused import CPU_PIECE, Positive, draw_weights
+from probattn.sites.fused import CPU_PIECE, draw_weights
 from probattn.sites.layout import PAIRS
 from probattn.sites.mixes import UpwardMaps
 from probattn.sites.site import AttentionSite
@@ -18,6 +18,10 @@ from probattn.sites.weibull import WeibullConstants
 
 SHAPE = (4, 2, 5, 7)
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+
+
+def with_minima(values):
+    return values, values.flatten(1).amin(dim=1).tolist()
 
 
 def by_hand(scores, positive, uniform, rho, floor):
@@ -38,7 +42,7 @@ def test_against_float64(low, floor, device):
     positive = low + torch.rand(2, *SHAPE[1:])
     positive[1] += 1  # rows of one call may take different ways
     logs, weights = by_hand(scores, positive, uniform, 1.0, floor)
-    given = scores.clone().to(device), Positive(positive.to(device)), uniform.clone().to(device)
+    given = scores.clone().to(device), *with_minima(positive.to(device)), uniform.clone().to(device)
     value, found = (each.cpu() for each in draw_weights(*given, WeibullConstants(1.0, floor, 1.0)))
     assert value.isfinite().all() and (value >= 0).all()
     inside = logs > math.log(torch.finfo(torch.float32).tiny)
@@ -53,7 +57,7 @@ def test_pieces_of_large_maps():
     assert scores[0].numel() * 2 > CPU_PIECE > scores[0].numel()
     positive = torch.rand(3, *scores.shape[1:]) + 0.5
     _, weights = by_hand(scores, positive, uniform, 4.0, 0.0)
-    _, found = draw_weights(scores, Positive(positive), uniform, WeibullConstants(4.0, 0.0, 1.0))
+    _, found = draw_weights(scores, *with_minima(positive), uniform, WeibullConstants(4.0, 0.0, 1.0))
     torch.testing.assert_close(found.double(), weights, atol=3e-6, rtol=1e-4)
 
 
@@ -65,7 +69,7 @@ def test_extreme_scores_and_noise_stay_finite(size):
     for low in (2.0, 0.01):
         value, weights = draw_weights(
             scores.clone(),
-            Positive(torch.full_like(scores, low)),
+            *with_minima(torch.full_like(scores, low)),
             uniform.clone(),
             WeibullConstants(1.0, 0.0, 1.0),
         )

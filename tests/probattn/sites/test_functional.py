@@ -47,7 +47,6 @@ def test_a_mask_of_any_form_leaves_the_softmax_over_what_it_allows(mask):
 
 @pytest.mark.parametrize("shape", [(5,), (2, 4), (3, 5), (2, 4, 5), (2, 3, 4), (2, 2, 4, 5), (1, 2, 3, 4, 5)])
 def test_a_mask_that_does_not_fit_is_refused(shape):
-    with pytest.raises(
-        ValueError, match=r"'attend': expected a mask \[B, S\] or broadcastable to \[2, 3, 4, 5\], got"
-    ):
+    message = r"'attend': expected a mask \[B, S\] or broadcastable to \[2, 3, 4, 5\], got"
+    with pytest.raises(ValueError, match=message):
         attention("attend", *tensors(), torch.ones(shape, dtype=torch.bool), method=METHOD)

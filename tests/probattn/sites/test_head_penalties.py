@@ -152,15 +152,13 @@ def test_no_query_no_length_low_precision(function):
 def test_what_does_not_fit_is_refused(function):
     tensor, mask = heads(function)
     name = function.__name__
-    with pytest.raises(
-        ValueError, match=rf"^{name}: expected a tensor \[B, H, T, \.\.\.\] of four dimensions, got"
-    ):
+    message = rf"^{name}: expected a tensor \[B, H, T, \.\.\.\] of four dimensions, got"
+    with pytest.raises(ValueError, match=message):
         function(tensor[0])
     with pytest.raises(TypeError, match=rf"^{name}: expected floating-point numbers, got torch.int64"):
         function(tensor.long())
-    with pytest.raises(
-        TypeError, match=rf"^{name}: expected a bool mask \(True = counts\), got torch.float32"
-    ):
+    words = rf"^{name}: expected a bool mask \(True = counts\), got torch.float32"
+    with pytest.raises(TypeError, match=words):
         function(tensor, mask.float())
     with pytest.raises(ValueError, match=rf"^{name}: expected a mask \[3, 5\], got \[3, 4\]"):
         function(tensor, mask[:, :4])

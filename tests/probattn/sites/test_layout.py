@@ -30,9 +30,8 @@ def test_a_mask_that_forbids_nothing_is_all_pairs(dtype, queries):
     torch.testing.assert_close(mask.over_keys(values, HEADS), PAIRS.over_keys(values, HEADS))
     for reduction in ("sum", "mean", "keys"):
         factor = torch.as_tensor(mask.reduction_factor(reduction, scores.shape, dtype))
-        assert factor.expand(2).tolist() == pytest.approx(
-            [PAIRS.reduction_factor(reduction, scores.shape, dtype)] * 2
-        )
+        expected = pytest.approx([PAIRS.reduction_factor(reduction, scores.shape, dtype)] * 2)
+        assert factor.expand(2).tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

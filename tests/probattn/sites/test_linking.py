@@ -18,14 +18,7 @@ from probattn import (
     DisagreementAttention,
     MultiheadAttention,
     RepulsiveAttention,
-)
-from probattn.inference import (
-    AttentionELBO,
-    AttentionGuide,
-    HeadParticles,
-    posterior_expectation,
-    posterior_moments,
-    posterior_predict,
+    inference,
 )
 
 B, T, E, H = 3, 4, 8, 2
@@ -70,15 +63,15 @@ def batch():
 
 
 USES = {
-    "Trace_ELBO": lambda m, b: Trace_ELBO().loss(m, AttentionGuide(m), b),
+    "Trace_ELBO": lambda m, b: Trace_ELBO().loss(m, inference.AttentionGuide(m), b),
     "TraceMeanField_ELBO": lambda m, b: SVI(
-        m, AttentionGuide(m), pyro.optim.Adam({}), TraceMeanField_ELBO()
+        m, inference.AttentionGuide(m), pyro.optim.Adam({}), TraceMeanField_ELBO()
     ).step(b),
-    "AttentionELBO": lambda m, b: AttentionELBO()(m, AttentionGuide(m))(b),
-    "Predictive": lambda m, b: Predictive(m, guide=AttentionGuide(m), num_samples=2)(b),
-    "posterior_predict": lambda m, b: posterior_predict(m, {"x": b["x"]}, 2),
-    "maps": lambda m, b: posterior_predict(m, {"x": b["x"]}, 2, attention="all"),
-    "posterior_moments": lambda m, b: posterior_moments(m, {"x": b["x"]}),
+    "AttentionELBO": lambda m, b: inference.AttentionELBO()(m, inference.AttentionGuide(m))(b),
+    "Predictive": lambda m, b: Predictive(m, guide=inference.AttentionGuide(m), num_samples=2)(b),
+    "posterior_predict": lambda m, b: inference.posterior_predict(m, {"x": b["x"]}, 2),
+    "maps": lambda m, b: inference.posterior_predict(m, {"x": b["x"]}, 2, attention="all"),
+    "posterior_moments": lambda m, b: inference.posterior_moments(m, {"x": b["x"]}),
 }
 
 
@@ -94,9 +87,9 @@ def test_unlinked_layers_are_refused_by_name(use):
 def test_an_expectation_that_depends_on_the_path_is_refused_too():
     data = {"x": batch()["x"]}
     with pytest.raises(ValueError, match=SEVERAL):
-        posterior_expectation(Two(BayesianAttention(sigma=0.5)), data)
+        inference.posterior_expectation(Two(BayesianAttention(sigma=0.5)), data)
     for model in (Two(), probattn.link(Two(BayesianAttention(sigma=0.5)))):
-        assert posterior_expectation(model, data).shape == (B, 2)
+        assert inference.posterior_expectation(model, data).shape == (B, 2)
 
 
 def test_a_posterior_without_an_upward_path_needs_no_link():
@@ -115,15 +108,15 @@ def test_functions_of_built_sites_are_refused_too_until_linked():
 
     x = torch.randn(B, H, T, 4)
     with pytest.raises(ValueError, match=SEVERAL):
-        AttentionGuide(model)(x)
+        inference.AttentionGuide(model)(x)
     probattn.link(sites)
-    assert set(AttentionGuide(model)(x)) == {"first", "second"}
+    assert set(inference.AttentionGuide(model)(x)) == {"first", "second"}
     assert sites["first"].chain is sites["second"].chain
 
 
 def concentrations(model, data):
     pyro.set_rng_seed(0)
-    nodes = poutine.trace(AttentionGuide(model)).get_trace(data).nodes
+    nodes = poutine.trace(inference.AttentionGuide(model)).get_trace(data).nodes
     return {
         name: nodes[name]["infer"]["attention"].distribution.concentration for name in ("first", "second")
     }
@@ -145,7 +138,7 @@ def test_layers_without_names_are_named_by_their_places():
     data = batch()
     for method in (None, BayesianAttention.bam()):
         model = Listed(method)
-        for call in (lambda m: m(data), lambda m: AttentionGuide(m)(data)):
+        for call in (lambda m: m(data), lambda m: inference.AttentionGuide(m)(data)):
             with pytest.raises(ValueError, match=r"site 'attention': .*probattn\.link\(self\)"):
                 poutine.trace(call).get_trace(model)
         nodes = poutine.trace(probattn.link(model)).get_trace(data).nodes
@@ -158,7 +151,7 @@ def test_layers_with_other_numbers_of_heads_are_not_joined():
     with pytest.raises(ValueError, match=r"as many heads, got 2 in 'first.*4 in 'second"):
         probattn.link(model)
     with pytest.raises(ValueError, match=SEVERAL):  # nothing was linked
-        AttentionGuide(model)(batch())
+        inference.AttentionGuide(model)(batch())
     probattn.link(model, together=False)
 
 
@@ -178,4 +171,4 @@ def test_other_methods_are_refused_with_what_to_use(method, advice):
 
 def test_head_particles_say_how_heads_of_ones_own_module_are_moved():
     with pytest.raises(ValueError, match=r"Two has no repulsive heads; .*probattn\.particles\.head_slices"):
-        HeadParticles(Two(), num_data=10)
+        inference.HeadParticles(Two(), num_data=10)

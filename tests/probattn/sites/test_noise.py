@@ -66,9 +66,8 @@ def test_transposed_and_half_precision_tensors():
 
 
 def test_rows_that_do_not_split_are_refused():
-    with pytest.raises(
-        ValueError, match="expected a batch of 2 draws folded into its first dimension, got 3 rows"
-    ):
+    message = "expected a batch of 2 draws folded into its first dimension, got 3 rows"
+    with pytest.raises(ValueError, match=message):
         SeededNoise([1, 2], "cpu").uniform(torch.empty(3, 1))
 
 

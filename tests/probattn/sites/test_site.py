@@ -14,7 +14,6 @@ from scipy import stats
 from torch.distributions import kl_divergence
 
 from probattn import AttentionMask, BayesianAttention
-from probattn.distributions import Weibull
 from probattn.inference.elbo import AttentionELBO
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.predictive import PosteriorExpectation
@@ -287,25 +286,25 @@ def test_without_a_floor_extreme_scores_give_no_nan(largest):
 
 
 def test_sampled_elbo_agrees_with_the_analytic_one():
-    """Of 40 passes, each over 200 rows that are all alike, whose draws are independent."""
-    tensors = [tensor.expand(200, -1, -1, -1) for tensor in inputs(batch=1, heads=1, queries=1, keys=2)]
+    """Of 16 passes, each over 500 rows that are all alike, whose draws are independent."""
+    tensors = [tensor.expand(500, -1, -1, -1) for tensor in inputs(batch=1, heads=1, queries=1, keys=2)]
     method = BayesianAttention(kl_reduction="sum", prior="constant", prior_concentration=2.0)
     model = program(method.build(1, 5), tensors)
     guide = AttentionGuide(model)
     with torch.no_grad():
         analytic, sampled = (
-            torch.stack([elbo.differentiable_loss(model, guide) for _ in range(40)])
+            torch.stack([elbo.differentiable_loss(model, guide) for _ in range(16)])
             for elbo in (AttentionELBO(), Trace_ELBO())
         )
-    error = ((analytic.var() + sampled.var()) / 40).sqrt()
+    error = ((analytic.var() + sampled.var()) / 16).sqrt()
     assert abs(analytic.mean() - sampled.mean()) < 4 * error
 
 
-@pytest.mark.parametrize("method", VARIANTS, ids=IDS)
-def test_gradcheck_of_the_whole_site_with_noise_held_fixed(method):
+@pytest.mark.parametrize("name", ["default", "sigma", "bam", "lognormal"])
+def test_gradcheck_of_the_whole_site_with_noise_held_fixed(name):
     tensors = inputs(batch=1, heads=2, queries=2, keys=3, size=2, dtype=torch.float64)
     tensors[2] = tensors[2].detach()[..., :2].requires_grad_()  # finite differences take their time
-    site = method.build(2, 2, max_positions=4).double()
+    site = VARIANTS[IDS.index(name)].build(2, 2).double()
     valid = torch.tensor([[True, True, False]])
     mask = AttentionMask(valid[:, None, None, :])
     names = list(dict(site.named_parameters()))
@@ -362,19 +361,6 @@ def test_zero_kl_weight_leaves_the_likelihood():
     assert torch.isfinite(terms.loss)
     with pytest.raises(ValueError, match="kl_weight"):
         AttentionGuide(model, kl_weight=-1.0)
-
-
-@pytest.mark.parametrize("reduction", ["sum", "keys", "mean"])
-@pytest.mark.parametrize("mask", [None, padding(), causal()], ids=["open", "padding", "causal"])
-def test_reduction_factors_count_valid_pairs(reduction, mask):
-    shape = (2, 3, 4, 4)
-    valid = torch.ones(shape, dtype=torch.bool) if mask is None else mask.pair_valid.expand(shape)
-    pairs = valid.flatten(1).sum(1)
-    queries = valid.any(-1).flatten(1).sum(1)
-    want = {"sum": torch.ones(2), "keys": 1 / queries, "mean": 1 / pairs}[reduction]
-    layout = PAIRS if mask is None else mask
-    got = torch.as_tensor(layout.reduction_factor(reduction, torch.Size(shape), torch.float32)).expand(2)
-    torch.testing.assert_close(got, want.float())
 
 
 @settings(max_examples=20, deadline=None)
@@ -573,21 +559,6 @@ class TestHandlers:
     def bare(self):
         with pyro.plate("data", 2):
             self.site("site", *self.tensors)
-
-
-def test_one_weibull_object_serves_draw_and_kl():
-    site = BayesianAttention().build(3, 5)
-    calls = []
-    original = Weibull.__init__
-
-    def counting(self, *args, **kwargs):
-        calls.append(1)
-        original(self, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Weibull, "__init__", counting)
-        kl_of(site, inputs(), None)
-    assert len(calls) == 1
 
 
 STRENGTHS = [

@@ -127,9 +127,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("prior", ["contextual", "constant"])
 @pytest.mark.parametrize("posterior", ["weibull", "lognormal"])
-def test_a_step_in_tiles_equals_that_of_the_map(
-    posterior: Any, prior: Any, mask: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_in_tiles_equals_that_of_the_map(posterior, prior, mask, dtype, monkeypatch) -> None:
     method = BayesianAttention.bam(
         4.0,
         posterior=posterior,
@@ -146,9 +144,7 @@ def test_a_step_in_tiles_equals_that_of_the_map(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("extra", EXTRAS)
 @pytest.mark.parametrize("posterior", ["weibull", "lognormal"])
-def test_half_precision_is_computed_in_tiles_of_float32(
-    posterior: Any, extra: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_precision_is_computed_in_tiles_of_float32(posterior, extra, dtype, monkeypatch) -> None:
     """Against the map in float32, for the same noise: no further from it than the map in half precision."""
     _small_tiles(monkeypatch, 3 * S)
     options: dict[str, Any] = {
@@ -198,9 +194,7 @@ class _WithoutRows:
     ],
 )
 @pytest.mark.parametrize("kind", ["exact", "truncated"])
-def test_every_source_of_noise_gives_both_the_same_draw(
-    kind: Any, noise: Callable[[], Noise], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_source_of_noise_gives_both_the_same_draw(kind, noise, monkeypatch) -> None:
     _small_tiles(monkeypatch, 4 * S)
     method = BayesianAttention.bam(noise=kind)
     _compare(method=method, mask=MASKS["right"], dtype=torch.float64, noise=noise)
@@ -259,9 +253,7 @@ def _peak(length: int, folder: Path, kind: str = "float32") -> int:
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "autocast"])
-def test_memory_of_a_step_grows_linearly_with_the_length(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_a_step_grows_linearly_with_the_length(kind, tmp_path, monkeypatch) -> None:
     _small_tiles(monkeypatch, 2**12)
     short, long = (_peak(length, tmp_path, kind) for length in (64, 256))
     assert long < 5 * short  # a map would be 16 times as large

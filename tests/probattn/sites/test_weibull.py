@@ -137,9 +137,8 @@ def test_gradients_of_a_draw_and_of_its_divergence(dtype: torch.dtype, normalise
 def test_a_constant_concentration(dtype: torch.dtype) -> None:
     mu, _, _, log_alpha = inputs(dtype)
     k = 2.5
-    assert constant_surprise(k) == pytest.approx(
-        float(mp.euler / k + mp.loggamma(1 + 1 / mp.mpf(k))), rel=1e-15
-    )
+    expected = pytest.approx(float(mp.euler / k + mp.loggamma(1 + 1 / mp.mpf(k))), rel=1e-15)
+    assert constant_surprise(k) == expected
     terms, slope = constant_terms(mu, log_alpha, k, RATE)
     check(terms, lambda mu, _, __, a: divergence(mu, mp.mpf(k), a), scale=16)
 

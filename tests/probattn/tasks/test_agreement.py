@@ -85,11 +85,8 @@ def test_record_and_table(runs, command):
         taus.append((step, each.accuracy, kendall_tau(left, right, mask).nanmean().item()))
     for item in pairs.values():
         expected = contextualized_agreement(item["agreement"], rows)
-        assert item["xi"] == {
-            "performance": expected.performance,
-            "step": expected.step,
-            "reached": expected.reached,
-        }
+        values = {"performance": expected.performance, "step": expected.step, "reached": expected.reached}
+        assert item["xi"] == values
         assert -1 <= item["tau"] <= 1 and item["xi_bleu"] is None and item["xi_tau_bleu"] is None
         expected = contextualized_agreement(item["tau"], taus)
         assert item["xi_tau"]["step"] == expected.step and item["xi_tau"]["reached"] == expected.reached
@@ -145,10 +142,8 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, monkeypatch):
 def test_alone_it_measures_its_own_probe(runs):
     succeeds("agreement", runs["second"], "--quiet")
     found = json.loads((runs["second"] / "agreement.json").read_text(encoding="utf-8"))
-    assert [(item["first"], item["second"]) for item in found["pairs"]] == [
-        ("attention", "probe"),
-        ("saliency", "probe"),
-    ]
+    expected = [("attention", "probe"), ("saliency", "probe")]
+    assert [(item["first"], item["second"]) for item in found["pairs"]] == expected
     assert all(item["xi"] is None for item in found["pairs"]) and found["uniform_step"] is None
 
 

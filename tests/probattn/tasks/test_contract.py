@@ -7,40 +7,29 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import runs
 import torch
+import yaml
 from runs import folders_in, refused, started, succeeds
+from sklearn.metrics import roc_auc_score
 
 from probattn import tasks
 from probattn.recipes import RecipeError, load_any_recipe
 from probattn.report import ResultsFileError
 from probattn.tasks.classification import networks
+from probattn.tasks.fine_tuning.predictor import Predictor
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "extending.md"
-NUMBERS = """
-numbers: {rows: 48}
-training: {steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, learning_rate: 1e-2, device: cpu}
-prediction: {num_samples: 3}
-report: {resamples: 100}
-"""
 HEADS = ("choices", "images", "labels", "language", "regression", "sequences", "spans", "tokens")
 NAMES = (
     *("texts", "graph", "translation", "graph_text", "visual_questions", "pretraining", "copying", "numbers"),
     *HEADS,
 )
-NEEDS = {
-    "graph": "torch_geometric",
-    "translation": "sentencepiece",
-    "graph_text": "nltk",
-    "images": "PIL",
-    "sequences": "sacrebleu",
-}
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
 WITH_BASELINE = tuple(name for name in NAMES if name != "copying")
@@ -88,52 +77,6 @@ def _numbers() -> Iterator[None]:
     tasks.TASKS[:] = before
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("contract")
-
-
-@pytest.fixture(scope="module")
-def recipe(folder: Path) -> Callable[[str], Path]:
-    """The file of a tiny recipe of a task."""
-    rest = f"training: {{{runs.TRAINING}}}\nprediction: {{num_samples: 3}}\nreport: {{resamples: 100}}\n"
-    texts = runs.recipes(folder) | {"numbers": NUMBERS} | runs.head_recipes(folder, rest)
-
-    def write(name: str) -> Path:
-        if name in NEEDS:
-            pytest.importorskip(NEEDS[name], reason=f"needs {NEEDS[name]}, of an extra")
-        file = folder / f"{name}.yaml"
-        if not file.exists():
-            file.write_text(texts[name], encoding="utf-8")
-        return file
-
-    return write
-
-
-@pytest.fixture(scope="module")
-def finished(recipe: Callable[[str], Path], folder: Path) -> Callable[[str], Path]:
-    """The folder of a finished run, trained once; tests that change something take a copy."""
-
-    def make(name: str, seed: int = 0) -> Path:
-        place = folder / "runs" / (f"{name}-{seed}" if seed else name)
-        if not place.exists():
-            key = ("--set", f"training.seed={seed}") if seed else ()
-            succeeds("train", recipe(name), "-o", place, "--quiet", *key)
-        return place
-
-    return make
-
-
-@pytest.fixture
-def copied(finished: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    """A finished run's folder to write in."""
-
-    def make(name: str, seed: int = 0) -> Path:
-        return shutil.copytree(finished(name, seed), tmp_path / f"{name}-{seed}")
-
-    return make
-
-
 def weights(place: Path) -> dict[str, dict[str, torch.Tensor]]:
     """All tensors that a run keeps, by file."""
     from safetensors.torch import load_file
@@ -150,10 +93,10 @@ def same(first: Path, second: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_leaves_a_recipe_that_loads_as_the_same(name: str, recipe, finished) -> None:
+def test_it_leaves_a_recipe_that_loads_as_the_same(name: str, recipe_of, finished) -> None:
     place = finished(name)
     loaded = load_any_recipe(place / "recipe.yaml")
-    assert loaded == load_any_recipe(recipe(name)).model_copy(update={"output": loaded.output})
+    assert loaded == load_any_recipe(recipe_of(name)).model_copy(update={"output": loaded.output})
     assert Path(loaded.output).samefile(place)
     assert type(tasks.task_of(loaded)) is type(tasks.run_task(place))
 
@@ -165,15 +108,13 @@ def test_another_seed_gives_other_weights(name: str, finished) -> None:
     assert any(not torch.equal(value, second[key]) for key, value in first.items())
 
 
-def test_the_page_s_task_trains_to_the_same_weights_again(recipe, finished, tmp_path) -> None:
-    succeeds("train", recipe("numbers"), "-o", tmp_path / "again", "--quiet")
+def test_the_page_s_task_trains_to_the_same_weights_again(recipe_of, finished, tmp_path) -> None:
+    succeeds("train", recipe_of("numbers"), "-o", tmp_path / "again", "--quiet")
     same(finished("numbers"), tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_without_its_last_checkpoint_is_resumed_bit_for_bit(
-    name: str, recipe, finished, copied
-) -> None:
+def test_a_run_without_its_last_checkpoint_is_resumed_bit_for_bit(name, recipe_of, finished, copied) -> None:
     place = copied(name)
     removed = 0
     for checkpoints in list(place.rglob("checkpoints")):
@@ -185,7 +126,7 @@ def test_a_run_without_its_last_checkpoint_is_resumed_bit_for_bit(
         shutil.rmtree(model)
     if not removed:  # parts that keep one checkpoint each
         shutil.rmtree(max(place.glob("*/checkpoints"), key=lambda part: part.stat().st_mtime).parent)
-    succeeds("train", recipe(name), "-o", place, "--quiet", "--resume")
+    succeeds("train", recipe_of(name), "-o", place, "--quiet", "--resume")
     same(finished(name), place)
     for file in finished(name).rglob("metrics.jsonl"):
         assert steps(place / file.relative_to(finished(name))) == steps(file)
@@ -197,54 +138,44 @@ def steps(file: Path) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_folders_that_do_not_fit_are_refused_before_anything_is_written(
-    name: str, recipe, finished, tmp_path
-) -> None:
+def test_folders_that_do_not_fit_are_refused_before_anything_is_written(name, recipe_of, finished, tmp_path):
     used = finished(name)
     before = {file: file.stat().st_mtime_ns for file in used.rglob("*") if file.is_file()}
-    assert "expected a new folder, it holds files" in refused("train", recipe(name), "-o", used, "--quiet")
+    assert "expected a new folder, it holds files" in refused("train", recipe_of(name), "-o", used, "--quiet")
     other = ("--set", "training.seed=9")
-    assert "its recipe differs" in refused("train", recipe(name), "-o", used, "--resume", "--quiet", *other)
-    assert "nothing to resume" in refused(
-        "train", recipe(name), "-o", tmp_path / "none", "--resume", "--quiet"
-    )
+    expected = refused("train", recipe_of(name), "-o", used, "--resume", "--quiet", *other)
+    assert "its recipe differs" in expected
+    values = refused("train", recipe_of(name), "-o", tmp_path / "none", "--resume", "--quiet")
+    assert "nothing to resume" in values
     assert {file: file.stat().st_mtime_ns for file in used.rglob("*") if file.is_file()} == before
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_evaluated_and_reported(name: str, copied) -> None:
-    place = copied(name)
-    table = succeeds("evaluate", place)
+def test_it_is_evaluated_and_reported(name: str, reported) -> None:
+    place = reported(name)
+    table, said = json.loads((place / "said.json").read_text(encoding="utf-8"))
     *lines, results, following = table.splitlines()
     assert len(lines) > 1 and results == f"results: {place / 'metrics.json'}"
     assert following == f"next: probattn report {place}"
-    results = tasks.load_results(place)
-    task = tasks.run_task(place)
-    summary = json.loads(succeeds("report", place, "--json"))
-    assert (
-        summary["headline"] == task.view.headline(results)
-        and Path(summary["report"]) == place / "report.html"
-    )
+    results, summary, task = tasks.load_results(place), json.loads(said), tasks.run_task(place)
+    assert summary["headline"] == task.view.headline(results)
+    assert Path(summary["report"]) == place / "report.html"
     page = (place / "report.html").read_text(encoding="utf-8")
-    assert (
-        page == task.view.page(results)
-        and page.count("<h1>") == 1
-        and task.view.headline(results)[:20] in page
-    )
-    again = json.loads(succeeds("evaluate", place, "--json"))
-    for key in ("kind", "scores", "differences", "conditions"):
-        assert again.get(key) == json.loads(results.model_dump_json()).get(key)
+    assert page == task.view.page(results) and page.count("<h1>") == 1
+    assert task.view.headline(results)[:20] in page
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_damaged_evaluation_is_refused_in_one_line_and_made_anew(name: str, copied) -> None:
-    place = copied(name)
+def test_a_damaged_evaluation_is_refused_in_one_line_and_made_anew(name: str, reported, copied) -> None:
+    place, before = copied(name), json.loads((reported(name) / "metrics.json").read_text(encoding="utf-8"))
     (place / "metrics.json").write_text('{"schema_version": 3}', encoding="utf-8")
     with pytest.raises(ResultsFileError):
         tasks.load_results(place)
     assert "metrics.json" in refused("report", place)
-    succeeds("report", place, "--again")
+    again = json.loads(succeeds("evaluate", place, "--json"))
+    for key in ("kind", "scores", "differences", "conditions"):
+        assert again.get(key) == before.get(key)
 
 
 @pytest.mark.parametrize("name", WITH_BASELINE)
@@ -259,8 +190,8 @@ def test_the_trained_network_comes_back_with_its_weights(name: str, finished) ->
 
 
 @pytest.mark.parametrize("name", [*WITH_BASELINE, "probed"])  # which begins with random weights
-def test_the_baseline_is_the_same_network_without_methods(name: str, recipe) -> None:
-    task = tasks.load_task(recipe(name))
+def test_the_baseline_is_the_same_network_without_methods(name: str, recipe_of) -> None:
+    task = tasks.load_task(recipe_of(name))
     plain, own = (task.program(baseline=baseline).state_dict() for baseline in (True, False))
     shared = plain.keys() & own.keys()
     assert len(shared) == len(plain) <= len(own)
@@ -268,14 +199,12 @@ def test_the_baseline_is_the_same_network_without_methods(name: str, recipe) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wrong_baseline_is_refused(name: str, finished, copied) -> None:
-    other = finished("texts" if name != "texts" else "numbers")
-    place = copied(name)
+def test_a_wrong_baseline_is_refused(name: str, finished) -> None:
+    place, other = finished(name), finished("texts" if name != "texts" else "numbers")
     own = "expected no --baseline" if name in WITHOUT_CHOICE else "expected a deterministic run as baseline"
-    for command in ("evaluate", "report"):
-        said = refused(command, place, "--baseline", other)
-        assert "expected a baseline of the same kind as" in said and "got another kind of run" in said
-        assert own in refused(command, place, "--baseline", place)
+    said = refused("evaluate", place, "--baseline", other)
+    assert "expected a baseline of the same kind as" in said and "got another kind of run" in said
+    assert own in refused("report", place, "--baseline", place)
     assert not (place / "metrics.json").exists()
 
 
@@ -290,15 +219,15 @@ def test_predictions_of_texts_are_made_or_refused_in_one_line(name: str, finishe
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_several_runs_are_compared_over_seeds_or_refused_in_one_line(name: str, copied) -> None:
-    first = copied(name)
+def test_several_runs_are_compared_over_seeds_or_refused_in_one_line(name: str, reported, tmp_path) -> None:
+    first = shutil.copytree(reported(name), tmp_path / "first")
     task = tasks.run_task(first)
     if task.view.no_seeds is not None:
         for command in ("report", "evaluate"):
             assert task.view.no_seeds in refused(command, first, first)
         assert not (first / "seeds.json").exists()
         return
-    second = copied(name, 1)
+    second = shutil.copytree(reported(name, 1), tmp_path / "second")
     assert "another training.seed" in refused("report", first, first)
     summary = json.loads(succeeds("report", first, second, "--json"))
     assert summary["seeds"] == [0, 1] and (first / "seeds.html").exists()
@@ -306,19 +235,19 @@ def test_several_runs_are_compared_over_seeds_or_refused_in_one_line(name: str, 
 
 
 @pytest.mark.parametrize(("name", "section"), SECTIONS.items())
-def test_recipes_of_another_task_are_said_to_be_of_it(name: str, section: str, recipe) -> None:
+def test_recipes_of_another_task_are_said_to_be_of_it(name: str, section: str, recipe_of) -> None:
     from probattn.recipes import load_recipe
 
     with pytest.raises(RecipeError, match=f"expected a recipe of texts, got one with a section '{section}'"):
-        load_recipe(recipe(name))
+        load_recipe(recipe_of(name))
 
 
 @pytest.mark.slow
 @pytest.mark.fork
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "numbers"])
-def test_a_killed_run_is_continued_to_the_same_end(name: str, recipe, finished, tmp_path) -> None:
+def test_a_killed_run_is_continued_to_the_same_end(name: str, recipe_of, finished, tmp_path) -> None:
     place = tmp_path / "run"
-    words = ("train", recipe(name), "-o", place, "--quiet")
+    words = ("train", recipe_of(name), "-o", place, "--quiet")
     process = started(*words)
     while process.is_alive() and not any(name.startswith("step-") for name in folders_in(place)):
         time.sleep(0.01)
@@ -330,7 +259,7 @@ def test_a_killed_run_is_continued_to_the_same_end(name: str, recipe, finished, 
 
 
 def test_a_run_loads_its_network_once_a_model_and_a_baseline_is_not_warned_of_being_deterministic(
-    recipe, tmp_path, monkeypatch, caplog
+    recipe_of, tmp_path, monkeypatch, caplog
 ) -> None:
     opened = []
     plain = networks.open_pretrained
@@ -339,10 +268,9 @@ def test_a_run_loads_its_network_once_a_model_and_a_baseline_is_not_warned_of_be
         "open_pretrained",
         lambda cls, *words, **options: opened.append(cls) or plain(cls, *words, **options),
     )
-    succeeds("train", recipe("texts"), "-o", tmp_path / "run", "--quiet")
-    assert [cls.__name__ for cls in opened].count(
-        "AutoModelForSequenceClassification"
-    ) == 2  # and its baseline
+    succeeds("train", recipe_of("texts"), "-o", tmp_path / "run", "--quiet")
+    expected = 2
+    assert [cls.__name__ for cls in opened].count("AutoModelForSequenceClassification") == expected
     assert len(opened) == 4  # configuration and tokenizer
     assert (tmp_path / "run" / "baseline").exists()
     assert not [record for record in caplog.records if "nothing is latent" in record.getMessage()]
@@ -382,18 +310,18 @@ def test_the_pages_task_answers_rows_of_numbers(finished) -> None:
     assert all(0 <= answer["second half"] <= 1 for answer in answers)
 
 
-def test_a_network_that_cannot_be_saved_is_refused_before_training(recipe, tmp_path) -> None:
-    numbers = type(tasks.load_task(recipe("numbers")))
+def test_a_network_that_cannot_be_saved_is_refused_before_training(recipe_of, tmp_path) -> None:
+    numbers = type(tasks.load_task(recipe_of("numbers")))
     forgetful = type("Forgetful", (numbers,), {"save": tasks.ProgramTask.save})
     # The author of the task forgot to write a method; it is no fault of the run.
     with pytest.raises(NotImplementedError, match="override save and network"):
-        tasks.train(forgetful(load_any_recipe(recipe("numbers"))), tmp_path / "run", quiet=True)
+        tasks.train(forgetful(load_any_recipe(recipe_of("numbers"))), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_baseline_begins_with_the_weights_of_the_network(recipe, tmp_path) -> None:
+def test_a_baseline_begins_with_the_weights_of_the_network(recipe_of, tmp_path) -> None:
     """Also where a task draws them anew."""
-    numbers = type(tasks.load_task(recipe("numbers")))
+    numbers = type(tasks.load_task(recipe_of("numbers")))
     made = {}
 
     def program(self, *, baseline=False):
@@ -403,7 +331,7 @@ def test_a_baseline_begins_with_the_weights_of_the_network(recipe, tmp_path) -> 
         return made[baseline]
 
     other = type("Other", (numbers,), {"program": program})
-    other(load_any_recipe(recipe("numbers"))).parts(tmp_path)
+    other(load_any_recipe(recipe_of("numbers"))).parts(tmp_path)
     weights = made[False].state_dict()
     shared = made[True].state_dict().keys() & weights.keys()
     assert "net.embed.weight" in shared
@@ -418,3 +346,58 @@ def test_inputs_are_quoted_as_the_training_data_are(name: str) -> None:
     section = tasks.load_task(name).section
     for quotes in (True, False):
         assert tasks.load_task(name, (f"{section}.quotes={str(quotes).lower()}",)).answering.quotes is quotes
+
+
+TRUTHS = ("label", "target", "targets", "tags", "answers")
+OUTSIDE = {
+    "choices": lambda text: {"text": text, "endings": ["film", "the film was"]},
+    "labels": lambda text: {"text": text},
+    "language": lambda text: {"text": f"{text} {text} {text}"},  # so that some token is masked
+    "regression": lambda text: {"text": text},
+    "sequences": lambda text: {"source": text},
+    "spans": lambda text: {"question": "who?", "context": text},
+    "tokens": lambda text: {"tokens": text.split()},
+}
+"""Rows of inputs outside the domain, without labels."""
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_uncertainty_detects_inputs_outside_the_domain(name: str, copied, tmp_path) -> None:
+    place, source = copied(name), tmp_path / "outside.jsonl"
+    if name in OUTSIDE:
+        rows = [json.dumps(OUTSIDE[name](f"film was the good {row}")) + "\n" for row in range(9)]
+        source.write_text("".join(rows), encoding="utf-8")
+    else:
+        from PIL import Image
+
+        source = tmp_path / "noise"
+        source.mkdir()
+        for row in range(9):
+            Image.new("RGB", (8, 8), (250, 20 * row, 9)).save(source / f"{row}.png")
+    keys = yaml.safe_load((place / "recipe.yaml").read_text(encoding="utf-8"))
+    keys[name]["out_of_domain"] = str(source)
+    (place / "recipe.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
+    succeeds("report", place, "--quiet")
+    results, task = tasks.load_results(place), tasks.run_task(place)
+    (data,) = (item for item in results.data if item.key == "out_of_domain")
+    assert not data.labelled and data.size == len(task.examples["out_of_domain"]) == 9
+    assert "OOD" in (place / "report.html").read_text(encoding="utf-8")
+    for score in (score for score in results.scores if score.data == "out_of_domain"):
+        assert score.values.keys() - {"mutual_information"} == {"auroc", "fpr95"}
+        assert score.entropy is None if name == "regression" else score.entropy.mean > 0
+    compared = {item.measure for item in results.differences if item.data == "out_of_domain"}
+    assert compared == {"auroc", "fpr95"} and compared <= results.measures.keys()
+    by = "standard deviation of draws" if name == "regression" else "entropy"
+    assert f"higher {by} than" in results.measures["auroc"].meaning
+    predictor, answers = Predictor(task, task.network(place / "baseline")), {}
+    for key in ("test", "out_of_domain"):
+        inputs = [{name: row[name] for name in row if name not in TRUTHS} for row in task.examples[key]]
+        answers[key] = [
+            answer[task.ranked_by]
+            for batch in predictor.completed(inputs)
+            for answer in task.answer(predictor.expected(batch), batch)
+        ]
+    truth = [0] * len(answers["test"]) + [1] * 9
+    expected = roc_auc_score(truth, answers["test"] + answers["out_of_domain"])
+    values = pytest.approx(expected, abs=1e-6)
+    assert results.score("deterministic", "out_of_domain").values["auroc"] == values

@@ -39,7 +39,7 @@ def start(recipe):
     """The weights before training, those of the same recipe as a whole."""
     task = Classification(recipe)
     return load_classifier(
-        recipe.network, task.texts.label_names, seed=recipe.training.seed, words=task.data.words
+        recipe.network, task.texts.label_names, seed=recipe.training.seed, words=task.vocabulary
     ).state_dict()
 
 

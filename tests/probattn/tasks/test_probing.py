@@ -109,10 +109,8 @@ def test_files_of_other_examples_are_refused(watched, command, tmp_path):
     RatedWords(rated.attention[:-1], rated.probe[:-1], lengths, rated.example, rated.correct).save(file)
     result = command("evaluate", folder)
     assert result.exit_code == 2
-    assert (
-        "step-000002.safetensors: expected the examples of step-000006.safetensors, got others"
-        in result.output
-    )
+    expected = result.output
+    assert "step-000002.safetensors: expected the examples of step-000006.safetensors, got others" in expected
 
 
 def test_a_lost_file_is_named(watched, tmp_path):
@@ -128,11 +126,7 @@ def test_a_lost_file_is_named(watched, tmp_path):
     ("name", "content", "said"),
     [
         ("examples.json", "{", r"expected what --probe writes, got a damaged file \(expected JSON"),
-        (
-            "examples.json",
-            "[{}]",
-            r"expected what --probe writes, got a damaged file \(at 0.row: Field required",
-        ),
+        ("examples.json", "[{}]", r"expected what --probe writes, got a damaged file \(at 0.row: Field"),
         (
             "examples.json",
             '[{"row": 0, "text": "a", "keys": ["a"], "queries": ["b"]}]',
@@ -144,11 +138,7 @@ def test_a_lost_file_is_named(watched, tmp_path):
             "expected the words of example 99, got others",
         ),
         ("step-000002.json", "{", r"expected what --probe writes, got a damaged file \(expected JSON"),
-        (
-            "step-000002.json",
-            '{"bleu": "x"}',
-            r"expected .* a damaged file \(at bleu: Input should be a valid number",
-        ),
+        ("step-000002.json", '{"bleu": "x"}', r"expected .* a damaged file \(at bleu: Input should be a"),
     ],
 )
 def test_damaged_files_are_named(watched, tmp_path, name, content, said):

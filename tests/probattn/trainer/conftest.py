@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -22,4 +23,6 @@ def scene() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules["scene"] = module
     spec.loader.exec_module(module)
+    gc.collect()
+    gc.freeze()  # what it imports, see the folder above
     return module

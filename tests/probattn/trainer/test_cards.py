@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 import probattn
 from probattn.models import describe, load
-from probattn.models.hosts.card import without_folders
+from probattn.models.hosts.description import without_folders
 from probattn.trainer import compute_uncertainty
 from probattn.trainer.evaluation import name_of
 

@@ -150,9 +150,8 @@ def test_weights_are_read_under_the_names_they_are_saved_with(scene, tmp_path, m
 
 def test_a_checkpoint_of_another_network_is_refused(scene, tmp_path):
     run(scene, tmp_path, cut=3, methods=())
-    with pytest.raises(
-        ValueError, match=r"a checkpoint without weights of attention sites, bert\..* first of \d+"
-    ):
+    message = r"a checkpoint without weights of attention sites, bert\..* first of \d+"
+    with pytest.raises(ValueError, match=message):
         run(scene, tmp_path, resume=str(tmp_path / "checkpoint-2"))
 
 
@@ -195,10 +194,8 @@ def test_a_loss_that_is_not_finite_stops_with_the_site(scene, tmp_path):
     assert f"last checkpoint: {tmp_path / 'checkpoint-2'}" in message
     assert "train with bf16=False and fp16=False" in message and "\n" not in message
     moved = scene.network(scene.bert, probattn.BayesianAttention())
-    assert (
-        not torch.equal(net.classifier.weight, moved.classifier.weight)
-        and net.classifier.weight.isfinite().all()
-    )
+    assert not torch.equal(net.classifier.weight, moved.classifier.weight)
+    assert net.classifier.weight.isfinite().all()
 
 
 def test_rates_and_decay_of_what_conversion_added(scene, tmp_path):
@@ -267,11 +264,7 @@ def test_adapters_and_sites_resume_together(scene, tmp_path, converted_first):
     trained = []
     for resume in (None, str(tmp_path / "checkpoint-2")):
         args = scene.arguments(
-            tmp_path,
-            max_steps=4,
-            per_device_train_batch_size=4,
-            save_strategy="steps",
-            save_steps=2,
+            tmp_path, max_steps=4, per_device_train_batch_size=4, save_strategy="steps", save_steps=2
         )
         trainer = probattn.ProbabilisticTrainer(
             model=scene.network(adapted), args=args, train_dataset=scene.classes(16)

@@ -15,7 +15,7 @@ import probattn
 from probattn.inference import AttentionELBO, AttentionGuide, KLSchedule, posterior_moments, posterior_predict
 from probattn.inference.predictive import Posterior
 from probattn.models import TokenClassifier, program_for, revert
-from probattn.models.hosts.card import evaluations_in, notes
+from probattn.models.hosts.description import evaluations_in, notes
 from probattn.trainer import compute_uncertainty
 from probattn.trainer import evaluation as module
 from probattn.trainer.evaluation import add_to_card, prediction_words, real_rows
@@ -113,7 +113,7 @@ def test_draws_are_the_mean_probabilities_of_a_posterior(scene, tmp_path):
 def test_moments_have_the_form_of_draws_and_agree_with_them(scene, tmp_path, head, options):
     net = scene.network(lambda: scene.bert(head, **options), BAYESIAN)
     program = program_for(net)
-    data = scene.classes(5)
+    data = scene.classes(2)
     if head == "TokenClassification":
         data = [row | {"labels": torch.zeros_like(row["input_ids"])} for row in data]
     elif options:

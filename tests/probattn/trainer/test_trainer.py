@@ -1,7 +1,6 @@
 """Which networks and arguments the trainer takes, and what of transformers works with it."""
 
-import os
-import subprocess
+import importlib
 import sys
 from functools import partial
 from inspect import signature
@@ -12,6 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from accelerate.utils import DistributedType
+from runs import forked, free_port
 from transformers.integrations import integration_utils
 
 import probattn
@@ -98,9 +98,8 @@ def test_labels_are_smoothed_once_and_where_the_head_can(scene, tmp_path):
     args = changed(scene, tmp_path, label_smoothing_factor=0.1)
     trainer = ProbabilisticTrainer(model=scene.network(), args=args, program=partial(Classifier))
     assert trainer.program.label_smoothing == 0.1
-    with pytest.raises(
-        ValueError, match=r"label_smoothing_factor=0\.1, but .* label_smoothing=0\.2; give one"
-    ):
+    message = r"label_smoothing_factor=0\.1, but .* label_smoothing=0\.2; give one"
+    with pytest.raises(ValueError, match=message):
         ProbabilisticTrainer(
             model=scene.network(), args=args, program=partial(Classifier, label_smoothing=0.2)
         )
@@ -231,11 +230,8 @@ def test_defaults_are_those_of_fine_tuning(scene, tmp_path):
     assert trainer.kl_schedule == KLSchedule(final=1e-3)
     rates = {id(p): group["lr"] for group in trainer.create_optimizer().param_groups for p in group["params"]}
     added = added_parameters(net)
-    assert {kind: {rates[one] for one in ids} for kind, ids in added.items()} == {
-        "sites": {1e-3},
-        "noise": {1e-2},
-        "alignment": {1e-3},
-    }
+    expected = {"sites": {1e-3}, "noise": {1e-2}, "alignment": {1e-3}}
+    assert {kind: {rates[one] for one in ids} for kind, ids in added.items()} == expected
     assert {rates[id(p)] for p in net.parameters() if id(p) not in set().union(*added.values())} == {5e-5}
 
 
@@ -247,9 +243,8 @@ def test_engines_that_an_environment_sets_are_refused(scene, tmp_path, monkeypat
         trainer.accelerator = SimpleNamespace(distributed_type=kind)
 
     monkeypatch.setattr(hf.Trainer, "create_accelerator_and_postprocess", create)
-    with pytest.raises(
-        ValueError, match=f"expected one process or data-parallel ones, got {kind.value}; launch"
-    ):
+    message = f"expected one process or data-parallel ones, got {kind.value}; launch"
+    with pytest.raises(ValueError, match=message):
         ProbabilisticTrainer(model=scene.network(), args=scene.arguments(tmp_path))
 
 
@@ -469,9 +464,8 @@ def test_a_sequence_to_sequence_trainer_generates(scene, tmp_path):
     found = trainer.predict(data)
     expected = net.eval().generate(input_ids=scene.collate(data)["input_ids"], max_length=5)
     assert found.predictions[:, : expected.shape[1]].tolist() == expected.tolist()
-    assert found.metrics["test_loss"] == pytest.approx(
-        found.metrics["test_kl"] - found.metrics["test_log_likelihood"], rel=1e-6
-    )
+    values = pytest.approx(found.metrics["test_kl"] - found.metrics["test_log_likelihood"], rel=1e-6)
+    assert found.metrics["test_loss"] == values
     with pytest.raises(ValueError, match=r"prediction='draws' .*predict_with_generate"):
         Mine(model=net, args=args, train_dataset=data, prediction="draws")
 
@@ -512,22 +506,18 @@ def test_texts_of_like_length_are_grouped(scene, tmp_path):
     assert sum(losses[-4:]) < sum(losses[:4])
 
 
-@pytest.mark.slow
 @pytest.mark.fork
 @pytest.mark.gloo
-def test_two_processes_compute_what_one_does(tmp_path):
+def test_two_processes_compute_what_one_does(scene, tmp_path, monkeypatch):
     """Losses, weights and evaluations, with texts of different numbers of labels and rows that do not divide."""
-    program = PROGRAMS / "processes.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    alone, *ranks = (torch.load(tmp_path / f"{name}.pt") for name in ("alone", "rank-0", "rank-1"))
+    monkeypatch.syspath_prepend(PROGRAMS)
+    program, port = importlib.import_module("processes"), free_port()
+    children = [forked(program.one_of_two, tmp_path, rank, port) for rank in (0, 1)]
+    alone = program.run(tmp_path, 1)
+    for child in children:
+        child.join(300)
+    assert [child.exitcode for child in children] == [0, 0]
+    ranks = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1)]
     for name, value in ranks[0]["weights"].items():
         assert torch.equal(value, ranks[1]["weights"][name])
         assert torch.equal(value, ranks[1]["resumed"][name])

@@ -211,14 +211,11 @@ def test_bad_input(tmp_path):
         judged_probabilities(torch.ones(2, 3), torch.zeros(3, dtype=int), NAMES)
     even = torch.full((2, 3), 1 / 3)
     for values in (even.log(), even.index_fill(1, torch.tensor(0), torch.nan), 3 * even):
-        with pytest.raises(
-            ValueError, match=r"probabilities: expected rows >= 0 that sum to 1, got .* in row 0"
-        ):
+        with pytest.raises(ValueError, match=r"probabilities: expected rows >= 0 that sum .* in row 0"):
             judged_probabilities(values, None, NAMES)
     for place in (-1, 3, -100):
-        with pytest.raises(
-            ValueError, match=r"target: expected classes 0\.\.2, got .*; leave inputs without"
-        ):
+        refusal = r"target: expected classes 0\.\.2, got .*; leave inputs without"
+        with pytest.raises(ValueError, match=refusal):
             judged_probabilities(even, torch.tensor([0, place]), NAMES)
     for names in (("a", "a", "b"), (0, 1, 2)):
         with pytest.raises(ValueError, match="names: expected different words"):
@@ -329,7 +326,7 @@ def test_each_class_has_a_promise_among_near_inputs():
 
 
 def test_promises_hold_where_far_inputs_go_to_a_person():
-    """Of 400 simulated calibrations; distances and errors depend on each other, as they do in networks."""
+    """Of 150 simulated calibrations; distances and errors depend on each other, as they do in networks."""
     torch.manual_seed(0)
     broken = 0
 
@@ -344,20 +341,19 @@ def test_promises_hold_where_far_inputs_go_to_a_person():
 
     everywhere = draw(40_000)
     scores, wrong = two(everywhere)
-    for _ in range(400):
+    for _ in range(150):
         policy = calibrate(draw(400), draw(100), TriageOptions(error=0.1, novelty=0.1))
         if policy.limits[0].threshold is None:
             continue
         kept = (scores <= policy.limits[0].threshold) & (everywhere.distances < policy.novelty.threshold)
         broken += bool(kept.any()) and wrong[kept].double().mean().item() > 0.1
-    assert broken <= stats.binom.ppf(0.999, 400, 0.05)
+    assert broken <= stats.binom.ppf(0.999, 150, 0.05)
 
 
 def test_bad_distances(tmp_path):
     held = judged(15, size=98)[0]
-    with pytest.raises(
-        RunError, match=r"expected the distance of each input, .* got none; give distances to"
-    ):
+    message = r"expected the distance of each input, .* got none; give distances to"
+    with pytest.raises(RunError, match=message):
         calibrate(held, None, TriageOptions(novelty=0.05))
     with pytest.raises(RunError, match=r"novelty 0\.01: expected 99 held-out inputs or more, got 98; give"):
         calibrate(far(held, 0), None, TriageOptions(novelty=0.01))
@@ -647,10 +643,8 @@ def test_a_difference_is_of_five_points_and_one_in_a_thousand(value, p, told):
         result = shift.Shift(**{one: value, f"{one}_p": p, other: 0.0, f"{other}_p": 1.0})
         assert bool(result.differences) is told
     result = shift.Shift(uncertainty=0.5, uncertainty_p=1e-4, classes=0.5, classes_p=0.99e-4)
-    assert result.differences == (
-        "uncertainty by 50 points (p = 0.0001)",
-        "predicted classes by 50 points (p < 0.0001)",
-    )
+    expected = ("uncertainty by 50 points (p = 0.0001)", "predicted classes by 50 points (p < 0.0001)")
+    assert result.differences == expected
 
 
 def test_p_values_of_classes_lie_between_one_of_twenty_thousand_tables_and_one():
@@ -667,9 +661,8 @@ def test_a_test_of_a_hundred_inputs_is_exact():
     (scores, labels), (others, names) = seen(0, 101, 0.2), seen(1, 300)
     for size, method in ((100, "exact"), (101, "asymp")):
         result = dataset_shift(Seen.of(scores[:size], labels[:size]), Seen.of(others, names))
-        assert result.uncertainty_p == pytest.approx(
-            stats.ks_2samp(scores[:size], others, method=method).pvalue
-        )
+        expected = pytest.approx(stats.ks_2samp(scores[:size], others, method=method).pvalue)
+        assert result.uncertainty_p == expected
 
 
 @pytest.mark.parametrize(("novelty", "least"), [(0.05, 19), (0.1, 9), (0.3, 3), (0.01, 99)])
@@ -691,23 +684,16 @@ def test_where_all_is_answered_the_threshold_is_the_largest_entropy(score):
 def test_judged_probabilities_are_answers_of_their_classes():
     rows = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
     data = judged_probabilities(rows, None, NAMES, title="Reviews", role="shifted", distances=[1, 2])
-    assert (data.title, data.role, data.source, len(data), data.labels) == (
-        "Reviews",
-        "shifted",
-        "Reviews",
-        2,
-        None,
-    )
+    expected = ("Reviews", "shifted", "Reviews", 2, None)
+    assert (data.title, data.role, data.source, len(data), data.labels) == expected
     first, second = data.answers
     assert (first["label"], second["label"]) == ("cold", "warm")  # of equal ones the first
     assert first["entropy"] == pytest.approx(math.log(2)) and first["mutual_information"] == 0
     assert (first["distance"], second["distance"]) == (1, 2) and data.rows([1]).answers == [second]
     labelled = judged_probabilities(rows, torch.tensor([0, 1]), NAMES)
-    assert (
-        labelled.role == "in_domain"
-        and labelled.rows([1]).labels == ["mild"]
-        and labelled.wrong.tolist() == [False, True]
-    )
+    assert labelled.role == "in_domain"
+    assert labelled.rows([1]).labels == ["mild"]
+    assert labelled.wrong.tolist() == [False, True]
     policy = calibrate(judged(8)[0], None, TriageOptions(error=0.2))
     row = outcome(data, policy)
     assert (row.errors, row.wrong, row.far, row.size, row.title) == (None, None, None, 2, "Reviews")
@@ -719,9 +705,8 @@ def test_messages_name_a_dozen_classes():
     names = [f"class{number}" for number in range(14)]
     data = judged_probabilities(torch.full((20, 14), 1 / 14), torch.zeros(20, dtype=int), names)
     policy = calibrate(data, None, TriageOptions())
-    with pytest.raises(
-        RunError, match=r"expected answers of the classes class0, .*, class11, got a, b; make"
-    ):
+    message = r"expected answers of the classes class0, .*, class11, got a, b; make"
+    with pytest.raises(RunError, match=message):
         policy.decide({"label": "a", "probabilities": {"a": 0.5, "b": 0.5}})
     with pytest.raises(RunError, match=r"got class0, .*, class11$"):
         calibrate(judged(8)[0], data, TriageOptions())

@@ -200,9 +200,8 @@ def test_a_bin_of_one_example_has_the_confidence_of_that_example() -> None:
     """One example in each of three bins: two are wrong, of one the confidence is too low."""
     preds = torch.tensor([[0.9, 0.1], [0.25, 0.75], [0.6, 0.4]])
     target = torch.tensor([1, 0, 0])
-    assert overconfidence_error(preds, target).item() == pytest.approx(
-        (0.9 * 0.9 + 0.75 * 0.75) / 3, rel=1e-6
-    )
+    expected = pytest.approx((0.9 * 0.9 + 0.75 * 0.75) / 3, rel=1e-6)
+    assert overconfidence_error(preds, target).item() == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

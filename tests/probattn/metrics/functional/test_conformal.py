@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probattn.metrics.functional import (
-    conformal_quantile,
-    conformal_scores,
-    conformal_threshold,
-    prediction_sets,
-)
+from probattn.metrics import functional
 
 
 def _data(seed, size=400, classes=5):
@@ -50,8 +45,8 @@ def test_least_ambiguous_sets_are_those_of_mapie(error):
         _Known(), confidence_level=1 - error, conformity_score="lac", prefit=True
     ).conformalize(given, target)
     expected = reference.predict_set(new)[1][..., 0]
-    threshold = conformal_threshold(torch.from_numpy(given), torch.from_numpy(target), error=error)
-    found = prediction_sets(torch.from_numpy(new), threshold).numpy()
+    threshold = functional.conformal_threshold(torch.from_numpy(given), torch.from_numpy(target), error=error)
+    found = functional.prediction_sets(torch.from_numpy(new), threshold).numpy()
     empty = ~expected.any(axis=1)  # MAPIE leaves them empty; here the most probable class is always there
     assert (found[~empty] == expected[~empty]).all()
     assert (found[empty].sum(axis=1) == 1).all() and empty.mean() < 0.2
@@ -61,7 +56,7 @@ def test_adaptive_scores_are_those_of_mapie():
     aps = pytest.importorskip("mapie.conformity_scores.sets.aps")
     given, target = _data(2)
     known, _ = aps.APSConformityScore.get_true_label_cumsum_proba(target, given, np.arange(5))
-    found = conformal_scores(torch.from_numpy(given), score="aps").gather(
+    found = functional.conformal_scores(torch.from_numpy(given), score="aps").gather(
         1, torch.from_numpy(target)[:, None]
     )
     np.testing.assert_allclose(found.numpy(), known, rtol=1e-12)
@@ -73,8 +68,8 @@ def test_coverage_is_as_promised(score):
     covered = []
     for seed in range(300):
         probabilities, target = map(torch.from_numpy, _data(seed + 10, size=399))
-        threshold = conformal_threshold(probabilities[:199], target[:199], error=0.1, score=score)
-        sets = prediction_sets(probabilities[199:], threshold, score=score)
+        threshold = functional.conformal_threshold(probabilities[:199], target[:199], error=0.1, score=score)
+        sets = functional.prediction_sets(probabilities[199:], threshold, score=score)
         covered.append(sets.gather(1, target[199:, None]).double().mean())
     mean, spread = torch.stack(covered).mean(), torch.stack(covered).std() / math.sqrt(300)
     assert 0.9 - 3 * spread < mean < 0.93
@@ -82,22 +77,22 @@ def test_coverage_is_as_promised(score):
 
 def test_too_few_inputs_give_whole_sets():
     probabilities = torch.tensor([[0.9, 0.1]])
-    threshold = conformal_threshold(probabilities, torch.tensor([0]), error=0.1)
-    assert threshold == math.inf and prediction_sets(probabilities, threshold).all()
+    threshold = functional.conformal_threshold(probabilities, torch.tensor([0]), error=0.1)
+    assert threshold == math.inf and functional.prediction_sets(probabilities, threshold).all()
 
 
 def test_bad_input():
     probabilities, target = torch.tensor([[0.9, 0.1]]), torch.tensor([0])
     with pytest.raises(ValueError, match="score: expected one of"):
-        conformal_scores(probabilities, score="raps")
+        functional.conformal_scores(probabilities, score="raps")
     with pytest.raises(ValueError, match=r"probabilities: expected \[N, C\]"):
-        conformal_scores(probabilities[0])
+        functional.conformal_scores(probabilities[0])
     with pytest.raises(ValueError, match="error: expected a number between 0 and 1"):
-        conformal_threshold(probabilities, target, error=1.0)
+        functional.conformal_threshold(probabilities, target, error=1.0)
     with pytest.raises(TypeError, match="target: expected integers"):
-        conformal_threshold(probabilities, target.float(), error=0.1)
+        functional.conformal_threshold(probabilities, target.float(), error=0.1)
     with pytest.raises(ValueError, match="target: expected 1 numbers of classes below 2"):
-        conformal_threshold(probabilities, target + 2, error=0.1)
+        functional.conformal_threshold(probabilities, target + 2, error=0.1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -105,7 +100,7 @@ def test_bad_input():
 def test_the_quantile_is_that_of_numpy_and_new_scores_reach_it_as_rarely_as_promised(size, error, dtype):
     scores = torch.randn(20_000, size + 1, generator=torch.Generator().manual_seed(0), dtype=dtype)
     known, new = scores[:, :-1], scores[:, -1]
-    found = [conformal_quantile(row, error=error) for row in known[:2000]]
+    found = [functional.conformal_quantile(row, error=error) for row in known[:2000]]
     level = min(1.0, np.ceil(round((size + 1) * (1 - error), 9)) / size)
     expected = np.quantile(known[:2000].numpy(), level, axis=1, method="inverted_cdf")
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -116,13 +111,13 @@ def test_the_quantile_is_that_of_numpy_and_new_scores_reach_it_as_rarely_as_prom
 
 
 def test_too_few_scores_have_no_quantile():
-    assert conformal_quantile(torch.arange(98.0), error=0.01) == math.inf
-    assert conformal_quantile(torch.arange(99.0), error=0.01) == 98.0
-    assert conformal_quantile(torch.empty(0), error=0.5) == math.inf
+    assert functional.conformal_quantile(torch.arange(98.0), error=0.01) == math.inf
+    assert functional.conformal_quantile(torch.arange(99.0), error=0.01) == 98.0
+    assert functional.conformal_quantile(torch.empty(0), error=0.5) == math.inf
     for error in (0, 1, float("nan")):
         with pytest.raises(ValueError, match="error: expected a number between 0 and 1"):
-            conformal_quantile(torch.arange(9.0), error=error)
+            functional.conformal_quantile(torch.arange(9.0), error=error)
     with pytest.raises(ValueError, match="scores: expected numbers, got NaN"):
-        conformal_quantile(torch.tensor([1.0, float("nan")]), error=0.5)
+        functional.conformal_quantile(torch.tensor([1.0, float("nan")]), error=0.5)
     with pytest.raises(TypeError, match="scores: expected floating-point"):
-        conformal_quantile(torch.arange(9), error=0.5)
+        functional.conformal_quantile(torch.arange(9), error=0.5)

@@ -35,9 +35,8 @@ def sklearn_fpr(inside: list[float], outside: list[float], tpr: float, positive:
 def test_against_sklearn(inside: list[float], outside: list[float], tpr: float) -> None:
     labels = [0] * len(inside) + [1] * len(outside)
     in_domain, out = torch.tensor(inside), torch.tensor(outside)
-    assert ood_auroc(in_domain, out).item() == pytest.approx(
-        roc_auc_score(labels, inside + outside), abs=1e-6
-    )
+    values = pytest.approx(roc_auc_score(labels, inside + outside), abs=1e-6)
+    assert ood_auroc(in_domain, out).item() == values
     for positive in ("out_of_domain", "in_domain"):
         expected = sklearn_fpr(inside, outside, tpr, positive)
         got = ood_fpr(in_domain, out, tpr=tpr, positive=positive).item()

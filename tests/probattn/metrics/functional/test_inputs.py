@@ -111,9 +111,8 @@ def test_masks() -> None:
 
 
 def test_missing_draws_are_explained() -> None:
-    with pytest.raises(
-        ValueError, match=r"some_measure: expected draws \[P, N, C\], got shape \[1, 2\].*preds\[None\]"
-    ):
+    message = r"some_measure: expected draws \[P, N, C\], got shape \[1, 2\].*preds\[None\]"
+    with pytest.raises(ValueError, match=message):
         require_draws(HALF, "some_measure")
 
 

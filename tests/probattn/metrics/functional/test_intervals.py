@@ -39,9 +39,8 @@ def test_what_cannot_be_promised_is_infinite_and_what_does_not_fit_is_refused():
     assert interval_stretch(ends, numbers, 0.95).isinf()
     assert interval_stretch(ends[..., None], numbers, 0.5) == 0
     assert interval_coverage(ends[:, :0], numbers[:0]).isnan()
-    with pytest.raises(
-        ValueError, match=r"expected an interval \[2, N, ...\] and N numbers, got \[2, 3\] and \[2\]"
-    ):
+    message = r"expected an interval \[2, N, ...\] and N numbers, got \[2, 3\] and \[2\]"
+    with pytest.raises(ValueError, match=message):
         interval_coverage(ends, numbers[:2])
     with pytest.raises(ValueError, match="expected intervals of positive width"):
         interval_stretch(0 * ends, numbers, 0.5)

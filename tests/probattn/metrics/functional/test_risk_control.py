@@ -7,12 +7,7 @@ import pytest
 import torch
 from scipy.stats import binom, binomtest
 
-from probattn.metrics.functional import (
-    cheapest_threshold,
-    controlled_threshold,
-    error_bound,
-    sequence_start,
-)
+from probattn.metrics.functional import cheapest_threshold, controlled_threshold, error_bound, sequence_start
 
 
 @pytest.mark.parametrize(("errors", "answered"), [(0, 1), (0, 59), (3, 40), (40, 1000), (999, 1000), (7, 7)])

@@ -21,9 +21,8 @@ TARGET = torch.tensor(LABELS)
 
 def test_likelihood_against_sklearn() -> None:
     expected = log_loss(LABELS, DRAWS.mean(0), labels=range(4))
-    assert negative_log_likelihood(torch.tensor(DRAWS), TARGET).mean().item() == pytest.approx(
-        expected, rel=1e-10
-    )
+    values = pytest.approx(expected, rel=1e-10)
+    assert negative_log_likelihood(torch.tensor(DRAWS), TARGET).mean().item() == values
     got = negative_log_likelihood(torch.tensor(LOGITS), TARGET, inputs="logits").mean().item()
     assert got == pytest.approx(expected, rel=1e-10)
 
@@ -150,8 +149,6 @@ def test_no_example_has_no_correlation() -> None:
         (torch.tensor([-1, 0]), torch.tensor([0, 0]), ValueError, "expected classes >= 0"),
     ],
 )
-def test_what_are_no_classes_is_named(
-    predicted: torch.Tensor, target: torch.Tensor, error: type[Exception], message: str
-) -> None:
+def test_what_are_no_classes_is_named(predicted, target, error, message) -> None:
     with pytest.raises(error, match=message):
         matthews_correlation(predicted, target)

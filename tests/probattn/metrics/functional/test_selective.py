@@ -196,9 +196,8 @@ def test_extremes() -> None:
     target = torch.tensor([0, 0, 1, 1])
     sure = torch.tensor([[1.0, 0.0]]).expand(10, 4, 2)
     assert pavpu(sure, target).item() == 0.5
-    assert (
-        certainty_counts(sure, target, thresholds=[0.0])[0, :, 1].sum() == 0
-    )  # below, not at, the threshold
+    expected = 0
+    assert certainty_counts(sure, target, thresholds=[0.0])[0, :, 1].sum() == expected
     even = torch.full((10, 4, 2), 0.5)
     assert pavpu(even, target).item() == 0.5  # no spread: certain
     opposed = torch.eye(2).repeat(5, 1).unsqueeze(1).expand(10, 4, 2)  # draws contradict each other

@@ -6,16 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from probattn.metrics.functional import (
-    bleu_counts,
-    bleu_from_counts,
-    find_wordnet,
-    meteor,
-    name_coverage,
-    repeated_clauses,
-    repeated_ngrams,
-    rouge,
-)
+from probattn.metrics import functional
 from probattn.metrics.functional.texts import meteor_words
 
 pytest.importorskip("nltk", reason="needs nltk, of the extra text_metrics")
@@ -46,16 +37,15 @@ def random_texts(number=40):
 
 
 def test_rouge_by_hand():
-    found = rouge(
+    found = functional.rouge(
         ["police kill the gunman", "", "the the the"], ["Police killed the gunman!", "a b", "the end"]
     )
     assert found[0, 0].tolist() == [0.75, 0.75, 0.75]  # police, the, gunman
     assert found[0, 1].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3])  # the gunman
     assert found[0, 2].tolist() == [0.75, 0.75, 0.75]
     assert found[1].abs().sum() == 0
-    assert found[2, 0].tolist() == pytest.approx(
-        [1 / 3, 1 / 2, 0.4]
-    )  # a word counts as often as both have it
+    expected = pytest.approx([1 / 3, 1 / 2, 0.4])
+    assert found[2, 0].tolist() == expected
 
 
 class Meanings:
@@ -72,31 +62,33 @@ def test_meteor_with_and_without_synonyms_by_hand():
     # all three words are matched, in one run: P = 1, R = 3/4; without synonyms the two others, in two runs
     three = 0.75 / (0.9 + 0.1 * 0.75) * (1 - 0.5 / 27)
     two = (2 / 3 * 0.5) / (0.9 * 2 / 3 + 0.1 * 0.5) * 0.5
-    assert meteor(["My went fast"], ["my went FAST"]).item() == pytest.approx(1 - 0.5 / 27)
-    assert meteor(text, reference).item() == pytest.approx(two)
-    assert meteor(["x"], ["y"]).item() == 0
+    assert functional.meteor(["My went fast"], ["my went FAST"]).item() == pytest.approx(1 - 0.5 / 27)
+    assert functional.meteor(text, reference).item() == pytest.approx(two)
+    assert functional.meteor(["x"], ["y"]).item() == 0
     with pytest.MonkeyPatch.context() as patch:  # nltk looks for the synonyms of stems
         patch.setattr("nltk.stem.porter.PorterStemmer.stem", lambda _, word, **__: word)
-        assert meteor(text, reference, Meanings).item() == pytest.approx(three)
+        assert functional.meteor(text, reference, Meanings).item() == pytest.approx(three)
     assert "synonyms of WordNet" in meteor_words(Meanings) and "without synonyms" in meteor_words(None)
 
 
 def test_wordnet_is_nltks_corpus_where_it_is_there(monkeypatch):
     monkeypatch.setattr("nltk.data.path", [])
-    assert find_wordnet() is None
+    assert functional.find_wordnet() is None
 
 
 def test_repetition_is_that_of_loops():
     hypotheses, _ = random_texts()
     for length in (1, 2, 4):
-        for text, share in zip(hypotheses, repeated_ngrams(hypotheses, length).tolist(), strict=True):
+        for text, share in zip(
+            hypotheses, functional.repeated_ngrams(hypotheses, length).tolist(), strict=True
+        ):
             words, seen, again = text.split(), set(), 0
             runs = [tuple(words[start : start + length]) for start in range(len(words) - length + 1)]
             for run in runs:
                 again += run in seen
                 seen.add(run)
             assert share == pytest.approx(again / len(runs) if runs else 0)
-    clauses = repeated_clauses(hypotheses).tolist()
+    clauses = functional.repeated_clauses(hypotheses).tolist()
     for text, share in zip(hypotheses, clauses, strict=True):
         parts = [part.split() for part in re.split(r"[.,]", text)]
         long = [tuple(part) for part in parts if len(part) > 2]
@@ -104,7 +96,7 @@ def test_repetition_is_that_of_loops():
 
 
 def test_names_are_whole_words():
-    found = name_coverage(
+    found = functional.name_coverage(
         ["a deep  parser of speech", "", "data"],
         [["deep parser", "parse", "speech"], ["x"], ["data", "data"]],
     )
@@ -114,15 +106,15 @@ def test_names_are_whole_words():
 def test_bleu_of_shorter_ngrams_is_sacrebleus():
     sacrebleu = pytest.importorskip("sacrebleu.metrics", reason="needs sacrebleu")
     hypotheses, references = random_texts()
-    counts = bleu_counts(hypotheses, references)
+    counts = functional.bleu_counts(hypotheses, references)
     for order in (1, 2, 3, 4):
         expected = sacrebleu.BLEU(max_ngram_order=order).corpus_score(hypotheses, [references]).score
-        assert bleu_from_counts(counts, order).score == pytest.approx(expected)
+        assert functional.bleu_from_counts(counts, order).score == pytest.approx(expected)
     with pytest.raises(ValueError, match="expected an order from 1 to 4, got 5"):
-        bleu_from_counts(counts, 5)
+        functional.bleu_from_counts(counts, 5)
 
 
-@pytest.mark.parametrize("measure", [rouge, meteor, name_coverage])
+@pytest.mark.parametrize("measure", [functional.rouge, functional.meteor, functional.name_coverage])
 def test_unequal_numbers_are_refused(measure):
     with pytest.raises(ValueError, match="expected as many texts as references, at least one, got 1 and 2"):
         measure(["a"], ["a", "b"])

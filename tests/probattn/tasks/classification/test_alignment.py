@@ -33,9 +33,8 @@ def report(aligned):
 def test_training_adds_the_factor_and_its_own_learning_rate(aligned):
     records = [record for record in read_records(aligned / "metrics.jsonl") if record["kind"] == "train"]
     assert all(record["factors"] != 0 and record["kl_nats"] == 0 for record in records)
-    assert records[0]["learning_rates"]["alignment"] == pytest.approx(
-        records[0]["learning_rates"]["pretrained"]
-    )
+    expected = pytest.approx(records[0]["learning_rates"]["pretrained"])
+    assert records[0]["learning_rates"]["alignment"] == expected
     plain = read_records(aligned / "baseline" / "metrics.jsonl")
     assert all(record.get("factors", 0) == 0 for record in plain)
     trained, baseline = load_network(aligned), load_network(aligned / "baseline")
@@ -59,15 +58,13 @@ def test_queries_and_keys_are_measured_before_and_after(report):
     assert found.models == ("deterministic", "aligned")
     assert (found.bandwidth_of, found.texts, found.projection) == ("deterministic", 6, "pca")
     names = [f"bert.encoder.layer.{layer}.attention.self" for layer in range(2)]
-    assert [(site.model, site.site) for site in found.sites] == [
-        (model, name) for model in found.models for name in names
-    ]
+    expected = [(model, name) for model in found.models for name in names]
+    assert [(site.model, site.site) for site in found.sites] == expected
     for site, other in zip(found.sites[:2], found.sites[2:], strict=True):
         assert site.bandwidth == other.bandwidth and len(site.mmd) == 2
         assert site.mmd != other.mmd
-    assert {(cloud.model, cloud.site, cloud.head) for cloud in found.clouds} == {
-        (model, names[1], head) for model in found.models for head in range(2)
-    }
+    values = {(model, names[1], head) for model in found.models for head in range(2)}
+    assert {(cloud.model, cloud.site, cloud.head) for cloud in found.clouds} == values
 
 
 def test_maps_of_both_networks_stand_side_by_side(aligned, report):
@@ -95,19 +92,6 @@ def test_maps_of_both_networks_stand_side_by_side(aligned, report):
 def test_predict_takes_one_pass(aligned, command):
     found = json.loads(command("predict", aligned, "the film was good", "--json").output.splitlines()[-1])
     assert found["spread"] == 0 and 0.5 <= found["probability"] <= 1
-
-
-def test_both_methods_at_once_are_reported(recipe, tmp_path):
-    run = runs.trained(
-        recipe, tmp_path / "both", "alignment={method: ct, weight: 0.1}", "report.alignment_examples=4"
-    )
-    runs.succeeds("report", run)
-    found = read_results(run / "metrics.json")
-    assert found.compared == "bayesian_mean" and found.health
-    assert found.alignment.models == ("deterministic", "bayesian_mean")
-    shown = found.attention[0].maps[0]
-    assert shown.ratio and shown.baseline
-    assert "BABN, default options; CT alignment, weight 0.1" in (run / "report.html").read_text("utf-8")
 
 
 def test_what_is_left_out_is_not_measured(recipe, tmp_path):

@@ -11,13 +11,7 @@ import probattn
 from probattn.inference import posterior_moments, share_by
 from probattn.models import Classifier, convert
 from probattn.report import Example
-from probattn.tasks.classification.attribution import (
-    LEADING_PAIRS,
-    LEADING_WORDS,
-    attribution_of,
-    leading_words,
-    words_of,
-)
+from probattn.tasks.classification import attribution
 from probattn.tasks.networks import Network
 
 PIECES = [
@@ -74,13 +68,13 @@ def attributed(net, codec, *texts, tokenizer=None):
     pair = texts[1] if len(texts) > 1 else None
     example = Example(text=texts[0], pair=pair, predicted=NAMES[0], probability=0.6, spread=0.1, entropy=0.6)
     own = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
-    return batch, attribution_of(own, batch, example, NAMES, seed=0, reason="chosen")
+    return batch, attribution.attribution_of(own, batch, example, NAMES, seed=0, reason="chosen")
 
 
 def test_words_are_those_of_the_text_and_special_tokens_stand_alone(codec):
     texts = "a dullest films' plot", "not great"
     encoding = codec(*texts, return_offsets_mapping=True)
-    found = words_of(encoding, codec.convert_ids_to_tokens(encoding["input_ids"]), *texts)
+    found = attribution.words_of(encoding, codec.convert_ids_to_tokens(encoding["input_ids"]), *texts)
     expected = ["[CLS]", "a", "dullest", "films", "'", "plot", "[SEP]", "not", "great", "[SEP]"]
     assert [word.word for word in found] == expected
     assert [word.tokens for word in found][2:4] == [[2, 3], [4, 5]]
@@ -102,7 +96,8 @@ def test_shares_of_words_are_sums_over_their_tokens(net, codec):
     )
     assert sum(found.by_word()) == pytest.approx(1, abs=1e-3)
     changes = [change for change in found.changes if change.query is None]
-    assert len(changes) == LEADING_WORDS and len(found.changes) == LEADING_WORDS + LEADING_PAIRS
+    assert len(changes) == attribution.LEADING_WORDS
+    assert len(found.changes) == attribution.LEADING_WORDS + attribution.LEADING_PAIRS
     shares = dict(zip(found.words, found.by_word(), strict=True))
     assert all(change.share == pytest.approx(shares[change.key], abs=1e-4) for change in changes[:2])
     assert [change.share for change in changes] == sorted((change.share for change in changes), reverse=True)
@@ -114,7 +109,7 @@ def test_leading_words_are_those_of_the_text_with_the_largest_shares(net, codec)
     own = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
     ranked = sorted(zip(found.by_word(), found.words, strict=True), reverse=True)
     expected = [word for _, word in ranked if word not in {"[CLS]", "[SEP]"}][:3]
-    assert leading_words(own, batch, found.example) == tuple(expected)
+    assert attribution.leading_words(own, batch, found.example) == tuple(expected)
 
 
 def test_answers_change_as_the_network_with_that_much_attention_does(net, codec):

@@ -13,7 +13,6 @@ from probattn.models import describe, load
 from probattn.recipes import load_recipe
 from probattn.report import read_results, write_results
 from probattn.tasks import Classification, RunError, load_network, run_task
-from probattn.tasks.classification.deciding import title_of
 
 
 def test_predictions_stand_in_the_order_of_the_data(run, recipe):
@@ -71,9 +70,8 @@ def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
         in card
     )
     assert "Training data: reviews.csv.\n" in card and load(tmp_path / "net") is not None
-    assert (
-        str(tmp_path.parent) not in (run / "model" / "probattn.json").read_text() + card
-    )  # no path of this disk
+    expected = (run / "model" / "probattn.json").read_text() + card
+    assert str(tmp_path.parent) not in expected
 
 
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -99,9 +97,8 @@ def test_an_evaluation_writes_its_predictions(run):
     assert {row["data"] for row in rows} == {data.key for data in results.data}
     own = [row for row in rows if row["data"] == "test"]
     score = results.score(results.compared, "test")
-    assert sum(row["label"] == row["true"] for row in own) / len(own) == pytest.approx(
-        score.values["accuracy"]
-    )
+    expected = pytest.approx(score.values["accuracy"])
+    assert sum(row["label"] == row["true"] for row in own) / len(own) == expected
     for row in rows:
         shares = {name[2:]: float(share) for name, share in row.items() if name.startswith("p_")}
         assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
@@ -119,4 +116,4 @@ def test_an_evaluation_writes_its_predictions(run):
     ],
 )
 def test_files_keep_their_names_in_titles(source, title):
-    assert title_of(source) == title
+    assert Classification.title_of(source) == title

@@ -59,14 +59,12 @@ def test_without_repulsion_and_kernel_it_is_the_plain_run_bit_for_bit(recipe, pl
     ("keys", "key", "section"),
     [
         (["alignment={method: ct, weight: 0.1}"], "bayesian_mean", "alignment"),
-        (["repulsion={sampler: spos, temperature: 0.01}"], "bayesian_mean", "repulsion"),
         (
             [PLAIN[0], "disagreement={method: positions}", "repulsion={sampler: spos}"],
             "repulsive",
             "disagreement",
         ),
     ],
-    ids=["alignment", "noise", "penalty beside noise"],
 )
 def test_an_interrupted_run_repeats_the_whole_one(recipe, tmp_path, keys, key, section):
     run, copy = runs.trained(recipe, tmp_path / "whole", *keys, PLAIN[1]), tmp_path / "copy"

@@ -11,7 +11,7 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
-from runs import succeeds
+from runs import succeeds, trained
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
@@ -153,50 +153,42 @@ def test_it_stands_beside_a_penalty_and_latent_attention(network):
     assert conversion(net).methods == (methods[2], methods[1], methods[0])
 
 
-def test_it_is_trained_by_a_recipe_with_a_section_of_its_own(recipe, tmp_path):
-    keys = ("attention.method=deterministic", "report.baseline=false", "entropy={weight: 0.5, layers: [0]}")
-    overrides = [part for key in keys for part in ("--set", key)]
-    succeeds("train", recipe, "--output", tmp_path / "run", "--quiet", *overrides)
+def test_it_is_trained_by_a_recipe_with_a_section_of_its_own_and_reported_beside_its_baseline(
+    recipe, command, tmp_path
+):
+    keys = ("attention.method=deterministic", "entropy={weight: 0.5, layers: [0]}")
+    run = trained(recipe, tmp_path / "run", *keys)
     method = EntropyAttention(0.5, layers=(0,), attention="all")
-    net = tasks.load_network(tmp_path / "run").net
+    net = tasks.load_network(run).net
     assert conversion(net).methods == (method,) and METHODS.key(conversion(net).methods) == "entropy"
     (target,) = (p for name, p in net.named_parameters() if name.endswith("target"))
     assert not torch.equal(target, torch.ones_like(target))
-    records = [record for record in read_records(tmp_path / "run" / "metrics.jsonl") if "factors" in record]
+    records = [record for record in read_records(run / "metrics.jsonl") if "factors" in record]
     assert records and all(record["factors"] < 0 for record in records)
-    written = load_any_recipe(tmp_path / "run" / "recipe.yaml")
+    written, words = load_any_recipe(run / "recipe.yaml"), "EntropyAttention, weight 0.5, layers 0"
     assert isinstance(written, Recipe) and written.methods() == (method,)
-    assert written.method_words() == "deterministic attention; EntropyAttention, weight 0.5, layers 0"
+    assert written.method_words() == f"deterministic attention; {words}"
     assert read_recipe(written.dump()) == written and written.baseline().methods() == ()
-
-
-def test_it_is_reported_beside_its_baseline(recipe, command, tmp_path):
-    overrides = [part for key in ("attention.method=deterministic", "entropy={}") for part in ("--set", key)]
-    run = tmp_path / "run"
-    succeeds("train", recipe, "--output", run, "--quiet", *overrides)
-    table = command("evaluate", run)
-    assert table.exit_code == 0, table.output
-    assert "entropy" in table.stdout.splitlines()[0]
+    succeeds("report", run)
     results = tasks.load_results(run)
     assert {score.model for score in results.scores} == {"deterministic", "entropy"}
     assert {difference.model for difference in results.differences} == {"entropy"}
-    succeeds("report", run)
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "Entropy" in page and "EntropyAttention, default options" in page
+    assert "Entropy" in page and words in page
+    table = command("evaluate", run)
+    assert table.exit_code == 0 and "entropy" in table.stdout.splitlines()[0]
 
 
 def test_its_section_is_checked_like_the_others_while_it_is_registered():
     text = "data: {train: imdb}\nentropy: {wieght: 1}\n"
-    with pytest.raises(
-        RecipeError, match=r"unknown key 'wieght' in entropy \(line 2\); did you mean 'weight'"
-    ):
+    message = r"unknown key 'wieght' in entropy \(line 2\); did you mean 'weight'"
+    with pytest.raises(RecipeError, match=message):
         read_recipe(text)
     with pytest.raises(RecipeError, match=r"entropy\.weight \(line 2\): expected a number >= 0, got -1"):
         read_recipe("data: {train: imdb}\nentropy: {weight: -1}\n")
     METHODS.remove(EntropyAttention)
-    with pytest.raises(
-        RecipeError, match=r"unknown key 'entropy' \(line 2\).*known once its module is imported"
-    ):
+    words = r"unknown key 'entropy' \(line 2\).*known once its module is imported"
+    with pytest.raises(RecipeError, match=words):
         read_recipe(text)
     METHODS.register(EntropyAttention)
 

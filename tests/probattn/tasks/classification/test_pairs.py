@@ -11,7 +11,6 @@ from probattn.recipes import Recipe
 from probattn.report import Example, read_results
 from probattn.tasks import Classification, load_network
 from probattn.tasks.classification.looks import second_text
-from probattn.tasks.classification.task import data_digest
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful"]
 
@@ -108,7 +107,9 @@ def test_recipes_that_contradict_their_data_are_one_line(paired, command, tmp_pa
 def test_second_texts_are_in_the_fingerprint():
     def digest(pairs):
         data = TextDataset(("a", "b"), (0, 1), ("x", "y"), "data", pairs=pairs)
-        return data_digest(Task(data, data, data))
+        task = Classification(Recipe(data={"train": "snli"}))
+        task.texts = Task(data, data, data)
+        return "".join(task.fingerprints())
 
     assert len({digest(None), digest(("c", "d")), digest(("c", "e")), digest(("d", "c"))}) == 4
 
@@ -150,10 +151,8 @@ report: {{resamples: 100, uncertain: 1, texts: [a good film], pairs: [the bad pl
     succeeds("train", recipe, "--output", run, "--quiet")
     succeeds("report", run)
     results = read_results(run / "metrics.json")
-    assert [(data.key, data.role, data.size) for data in results.data][1:] == [
-        ("shifted", "shifted", 20),
-        ("shifted_2", "shifted", 20),
-    ]
+    expected = [("shifted", "shifted", 20), ("shifted_2", "shifted", 20)]
+    assert [(data.key, data.role, data.size) for data in results.data][1:] == expected
     assert results.attention and results.attribution
     network = load_network(run)
     batch = network.moved(next(iter(network_batches(network))))

@@ -36,10 +36,8 @@ def test_training_moves_heads_as_particles(repulsive):
     records = [record for record in read_records(repulsive / "metrics.jsonl") if record["kind"] == "train"]
     trained, baseline = load_network(repulsive), load_network(repulsive / "baseline")
     assert (trained.key, baseline.key) == ("repulsive", "deterministic")
-    assert (
-        set(records[-1]["particles"]) == set(repulsive_heads(trained.net))
-        and len(records[-1]["particles"]) == 6
-    )
+    assert set(records[-1]["particles"]) == set(repulsive_heads(trained.net))
+    assert len(records[-1]["particles"]) == 6
     assert all(found["repulsion_ratio"] > 0 for found in records[-1]["particles"].values())
     plain = read_records(repulsive / "baseline" / "metrics.jsonl")
     assert not any("particles" in record for record in plain)
@@ -66,9 +64,8 @@ def test_heads_are_measured_before_and_after(repulsive, report):
     found = report.heads
     assert found.models == ("start", "deterministic", "repulsive") and found.texts == report.in_domain.size
     names = [f"bert.encoder.layer.{layer}.attention.self" for layer in range(2)]
-    assert [(site.model, site.site) for site in found.sites] == [
-        (model, name) for model in found.models for name in names
-    ]
+    expected = [(model, name) for model in found.models for name in names]
+    assert [(site.model, site.site) for site in found.sites] == expected
     for site in found.sites:
         assert set(site.lengths) == {"query", "key", "value"} and 0 < site.overlap <= 1
     network = load_network(repulsive)
@@ -78,21 +75,17 @@ def test_heads_are_measured_before_and_after(repulsive, report):
     assert [value for site in found.sites[-2:] for value in site.lengths.values()] == pytest.approx(lengths)
     assert {item.model for item in found.drops} == set(found.whole) == {"deterministic", "repulsive"}
     assert found.masked_texts == report.in_domain.size and len(found.falls("repulsive")) == 4
-    assert found.whole["repulsive"] == report.value(
-        "accuracy", "repulsive", "test"
-    )  # all of the small test set
-    assert {(item.model, item.text) for item in found.rows} == {
-        (model, "the film was good") for model in ("deterministic", "repulsive")
-    }
+    values = report.value("accuracy", "repulsive", "test")
+    assert found.whole["repulsive"] == values
+    truth = {(model, "the film was good") for model in ("deterministic", "repulsive")}
+    assert {(item.model, item.text) for item in found.rows} == truth
     for item in found.rows:
         assert item.tokens[0] == "[CLS]" and len(item.weights) == 2
         assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in item.weights)
     page = (repulsive / "report.html").read_text(encoding="utf-8")
-    assert (
-        "Do the heads differ?" in page
-        and "Before training" in page
-        and "Accuracy lost without a head" in page
-    )
+    assert "Do the heads differ?" in page
+    assert "Before training" in page
+    assert "Accuracy lost without a head" in page
 
 
 def test_heads_without_baseline_start_or_masks(recipe, network, tmp_path):

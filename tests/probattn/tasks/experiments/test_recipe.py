@@ -4,16 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from probattn.recipes import (
-    ExperimentRecipe,
-    RecipeError,
-    load_any_recipe,
-    recipe_names,
-)
+from probattn import recipes
 
-NAMES = [name for name in recipe_names() if name.startswith("copying")]
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "recipes" / "experiments.md"
-PYTHON = 'import probattn.recipes as r; print(r.experiment_recipe_reference(), end="")'
+NAMES = [name for name in recipes.recipe_names() if name.startswith("copying")]
 
 
 @pytest.fixture
@@ -25,9 +18,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def loaded(file: Path, *overrides: str) -> ExperimentRecipe:
-    recipe = load_any_recipe(file, overrides)
-    assert isinstance(recipe, ExperimentRecipe)
+def loaded(file: Path, *overrides: str) -> recipes.ExperimentRecipe:
+    recipe = recipes.load_any_recipe(file, overrides)
+    assert isinstance(recipe, recipes.ExperimentRecipe)
     return recipe
 
 
@@ -77,7 +70,7 @@ def test_what_is_left_out_is_filled_in(file: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_named(file: Path, override: str, words: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        load_any_recipe(file, [override])
+    with pytest.raises(recipes.RecipeError) as caught:
+        recipes.load_any_recipe(file, [override])
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

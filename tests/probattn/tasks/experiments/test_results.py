@@ -8,22 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from runs import described
 from scipy import stats
 
+from probattn import report
 from probattn.inference.records import RecordsError
-from probattn.report import (
-    RunDescription,
-    read_results,
-    write_results,
-)
-from probattn.tasks import Experiments, write_page
-from probattn.tasks.experiments import (
-    ConditionRuns,
-    ConditionTest,
-    ExperimentResults,
-    ExperimentView,
-    HeadCounts,
-)
+from probattn.tasks import Experiments, experiments, write_page
 from probattn.tasks.experiments.results import (
     first_steps,
     fisher_p,
@@ -94,22 +84,6 @@ def test_records_of_a_condition_give_its_runs():
     assert runs_of(records, "attention") == ((), ())
 
 
-def described():
-    return RunDescription(
-        name="copy <b>",
-        method="2 runs",
-        network="LSTM",
-        data="drawn",
-        train_size=100,
-        steps=10,
-        seconds=1.0,
-        num_samples=1,
-        device="cpu",
-        seed=0,
-        created="2026-01-01",
-    )
-
-
 def condition(key, last, **changes):
     accuracy = ((0.1, 0.1), last)
     fields = {
@@ -123,25 +97,25 @@ def condition(key, last, **changes):
         "median_step": 10.0 if min(last) > 0.9 else None,
         "chance": 0.25,
     }
-    return ConditionRuns(**{**fields, **changes})
+    return experiments.ConditionRuns(**{**fields, **changes})
 
 
 def results(**changes):
     fields = {
-        "run": described(),
+        "run": described(name="copy <b>", steps=10),
         "task": "copy",
         "threshold": 0.9,
         "by_step": 10,
         "conditions": (condition("a", (1.0, 0.95)), condition("b", (0.2, 0.3))),
-        "tests": (ConditionTest(condition="b", against="a", fisher=0.33333, log_rank=0.00001),),
+        "tests": (experiments.ConditionTest(condition="b", against="a", fisher=0.33333, log_rank=0.00001),),
     }
-    return ExperimentResults(**{**fields, **changes})
+    return experiments.ExperimentResults(**{**fields, **changes})
 
 
 def test_records_are_read_as_written(tmp_path):
-    written = results(search=(HeadCounts(model=3, good=1, bad=5),), search_steps=7)
-    path = write_results(written, tmp_path / "metrics.json")
-    assert read_results(path, ExperimentResults) == written
+    written = results(search=(experiments.HeadCounts(model=3, good=1, bad=5),), search_steps=7)
+    path = report.write_results(written, tmp_path / "metrics.json")
+    assert report.read_results(path, experiments.ExperimentResults) == written
 
 
 def test_measures_have_a_value_for_each_step_and_run():
@@ -150,7 +124,9 @@ def test_measures_have_a_value_for_each_step_and_run():
 
 
 def test_the_page_says_what_the_records_say(tmp_path):
-    page = ExperimentView().page(results(search=(HeadCounts(model=3, good=1, bad=5),), search_steps=7))
+    page = experiments.ExperimentView().page(
+        results(search=(experiments.HeadCounts(model=3, good=1, bad=5),), search_steps=7)
+    )
     assert (
         "By step 10, 2 of 2 runs have learned with \u2068words &lt;a&gt;\u2069; 0 with \u2068words &lt;b&gt;\u2069"
         in page
@@ -160,7 +136,7 @@ def test_the_page_says_what_the_records_say(tmp_path):
     assert len(re.findall(r'<path class="middle', page)) == 3 * 2
     assert "Which word determines" not in page and "<b>copy" not in page
     same = write_page(Experiments, results(), tmp_path / "report.html").read_text(encoding="utf-8")
-    assert same == ExperimentView().page(results())
+    assert same == experiments.ExperimentView().page(results())
     assert "Which heads are good?" not in same
 
 
@@ -172,15 +148,14 @@ def test_the_page_of_keywords_counts_where_log_odds_are_largest():
         "mean": ((0.0, 0.0), (1.0, 1.0)),
         "last": ((0.0, 0.0), (3.0, 4.0)),
     }
-    page = ExperimentView().page(
+    page = experiments.ExperimentView().page(
         results(task="keyword", conditions=(condition("a", (1.0, 1.0), measures=places),), tests=())
     )
     assert "largest at the" in page and "in 1 of 2 runs" in page
     assert "Fisher" not in page and "Do attention and the probe find" not in page
     row = page.split("Which word determines")[1].split("<tbody>")[1].split("</tr>")[1]
-    assert re.findall(r'<data value="[^"]*">([^<]*)</data>', row) == [
-        "10", "1.00", "5.00", "2.00", "1.00", "3.50", "1", "0", "1",
-    ]  # fmt: skip
+    expected = ["10", "1.00", "5.00", "2.00", "1.00", "3.50", "1", "0", "1"]
+    assert re.findall(r'<data value="[^"]*">([^<]*)</data>', row) == expected
 
 
 @pytest.mark.parametrize("values", [0.5, "x", [0.5], [0.5, 0.6, 0.7], {}])

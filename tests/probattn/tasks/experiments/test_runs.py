@@ -125,10 +125,8 @@ def test_an_evaluation_is_of_the_records(copy_run, command, tmp_path):
     assert "4 of 5" in result.output and "Fisher p" in result.output
     results = load_results(place)
     assert [item.key for item in results.conditions] == ["subsets", "uniform", "frozen"]
-    assert [(test.condition, test.against) for test in results.tests] == [
-        ("uniform", "subsets"),
-        ("frozen", "subsets"),
-    ]
+    values = [("uniform", "subsets"), ("frozen", "subsets")]
+    assert [(test.condition, test.against) for test in results.tests] == values
     first = results.conditions[0]
     accuracy = [record["accuracy"] for record in plain(place / "subsets" / "metrics.jsonl")]
     expected = [
@@ -176,9 +174,8 @@ def test_a_search_without_good_heads_is_refused(tmp_path):
     file.write_text(HEADS, encoding="utf-8")
     recipe = load_any_recipe(file)
     found = pools(Seeds((0, 0, 1), (0, 1, 2), ((0,), (1,), (2,))), [True, False, True])
-    with pytest.raises(
-        ValueError, match=r"a good head and 2 bad ones, got 1 good and 1 bad, 1 good and 0 bad; try more"
-    ):
+    message = r"a good head and 2 bad ones, got 1 good and 1 bad, 1 good and 0 bad; try more"
+    with pytest.raises(ValueError, match=message):
         draw_heads(recipe, recipe.experiment.conditions["bad"], found)
 
 

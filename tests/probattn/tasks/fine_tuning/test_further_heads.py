@@ -16,15 +16,7 @@ from torch import Tensor
 
 from probattn import tasks
 from probattn.report import Results, read_results
-from probattn.tasks.fine_tuning import Encoded, HeadRecipe, HeadTask, Labels, TextsSection
-from probattn.tasks.fine_tuning.classes import (
-    MEASURES,
-    ClassesDeciding,
-    class_answers,
-    class_evaluation,
-    class_figures,
-    class_record,
-)
+from probattn.tasks.fine_tuning import Encoded, HeadRecipe, HeadTask, Labels, TextsSection, classes
 from probattn.tasks.held_out import HeldOut
 from probattn.tasks.measures import number
 
@@ -57,15 +49,15 @@ class Aspects(HeadTask):
     unit = "texts"
     auto = Labels.auto
     inputs = ("text", "aspect")
-    measures: ClassVar[Any] = {"cost": number("Cost", "Mean cost of the answers"), **MEASURES}
+    measures: ClassVar[Any] = {"cost": number("Cost", "Mean cost of the answers"), **classes.MEASURES}
     headings: ClassVar[Any] = {"text": "Text", "truth": "True", "label": "Predicted", "entropy": "Entropy"}
-    evaluation = class_evaluation
+    evaluation = classes.class_evaluation
     validation_metrics = tasks.ProgramTask.validation_metrics
 
     @property
-    def deciding(self) -> ClassesDeciding:
+    def deciding(self) -> classes.ClassesDeciding:
         """Decisions by the validation texts."""
-        return ClassesDeciding(self)
+        return classes.ClassesDeciding(self)
 
     def label_names(self) -> list[str]:
         """The sentiments."""
@@ -81,20 +73,20 @@ class Aspects(HeadTask):
 
     def record(self, posterior: Any, batch: Any) -> dict[str, Tensor]:
         """Columns of classes, and the cost."""
-        columns = dict(class_record(posterior, batch))
+        columns = dict(classes.class_record(posterior, batch))
         return {**columns, "cost": COSTS[columns["label"], columns["predicted"]]}
 
     def record_unlabelled(self, posterior: Any, batch: Any) -> Any:
         """Columns of classes."""
-        return class_record(posterior, batch)
+        return classes.class_record(posterior, batch)
 
     def figures(self, columns: Any) -> dict[str, float | None]:
         """The mean cost, and the measures of classes."""
-        return {"cost": columns["cost"].mean().item(), **class_figures(self, columns)}
+        return {"cost": columns["cost"].mean().item(), **classes.class_figures(self, columns)}
 
     def answer(self, posterior: Any, batch: Any) -> list[dict[str, Any]]:
         """The most probable sentiment."""
-        answers = zip(batch.examples, class_answers(posterior, batch), strict=True)
+        answers = zip(batch.examples, classes.class_answers(posterior, batch), strict=True)
         return [{"text": row["text"], "aspect": row["pair"], **answer} for row, answer in answers]
 
     def truth(self, example: Any) -> str:
@@ -136,11 +128,8 @@ def test_its_measure_is_compared_and_shown_beside_those_of_classes(run: Path) ->
     assert values["cost"] == pytest.approx(sum(cost) / len(cost))
     assert values["accuracy"] == pytest.approx(sum(not value for value in cost) / len(cost))
     assert {"cost", "auroc"} <= {item.measure for item in results.differences}
-    assert results.score("bayesian_mean", "out_of_domain").values.keys() == {
-        "auroc",
-        "fpr95",
-        "mutual_information",
-    }
+    expected = {"auroc", "fpr95", "mutual_information"}
+    assert results.score("bayesian_mean", "out_of_domain").values.keys() == expected
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Cost" in page and "calibrated" in page
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from runs import bert, measured_outside, overrides, refused, succeeds, tokenizer, trained
+from runs import bert, overrides, refused, succeeds, tokenizer
 from sklearn.metrics import f1_score
 
 from probattn.inference import Posterior
@@ -35,38 +35,24 @@ def recipe(tmp_path_factory):
     tokenizer().save_pretrained(folder / "network")
     bert(num_labels=3).save_pretrained(folder / "network")
     file = folder / "recipe.yaml"
-    file.write_text(
-        f"labels: {{train: {folder}/topics.jsonl}}\nnetwork: {{name: {folder}/network}}\n"
-        "attention: {method: babn}\ntraining: {steps: 6, batch_size: 8, device: cpu}\n"
-        "prediction: {num_samples: 3, batch_size: 4}\nreport: {resamples: 100, uncertain: 2}\n"
-    )
+    file.write_text(f"labels: {{train: {folder}/topics.jsonl}}\nnetwork: {{name: {folder}/network}}\n")
     return file
 
 
-@pytest.fixture(scope="module")
-def run(recipe, tmp_path_factory):
-    place = trained(recipe, tmp_path_factory.mktemp("runs") / "run")
-    succeeds("report", place)
-    return place
-
-
-def test_a_run_is_reported_and_answers(run):
+def test_a_run_is_reported_and_answers(reported):
+    run = reported("labels")
     results = load_results(run)
-    assert [score.model for score in results.scores] == [
-        "deterministic",
-        "bayesian_mean",
-        "bayesian_expectation",
-        "bayesian_moments",
-    ]
+    models = ["deterministic", "bayesian_mean", "bayesian_expectation", "bayesian_moments"]
+    assert [score.model for score in results.scores] == models
     for score in results.scores:
         assert score.values.keys() == Labels.measures.keys()
         assert 0 <= score.values["brier"] <= 1 and score.values["nll"] > 0
     assert results.listings[0].headings[0] == "Label"
-    assert [row[0] for row in results.listings[0].rows] == sorted(TOPICS.values())
+    assert [row[0] for row in results.listings[0].rows] == ["a", "b"]
     page = (run / "report.html").read_text()
     assert "By label" in page and "All labels right" in page
     answer = json.loads(succeeds("predict", run, "film plot", "--json"))
-    assert answer["probability"].keys() == set(TOPICS.values())
+    assert answer["probability"].keys() == {"a", "b"}
     assert answer["entropy"] >= answer["mutual_information"] >= 0
     assert "Predicted" in succeeds("predict", run, "film plot")
     assert load_network(run).net.config.problem_type == "multi_label_classification"
@@ -177,12 +163,3 @@ def test_pairs_are_read_and_answered_for(recipe, tmp_path):
     (encoded,) = task.encode(tokenizer(), task.examples["test"])
     words = tokenizer().convert_ids_to_tokens(encoded.rows[0]["input_ids"])
     assert words == ["[CLS]", "film", "[SEP]", "plot", "[SEP]"]
-
-
-def test_texts_outside_the_domain_need_no_labels(run, tmp_path):
-    rows = [{"text": f"the stock fell {number}"} for number in range(7)]
-    results = measured_outside(run, tmp_path / "run", "labels", rows)
-    for score in results.scores:
-        if score.data == "out_of_domain":
-            assert score.values.keys() == {"auroc", "fpr95"} and 0 <= score.values["auroc"] <= 1
-            assert score.entropy.mean > 0

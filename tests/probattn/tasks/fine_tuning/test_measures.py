@@ -134,9 +134,8 @@ def test_intervals_of_copied_examples_are_those_of_the_originals_where_clusters_
         assert getattr(together, name) == pytest.approx(getattr(once, name), abs=1e-12)
     apart = difference(4, {"shifted": [1]})  # as independent examples: half as wide
     assert (apart.high - apart.low) / (once.high - once.low) == pytest.approx(0.5, abs=0.06)
-    assert once.high - once.low == pytest.approx(
-        2 * 1.96 * (scores[1] - scores[0]).std().item() / 150**0.5, rel=0.1
-    )
+    expected = pytest.approx(2 * 1.96 * (scores[1] - scores[0]).std().item() / 150**0.5, rel=0.1)
+    assert once.high - once.low == expected
 
 
 @pytest.mark.parametrize("noise_family", ["normal", "student_t"])

@@ -5,8 +5,7 @@ import random
 
 import pytest
 import torch
-from runs import measured_outside, overrides, refused, succeeds, tokenizer, trained
-from sklearn.metrics import roc_auc_score
+from runs import overrides, refused, succeeds, tokenizer
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import probattn
@@ -14,7 +13,7 @@ from probattn.inference import generate_with_uncertainty
 from probattn.metrics.functional import bleu
 from probattn.models import convert
 from probattn.recipes import load_any_recipe
-from probattn.tasks import load_network, load_results, run_task
+from probattn.tasks import load_results
 from probattn.tasks.fine_tuning import Sequences
 from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.networks import Network
@@ -65,8 +64,6 @@ def recipe(tmp_path_factory):
     file.write_text(
         f"sequences: {{train: {folder}/pairs.jsonl, prefix: 'the a ', source_length: 12, target_length: 8}}\n"
         f"network: {{name: {folder}/bart}}\nattention: {{method: babn}}\n"
-        "training: {steps: 6, batch_size: 8, device: cpu}\n"
-        "prediction: {num_samples: 3, batch_size: 4}\nreport: {resamples: 100, uncertain: 2}\n"
     )
     return file
 
@@ -75,21 +72,12 @@ def task_of(recipe, *keys):
     return Sequences(load_any_recipe(recipe, keys))
 
 
-@pytest.fixture(scope="module")
-def run(recipe, tmp_path_factory):
-    place = trained(recipe, tmp_path_factory.mktemp("runs") / "run")
-    succeeds("report", place)
-    return place
-
-
-def test_a_run_is_reported_and_answers(run):
+def test_a_run_is_reported_and_answers(reported):
+    run = reported("sequences")
     results = load_results(run)
     plain, mean, expected = results.scores
-    assert [plain.model, mean.model, expected.model] == [
-        "deterministic",
-        "bayesian_mean",
-        "bayesian_expectation",
-    ]
+    values = ["deterministic", "bayesian_mean", "bayesian_expectation"]
+    assert [plain.model, mean.model, expected.model] == values
     assert mean.values["bleu"] == expected.values["bleu"]
     assert mean.values["nll"] != expected.values["nll"]
     listing = results.listings[-1]
@@ -105,7 +93,7 @@ def batch_of(task, network, examples):
 
 
 def network_of(task, net, key="deterministic"):
-    return Network(task._program_of(net).eval(), None, key, tokenizer())
+    return Network(task.program_of(net).eval(), None, key, tokenizer())
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
@@ -194,32 +182,3 @@ def test_what_is_no_pair_of_texts_is_refused(recipe, tmp_path, content, expected
     file.write_text(content + "\n")
     keys = overrides(*(f"sequences.{part}={file}" for part in ("train", "validation", "test")))
     assert expected in refused("train", recipe, "-o", tmp_path / "run", *keys)
-
-
-def test_a_network_of_the_run_generates_by_itself(run):
-    network = load_network(run)
-    ids = network.codec("the a film", return_tensors="pt")["input_ids"].to(network.device)
-    assert network.net.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4).shape[0] == 1
-
-
-def test_texts_outside_the_domain_are_detected_by_generated_tokens_as_those_of_the_domain_are(run, tmp_path):
-    rows = [{"source": f"film was the good {number}"} for number in range(7)]
-    results, task = measured_outside(run, tmp_path / "run", "sequences", rows), run_task(tmp_path / "run")
-    predictor = Predictor(task, task.network(tmp_path / "run" / "baseline"))
-    inside, outside = (
-        [
-            answer["entropy"]
-            for batch in predictor.completed([{"text": row["text"]} for row in task.examples[key]])
-            for answer in task.answer(predictor.expected(batch), batch)
-        ]
-        for key in ("test", "out_of_domain")
-    )
-    auroc = results.score("deterministic", "out_of_domain").values["auroc"]
-    entropy = results.score("deterministic", "test").entropy
-    assert entropy is not None and entropy.mean == pytest.approx(sum(inside) / len(inside), rel=1e-5)
-    truth = [0] * len(inside) + [1] * len(outside)
-    assert auroc == pytest.approx(roc_auc_score(truth, inside + outside), abs=1e-6)
-    for score in results.scores:
-        if score.data == "out_of_domain":
-            assert score.values.keys() == {"auroc", "fpr95"} and 0 <= score.values["auroc"] <= 1
-            assert score.entropy.mean > 0

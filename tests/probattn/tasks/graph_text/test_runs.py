@@ -1,7 +1,5 @@
 """Runs on tiny graphs: what is measured, shown, predicted and refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -19,10 +17,17 @@ from probattn.inference.records import read_records
 from probattn.metrics.functional import bleu, meteor, name_coverage, repeated_clauses, rouge
 from probattn.recipes import load_any_recipe
 from probattn.tasks import load_network, load_results, run_task
-from probattn.tasks.graph_text.measures import MEASURES, figures, text_columns, token_columns
 from probattn.tasks.graph_text.page import graph_drawing, marked
 from probattn.tasks.graph_text.recipe import GraphTextDataRecipe
-from probattn.tasks.graph_text.results import GraphTextSample, pieces, row_to_write
+from probattn.tasks.graph_text.results import (
+    MEASURES,
+    GraphTextSample,
+    figures,
+    pieces,
+    row_to_write,
+    text_columns,
+    token_columns,
+)
 from probattn.tasks.graph_text.task import GraphTextTask
 
 pytest.importorskip("nltk", reason="needs nltk (the extra 'text_metrics')")
@@ -32,19 +37,13 @@ ROW = "the film\tgood plot ; bad cast\t<method> <task>\t0 1 1"
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("graph_text")
-    file = folder / "texts.yaml"
-    file.write_text(runs.recipes(folder)["graph_text"], encoding="utf-8")
-    return file
+def recipe(recipe_of):
+    return recipe_of("graph_text")
 
 
 @pytest.fixture(scope="module")
-def run(recipe, tmp_path_factory):
-    place = tmp_path_factory.mktemp("runs") / "texts"
-    runs.succeeds("train", recipe, "--output", place, "--quiet")
-    runs.succeeds("report", place)
-    return place
+def run(reported):
+    return reported("graph_text")
 
 
 def texts_of(recipe, part):
@@ -113,15 +112,14 @@ def test_perplexity_is_the_networks_own(run, recipe):
     task, results = run_task(run), load_results(run)
     trained = load_network(run)
     nll, tokens = 0.0, 0
-    for batch in task.batches(trained, texts_of(recipe, "test"), 4):
+    for batch in task.sized_batches(trained, texts_of(recipe, "test"), 4):
         with torch.no_grad():
             logits = trained.net(**{name: value for name, value in batch.items() if name != "labels"}).logits
         real = batch["labels"] >= 0
         nll -= logits.gather(2, batch["labels"].clamp_min(0)[..., None])[..., 0][real].sum().item()
         tokens += int(real.sum())
-    assert results.score("repulsive", "test").values["perplexity"] == pytest.approx(
-        math.exp(nll / tokens), rel=1e-4
-    )
+    expected = pytest.approx(math.exp(nll / tokens), rel=1e-4)
+    assert results.score("repulsive", "test").values["perplexity"] == expected
 
 
 def test_the_page_shows_texts_with_their_graphs(run):
@@ -130,6 +128,8 @@ def test_the_page_shows_texts_with_their_graphs(run):
     assert len(results.samples) == 2 and page.count('class="chart knowledge"') == 2
     for sample in results.samples:
         assert sample.title in page and marked(sample.reference) in page
+        copied = next(piece for piece in sample.reference if piece.entity is not None)
+        assert f'title="entity {copied.entity}"><bdi>{copied.words}</bdi></mark>' in page
         assert {piece.entity for piece in sample.reference} - {None} == {0, 1}
     assert results.signature in page and "Do the heads differ?" in page
     assert results.heads.models == ("start", "deterministic", "repulsive")
@@ -156,32 +156,21 @@ def test_a_drawing_has_an_entity_a_line_and_an_arrow_a_relation():
     assert len([each for each in root.iter("circle") if each.get("class") == "dot det"]) == 2
     assert len([each for each in root.iter("circle") if each.get("class") == "dot absent"]) == 4
     assert "a < b USED-FOR d" in root.get("aria-label")
+    kinds = [each.text for each in root.iter("text") if each.get("class") == "kind"]
+    assert kinds == ["part of", "used for"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "models"),
-    [
-        (["attention.method=babn"], ["bayesian_mean", "bayesian_expectation"]),
-        (["attention={method: bam, kind: cross}"], ["bayesian_mean", "bayesian_expectation"]),
-        (["alignment.method=ct"], ["aligned"]),
-        (["disagreement={method: parameters, layers: encoder}"], ["regularised"]),
-        (["network.coverage=0.5"], []),
-    ],
-)
-def test_other_methods_train_and_report(recipe, run, tmp_path, keys, models):
-    keys = (*keys, "repulsion=null", "training.steps=2", "report.baseline=false", "report.head_examples=0")
-    place = runs.trained(recipe, tmp_path / "run", *keys)
-    given = ["--baseline", run / "baseline"] if models else []
-    runs.succeeds("report", place, *given)
+def test_latent_attention_and_coverage_train_and_report(recipe, run, tmp_path):
+    keys = ("attention.method=babn", "network.coverage=0.5", "repulsion=null", "training.steps=2")
+    place = runs.trained(recipe, tmp_path / "run", *keys, "report.baseline=false", "report.head_examples=0")
+    runs.succeeds("report", place, "--baseline", run / "baseline")
     results = load_results(place)
+    models = ["bayesian_mean", "bayesian_expectation"]
     assert [score.model for score in results.scores] == ["deterministic", *models]
-    if "bayesian_mean" in models:
-        mean, expected = (results.score(model, "test").values for model in models)
-        assert mean["bleu4"] == expected["bleu4"] and mean["perplexity"] != expected["perplexity"]
-        blocks = 0 if "cross" in keys[0] else 1
-        assert len(results.health) == blocks + 2
-    if not models:
-        assert any(record.get("factors", 0) < 0 for record in read_records(place / "metrics.jsonl"))
+    mean, expected = (results.score(model, "test").values for model in models)
+    assert mean["bleu4"] == expected["bleu4"] and mean["perplexity"] != expected["perplexity"]
+    assert len(results.health) == 3
+    assert any(record.get("factors", 0) < 0 for record in read_records(place / "metrics.jsonl"))
 
 
 def test_lines_are_written_about(run):

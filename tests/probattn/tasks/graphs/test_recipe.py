@@ -6,17 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from probattn import AlignmentAttention, BayesianAttention
-from probattn.recipes import (
-    GraphRecipe,
-    Recipe,
-    RecipeError,
-    load_any_recipe,
-    recipe_names,
-)
+from probattn import AlignmentAttention, BayesianAttention, recipes
 from probattn.sites import Method
 
-GRAPHS = [name for name in recipe_names() if name.startswith(("cora", "pubmed"))]
+GRAPHS = [name for name in recipes.recipe_names() if name.startswith(("cora", "pubmed"))]
 
 
 @pytest.fixture
@@ -28,17 +21,17 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(path: Path | str, *overrides: str) -> str:
-    with pytest.raises(RecipeError) as caught:
-        load_any_recipe(path, overrides)
+    with pytest.raises(recipes.RecipeError) as caught:
+        recipes.load_any_recipe(path, overrides)
     message = str(caught.value)
     assert "\n" not in message
     return message.removeprefix(f"{path}: ")
 
 
 def test_they_have_the_settings_of_the_paper() -> None:
-    found = {name: load_any_recipe(name) for name in GRAPHS}
+    found = {name: recipes.load_any_recipe(name) for name in GRAPHS}
     for name, recipe in found.items():
-        assert isinstance(recipe, GraphRecipe)
+        assert isinstance(recipe, recipes.GraphRecipe)
         network, training = recipe.network, recipe.training
         pubmed = name.startswith("pubmed")
         assert (network.heads, network.features, network.output_heads) == (8, 8, 8 if pubmed else 1)
@@ -46,18 +39,14 @@ def test_they_have_the_settings_of_the_paper() -> None:
         assert (training.learning_rate, training.weight_decay) == ((0.01, 1e-3) if pubmed else (0.005, 5e-4))
         rule = training.early_stopping
         assert rule is not None
-        assert (rule.metric, rule.mode, rule.patience, rule.also) == (
-            "log_likelihood",
-            "max",
-            100,
-            {"accuracy": "max"},
-        )
+        expected = ("log_likelihood", "max", 100, {"accuracy": "max"})
+        assert (rule.metric, rule.mode, rule.patience, rule.also) == expected
 
 
 def test_what_they_are_named_after() -> None:
     def methods(name: str) -> tuple[Method, ...]:
-        recipe = load_any_recipe(name)
-        assert isinstance(recipe, GraphRecipe)
+        recipe = recipes.load_any_recipe(name)
+        assert isinstance(recipe, recipes.GraphRecipe)
         return recipe.methods()
 
     assert methods("cora_deterministic") == ()
@@ -70,12 +59,12 @@ def test_what_they_are_named_after() -> None:
 
 
 def test_a_section_graph_makes_it_one_of_a_graph(file: Path) -> None:
-    recipe = load_any_recipe(file, ["alignment.method=ot"])
-    assert isinstance(recipe, GraphRecipe)
+    recipe = recipes.load_any_recipe(file, ["alignment.method=ot"])
+    assert isinstance(recipe, recipes.GraphRecipe)
     assert recipe.name == "mine"
     assert recipe.graph.folder == str(file.parent / "files")
     assert len(recipe.methods()) == 2 and recipe.of(BayesianAttention) == BayesianAttention()
-    assert isinstance(load_any_recipe("demo"), Recipe)
+    assert isinstance(recipes.load_any_recipe("demo"), recipes.Recipe)
 
 
 @pytest.mark.parametrize(

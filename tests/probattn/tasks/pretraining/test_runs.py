@@ -17,41 +17,27 @@ from probattn.inference.records import read_records
 from probattn.models.electra import Corrupted
 from probattn.tasks import Pretraining, load_network, load_results, load_task, run_task, train
 from probattn.tasks.errors import RunError
-from probattn.tasks.pretraining.evaluation import (
-    area,
-    detection_columns,
-    figures,
-    piece,
-    score_bins,
-    validation_figures,
-)
+from probattn.tasks.pretraining import evaluation
 from probattn.tasks.pretraining.vocabulary import SPECIAL, UNKNOWN, learned_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pretraining")
-    file = folder / "texts.yaml"
-    file.write_text(runs.recipes(folder)["pretraining"], encoding="utf-8")
-    return file
+def recipe(recipe_of):
+    return recipe_of("pretraining")
 
 
 @pytest.fixture(scope="module")
-def run(recipe, tmp_path_factory):
-    place = tmp_path_factory.mktemp("runs") / "texts"
-    runs.succeeds("train", recipe, "--output", place, "--quiet")
-    runs.succeeds("report", place)
-    return place
+def run(reported):
+    return reported("pretraining")
 
 
 def test_training_records_accuracies_beside_that_of_calling_all_original(run):
     own, plain = (read_records(run / name) for name in ("metrics.jsonl", "baseline/metrics.jsonl"))
     particles = [record["particles"] for record in own if record.get("particles")]
-    assert particles and all(
-        len(found) == 3 and all(".layer.0." in name for name in found) for found in particles
-    )
+    assert particles
+    assert all(len(found) == 3 and all(".layer.0." in name for name in found) for found in particles)
     assert not any(record.get("particles") for record in plain)
     for record in (record for record in own if record["kind"] == "validation"):
         assert 0 < record["original"] < 1 and 0 <= record["accuracy"] <= 1
@@ -63,8 +49,8 @@ def test_measures_are_those_of_every_token(run):
     results, task, trained = load_results(run), run_task(run), load_network(run)
     task.tokenizer = trained.codec
     scores, truth, loss, right, masked = [], [], 0.0, 0, 0
-    rows = sorted(task.test, key=lambda row: len(row["original_ids"]))
-    for batch in task.evaluation.replaced(trained, rows):
+    rows = sorted(task.datasets["test"], key=lambda row: len(row["original_ids"]))
+    for batch in task.replaced(trained, rows):
         with torch.no_grad():
             logits = trained.net(**batch.inputs).logits
         scores.append(logits[batch.counted])
@@ -82,7 +68,8 @@ def test_measures_are_those_of_every_token(run):
     assert found["majority"] == pytest.approx(1 - true.mean())
     assert found["margin"] == pytest.approx(found["accuracy"] - found["majority"])
     probability = torch.cat(scores).double().sigmoid()
-    assert found["auroc"] == pytest.approx(sklearn.roc_auc_score(true, score_bins(probability).numpy()))
+    expected = pytest.approx(sklearn.roc_auc_score(true, evaluation.score_bins(probability).numpy()))
+    assert found["auroc"] == expected
     assert found["nll"] == pytest.approx(sklearn.log_loss(true, probability.numpy()), rel=1e-5)
     confidence = torch.maximum(probability, 1 - probability).numpy()
     agreed = true == (score > 0)
@@ -101,8 +88,8 @@ def test_tokens_that_are_mostly_replaced_and_scores_that_are_close():
     generator = torch.Generator().manual_seed(0)
     truth = torch.arange(4000).view(1, -1) % 5 > 0
     logits = 1 + 0.05 * (torch.randn(1, 4000, generator=generator, dtype=torch.float64) + 0.8 * truth)
-    columns = detection_columns(logits[None], truth, torch.ones_like(truth), 10)
-    found = figures(columns | {"generator_tokens": torch.zeros(1)})
+    columns = evaluation.detection_columns(logits[None], truth, torch.ones_like(truth), 10)
+    found = evaluation.figures(columns | {"generator_tokens": torch.zeros(1)})
     assert (found["accuracy"], found["majority"], found["margin"]) == pytest.approx((0.8, 0.8, 0))
     assert found["auroc"] == pytest.approx(sklearn.roc_auc_score(truth[0], logits[0]), abs=2e-3)
 
@@ -112,11 +99,11 @@ def test_the_area_in_bins_is_the_area():
     draw = torch.Generator().manual_seed(0)
     truth = torch.rand(40, 20, generator=draw) < 0.2
     logits = torch.randn(40, 20, generator=draw) * 2 + truth
-    columns = detection_columns(logits[None], truth, torch.ones_like(truth), 10)
+    columns = evaluation.detection_columns(logits[None], truth, torch.ones_like(truth), 10)
     exact = sklearn.roc_auc_score(truth.flatten().numpy(), logits.flatten().numpy())
-    assert area(columns["scores"].sum(dim=0).double()) == pytest.approx(exact, abs=2e-3)
-    assert area(torch.zeros(2, 4)) is None
-    twice = detection_columns(logits.repeat(2, 1, 1), truth, torch.ones_like(truth), 10)
+    assert evaluation.area(columns["scores"].sum(dim=0).double()) == pytest.approx(exact, abs=2e-3)
+    assert evaluation.area(torch.zeros(2, 4)) is None
+    twice = evaluation.detection_columns(logits.repeat(2, 1, 1), truth, torch.ones_like(truth), 10)
     torch.testing.assert_close(twice, columns)  # equal draws are one
 
 
@@ -127,12 +114,9 @@ def test_accuracies_in_training_are_those_of_the_logits():
     targets = torch.tensor([[1], [1]])
     corrupted = Corrupted(original, replaced, replaced, generated, targets)
     counted = torch.tensor([[False, True, True, False], [False, True, False, False]])
-    found = validation_figures(replaced.float() - 0.5, corrupted, counted)
-    assert {name: values.tolist() for name, values in found.items()} == {
-        "accuracy": [1, 1],
-        "original": [0.5, 1],
-        "generator_accuracy": [1, 0],
-    }
+    found = evaluation.validation_figures(replaced.float() - 0.5, corrupted, counted)
+    expected = {"accuracy": [1, 1], "original": [0.5, 1], "generator_accuracy": [1, 0]}
+    assert {name: values.tolist() for name, values in found.items()} == expected
 
 
 def test_the_objective_is_in_nats_per_token_of_the_training_passages(recipe):
@@ -153,7 +137,7 @@ def test_the_replacements_can_be_those_of_another_generator(run):
     with torch.no_grad():
         own.program.generator.generator_lm_head.bias[7] += 50.0
     first, other, same = (
-        next(task.evaluation.replaced(network, task.test, generator=source)).corrupted.input_ids
+        next(task.replaced(network, task.datasets["test"], generator=source)).corrupted.input_ids
         for network, source in ((plain, own), (plain, None), (own, None))
     )
     assert torch.equal(first, same) and not torch.equal(first, other)
@@ -170,7 +154,7 @@ def test_tokens_read_as_their_tokenizer_has_them(kind):
         words.train_from_iterator(["film were good as"] * 3, trainer)
         codec = PreTrainedTokenizerFast(tokenizer_object=words, mask_token="<mask>")
     ids = codec("were films", add_special_tokens=False)["input_ids"]
-    pieces = [piece(codec, number) for number in ids]
+    pieces = [evaluation.piece(codec, number) for number in ids]
     assert "".join(pieces) == " were films" and len(ids) > 2
     assert [each.startswith(" ") for each in pieces].count(True) == 2
 
@@ -187,10 +171,12 @@ def test_the_page_shows_tokens_and_heads(run):
             true, false = found.count(True), found.count(False)
             assert f"{true} of {replaced} replaced tokens detected, {false} false positives" in page
         assert all(set(token.probabilities) == {"deterministic", "repulsive"} for token in sample)
+        share, words = sample[0].probabilities["repulsive"], sample[0].token.strip()
+        shown = f'style="--p: {round(100 * share)}%" title="replaced: {share:.1%}"><bdi>{words}</bdi></span>'
+        assert shown in page
     assert results.heads.models == ("start", "deterministic", "repulsive")
-    assert [site.site for site in results.heads.sites if site.model == "repulsive"] == [
-        "electra.encoder.layer.0.attention.self"
-    ]
+    expected = ["electra.encoder.layer.0.attention.self"]
+    assert [site.site for site in results.heads.sites if site.model == "repulsive"] == expected
 
 
 def test_the_discriminator_is_a_network_of_transformers_that_recipes_take(run, tmp_path):
@@ -217,32 +203,17 @@ def test_the_discriminator_is_a_network_of_transformers_that_recipes_take(run, t
         assert torch.equal(program.net.electra.state_dict()[name], weight), name
 
 
-@pytest.mark.parametrize(
-    ("keys", "models"),
-    [
-        (["attention.method=babn"], ["bayesian_mean", "bayesian_expectation"]),
-        (["alignment.method=ct"], ["aligned"]),
-        (["disagreement={method: parameters}", "pretraining.join=true"], ["regularised"]),
-    ],
-)
-def test_other_methods_train_and_report(recipe, run, tmp_path, keys, models):
-    keys = (
-        *keys,
-        "repulsion=null",
-        "training.epochs=1",
-        "training.batch_size=64",
-        "report.baseline=false",
-        "report.head_examples=0",
-    )
-    place = runs.trained(recipe, tmp_path / "run", *keys)
+def test_latent_attention_trains_on_joined_texts_and_is_reported(recipe, run, tmp_path):
+    keys = ("attention.method=babn", "pretraining.join=true", "repulsion=null", "training.epochs=1")
+    keys += ("training.batch_size=64", "report.baseline=false", "report.head_examples=0")
+    place, models = runs.trained(recipe, tmp_path / "run", *keys), ["bayesian_mean", "bayesian_expectation"]
     runs.succeeds("report", place, "--baseline", run / "baseline")
     results = load_results(place)
     assert results.measures == Pretraining.measures  # its AUROC is no detection of other data
     assert read_records(place / "metrics.jsonl")[-1]["step"] == math.ceil(len(run_task(place).stream) / 64)
     assert [score.model for score in results.scores] == ["deterministic", *models]
-    if "bayesian_mean" in models:
-        mean, expected = (results.score(model, "test").values for model in models)
-        assert mean["nll"] != expected["nll"] and len(results.health) == 2
+    mean, expected = (results.score(model, "test").values for model in models)
+    assert mean["nll"] != expected["nll"] and len(results.health) == 2
 
 
 class InterruptedRunError(Exception):
@@ -277,9 +248,8 @@ def test_a_run_that_is_killed_in_mid_epoch_ends_as_if_it_had_not_been(recipe, tm
     train(load_task(recipe, keys), tmp_path / "cut", resume=True, quiet=True)
     one, other = (read_records(tmp_path / name / "metrics.jsonl") for name in ("whole", "cut"))
     timed = ("seconds", "time")
-    assert [{k: v for k, v in each.items() if k not in timed} for each in one] == [
-        {k: v for k, v in each.items() if k not in timed} for each in other
-    ]
+    expected = [{k: v for k, v in each.items() if k not in timed} for each in other]
+    assert [{k: v for k, v in each.items() if k not in timed} for each in one] == expected
     nets = [load_network(tmp_path / name) for name in ("whole", "cut")]
     for part in ("net", "generator"):
         states = [getattr(each.program, part).state_dict() for each in nets]

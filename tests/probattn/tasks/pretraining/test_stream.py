@@ -12,14 +12,7 @@ from probattn.data import DataError, split_of
 from probattn.data.files import read_lines, read_text
 from probattn.tasks.errors import RunError
 from probattn.tasks.pretraining import stream as streams
-from probattn.tasks.pretraining.stream import (
-    MULTI30K,
-    NAMED,
-    PassageStream,
-    TextStream,
-    passages,
-    with_masks,
-)
+from probattn.tasks.pretraining.stream import MULTI30K, NAMED, PassageStream, TextStream, passages, with_masks
 from probattn.tasks.pretraining.vocabulary import learned_tokenizer, loaded_tokenizer
 
 
@@ -100,21 +93,14 @@ def test_passages_hold_every_token_once(tokenizer):
     assert [token for row in apart for token in row[1:-1]] == [*chain(*tokens)]
     joined = ids(passages(texts, tokenizer, 8, join=True))
     assert all(len(row) == 8 for row in joined[:-1])
-    assert [token for row in joined for token in row[1:-1]] == [
-        *tokens[0],
-        end,
-        *tokens[1],
-        end,
-        *tokens[2],
-    ]
+    assert [token for row in joined for token in row[1:-1]] == [*tokens[0], end, *tokens[1], end, *tokens[2]]
 
 
 def test_texts_without_tokens_and_written_special_tokens_are_no_special_tokens(tokenizer):
     empty = ["good film", "\u200b", "", "bad plot"]
     for join in (False, True):
-        assert ids(passages(empty, tokenizer, 8, join=join)) == ids(
-            passages(empty[::3], tokenizer, 8, join=join)
-        )
+        expected = ids(passages(empty[::3], tokenizer, 8, join=join))
+        assert ids(passages(empty, tokenizer, 8, join=join)) == expected
     special = streams.special_ids(tokenizer)
     (row,) = ids(passages(["good [MASK] film [SEP] [PAD]"], tokenizer, 20))
     assert not special & set(row[1:-1]) and len(row) > 7

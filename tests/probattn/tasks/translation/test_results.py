@@ -8,12 +8,12 @@ import random
 import numpy as np
 import pytest
 import torch
+from runs import described
 
 from probattn.metrics.functional import bleu, bleu_counts
 from probattn.report import (
     DataSet,
     ResultsFileError,
-    RunDescription,
     Scores,
     compare,
     read_results,
@@ -55,21 +55,12 @@ def columns(noise: float, seed: int, nll: float = 2.0) -> dict[str, torch.Tensor
 
 def results(name: str = "words", seed: int = 0, **changes: object) -> TranslationResults:
     table = {("test", "deterministic"): columns(0.4, seed), ("test", "repulsive"): columns(0.05, seed + 1)}
-    run = RunDescription(
-        name=name,
-        method="repulsive heads",
-        network="Transformer",
-        data="words",
-        train_size=100,
-        steps=25,
-        seconds=14.0,
-        num_samples=1,
-        device="cpu",
-        seed=seed,
-        created="2026-01-01T00:00:00+00:00",
-        recipe="training:\n  per: token\n",
-        search="beam search, 5 beams",
-    )
+    words = {
+        "method": "repulsive heads",
+        "recipe": "training:\n  per: token\n",
+        "search": "beam search, 5 beams",
+    }
+    run = described(name=name, network="Transformer", steps=25, seed=seed, **words)
     scores = [Scores(model=model, data=data, values=figures(item)) for (data, model), item in table.items()]
     signature = bleu(*sentences(0.05, 2)).signature
     content = {
@@ -83,9 +74,7 @@ def results(name: str = "words", seed: int = 0, **changes: object) -> Translatio
         ),
         "scores": tuple(scores),
         "differences": compare(
-            table,
-            lambda item: {key: figures(item)[key] for key in Translation.measures},
-            resamples=400,
+            table, lambda item: {key: figures(item)[key] for key in Translation.measures}, resamples=400
         ),
         "samples": (
             TranslationSample(
@@ -105,9 +94,8 @@ def test_measures_are_bleu_and_ratios_of_sums() -> None:
     measured = figures(columns(0.2, 3))
     theirs = sacrebleu.corpus_bleu(translations, [references])
     assert measured["bleu"] == theirs.score / 100 and measured["brevity_penalty"] == theirs.bp
-    assert [measured[f"precision{order}"] for order in range(1, 5)] == [
-        value / 100 for value in theirs.precisions
-    ]
+    expected = [value / 100 for value in theirs.precisions]
+    assert [measured[f"precision{order}"] for order in range(1, 5)] == expected
     assert (measured["hypothesis_length"], measured["reference_length"]) == (theirs.sys_len, theirs.ref_len)
     assert measured["perplexity"] == pytest.approx(math.exp(2)) and measured["token_accuracy"] == 0.4
     assert measured["subwords"] == 5 * SIZE
@@ -152,9 +140,8 @@ def test_curves_have_cross_entropy_and_accuracy_per_token() -> None:
     assert curves["cross_entropy", "validation"].values == (3.0,)
     assert curves["token_accuracy", "validation"].values == (0.4,)
     broken = [{**RECORDS[2], "nll": None}]
-    assert ("cross_entropy", "validation") not in {
-        (c.name, c.kind) for c in translation_curves(broken, "aligned")
-    }
+    expected = {(c.name, c.kind) for c in translation_curves(broken, "aligned")}
+    assert ("cross_entropy", "validation") not in expected
 
 
 def test_records_keep_every_bit_and_know_their_kind(tmp_path) -> None:
@@ -172,11 +159,9 @@ def test_the_page_says_what_was_measured(tmp_path) -> None:
         "<h1>In this run, repulsive against deterministic attention: higher BLEU (1 seed, 240 sentences)</h1>"
         in page
     )
-    assert (
-        measured.signature in page
-        and "nats per token" in page
-        and "0.6 (1.50\N{MULTIPLICATION SIGN})" in page
-    )
+    assert measured.signature in page
+    assert "nats per token" in page
+    assert "0.6 (1.50\N{MULTIPLICATION SIGN})" in page
     assert "&lt;b&gt;one&lt;/b&gt;" in page and "&lt;script&gt;" in page and "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
     bleu_gap = measured.difference("bleu", "repulsive", "test")

@@ -62,22 +62,6 @@ def test_predict_translates(translation_run, command):
     assert "expected no --pair" in runs.refused("predict", translation_run, "a", "--pair", "b")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "model"),
-    [
-        (["attention.method=babn"], "bayesian_expectation"),
-        (["alignment.method=mmd"], "aligned"),
-        (["disagreement.weight=0.1"], "regularised"),
-    ],
-)
-def test_other_methods_train_and_report(translation_recipe, translation_run, tmp_path, overrides, model):
-    keys = (*overrides, "repulsion=null", "training.steps=2", "report.baseline=false")
-    place = runs.trained(translation_recipe, tmp_path / "run", *keys)
-    runs.succeeds("evaluate", place, "--baseline", translation_run / "baseline")
-    results = load_results(place)
-    assert [score.model for score in results.scores] == ["deterministic", model]
-
-
 def test_what_is_deterministic_itself_is_not_compared(translation_run, run, tmp_path):
     for whole in (translation_run, run):
         plain = tmp_path / whole.name
@@ -156,7 +140,7 @@ def test_heads_are_compared(translation_run, translation_recipe, tmp_path):
     page = (copy / "report.html").read_text(encoding="utf-8")
     assert "Do the heads differ?" in page and "Token accuracy without a head is measured over" in page
     trained = load_network(copy)
-    test = load_any_recipe(str(translation_recipe)).translation.load().test
+    test = load_any_recipe(str(translation_recipe)).translation.load()["test"]
     score = next(item for item in results.scores if item.model == "repulsive")
     assert heads.whole["repulsive"] == pytest.approx(score.values["token_accuracy"])
     layer = trained.net.model.decoder.layers[0].encoder_attn

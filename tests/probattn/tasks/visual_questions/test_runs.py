@@ -1,7 +1,5 @@
 """Runs on tiny pictures: what is measured, shown, predicted and refused."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -25,9 +23,9 @@ from probattn.recipes import RecipeError, load_any_recipe, read_recipe
 from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
 from probattn.tasks.networks import Network
-from probattn.tasks.visual_questions.answering import VisualAnswering
 from probattn.tasks.visual_questions.page import boxes_of, overlay, shown
 from probattn.tasks.visual_questions.questions import (
+    VisualAnswering,
     answers_of,
     attention_maps,
     questions_of,
@@ -39,29 +37,23 @@ from probattn.tasks.visual_questions.results import VisualQuestionSample, answer
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("visual_questions")
-    file = folder / "questions.yaml"
-    file.write_text(runs.recipes(folder)["visual_questions"], encoding="utf-8")
-    return file
+def recipe(recipe_of):
+    return recipe_of("visual_questions")
 
 
 @pytest.fixture(scope="module")
-def run(recipe, tmp_path_factory):
-    place = tmp_path_factory.mktemp("runs") / "questions"
-    runs.succeeds("train", recipe, "--output", place, "--quiet")
-    runs.succeeds("report", place)
-    return place
+def run(reported):
+    return reported("visual_questions")
 
 
-def test_intervals_draw_images_with_all_their_questions(run, monkeypatch):
+def test_intervals_draw_images_with_all_their_questions(run, tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(
         "probattn.report.evaluation.paired_bootstrap", lambda *_, clusters, **__: given.update(clusters) or ()
     )
-    task = run_task(run)
-    task.evaluate(run)
-    images = [row.image for row in task.questions["test"].rows]
+    task = run_task(copy := shutil.copytree(run, tmp_path / "run"))
+    task.evaluate(copy)
+    images = [row.image for row in task.datasets["test"].rows]
     assert given == {"test": images, "noisy": images} and len(set(images)) < len(images)
 
 
@@ -98,18 +90,15 @@ def test_measures_with_annotators_who_differ_are_means_over_them():
 
 def test_the_report_has_both_data_sets_kinds_and_maps(run):
     results = load_results(run)
-    assert [(each.key, each.role, each.size) for each in results.data] == [
-        ("test", "in_domain", 12),
-        ("noisy", "shifted", 12),
-    ]
-    images = len({row.image for row in load_task(run / "recipe.yaml").questions["test"].rows})
+    expected = [("test", "in_domain", 12), ("noisy", "shifted", 12)]
+    assert [(each.key, each.role, each.size) for each in results.data] == expected
+    images = len({row.image for row in load_task(run / "recipe.yaml").datasets["test"].rows})
     assert images < 12
     assert all((each.cluster, each.clusters) == ("images", images) for each in results.data)
     assert "bootstrap over images" in (run / "report.html").read_text(encoding="utf-8")
     models = {"deterministic", "bayesian_mean", "bayesian_expectation"}
-    assert {(score.data, score.model) for score in results.scores} == {
-        (data, model) for data in ("test", "noisy") for model in models
-    }
+    values = {(data, model) for data in ("test", "noisy") for model in models}
+    assert {(score.data, score.model) for score in results.scores} == values
     assert results.score("deterministic", "test").values["pavpu"] is not None  # draws with dropout
     noisy = results.score("bayesian_mean", "noisy").values
     assert noisy["nll"] != results.score("bayesian_mean", "test").values["nll"]
@@ -128,17 +117,15 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
         assert sample.image_url.startswith("data:image/png;base64,")
         assert all(answer.spread == 0 for answer in sample.answers["deterministic"])
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert (
-        "Attention over the image" in page
-        and "share of the variance" in page
-        and "Kinds of questions" in page
-    )
+    assert "Attention over the image" in page
+    assert "share of the variance" in page
+    assert "Kinds of questions" in page
 
 
 def test_shares_are_those_of_the_given_answer(run):
     network, task = load_network(run), run_task(run)
-    (first, *_) = task.questions["test"].rows
-    single = replace(task.questions["test"], rows=(first,))
+    (first, *_) = task.datasets["test"].rows
+    single = replace(task.datasets["test"], rows=(first,))
     inputs = network.moved(next(task.batches(network, task.rows(network, single))))
     names = answers_of(network)
     found = {name: variance_shares(network, inputs, name) for name in names[:2]}
@@ -163,7 +150,7 @@ def test_test_questions_about_training_images_are_counted(tmp_path):
 
 def test_the_models_are_the_mean_of_draws_and_the_posterior_expectation(run):
     network, task, results = load_network(run), run_task(run), load_results(run)
-    (batch,) = task.batches(network, task.rows(network, task.questions["test"]))
+    (batch,) = task.batches(network, task.rows(network, task.datasets["test"]))
     inputs, scores = network.moved(batch), batch["labels"].double()
     drawn = posterior_predict(network.program, inputs, 3, seed=(0, 0)).mean_probabilities
     expected = posterior_expectation(network.program, inputs).sigmoid()
@@ -180,7 +167,7 @@ def test_noise_has_the_recipes_variance(run):
     parts = []
     for noise in (1.0, 9.0):
         task = load_task(run / "recipe.yaml", [f"visual_questions.noise={noise}"])
-        rows = task.rows(network, task.questions["test"])
+        rows = task.rows(network, task.datasets["test"])
         parts.append(next(task.batches(network, rows, noisy=True))["feature_noise"])
         assert "feature_noise" not in next(task.batches(network, rows))
     torch.testing.assert_close(parts[1], 3 * parts[0])
@@ -193,8 +180,8 @@ def test_maps_are_those_of_the_last_layer(recipe):
     with torch.no_grad():
         for parameter in program.parameters():
             parameter.mul_(3.0)  # from nearly uniform attention
-    network = Network(program, recipe.parent, "deterministic", task.data.tokenizer)
-    inputs = network.moved(next(task.batches(network, task.rows(network, task.questions["test"].at([0])))))
+    network = Network(program, recipe.parent, "deterministic", task.data.codec)
+    inputs = network.moved(next(task.batches(network, task.rows(network, task.datasets["test"].at([0])))))
     output = program.net(**inputs, output_attentions=True)
     found = attention_maps(network, inputs, task.recipe.prediction)
     for name, maps in (("word_map", output.encoder_attentions), ("region_map", output.cross_attentions)):
@@ -223,7 +210,7 @@ def test_drawings_darken_what_has_no_weight_and_keep_the_order_of_rows(run):
     ]
     mean = np.array(sample.word_map.mean)
     assert np.array_equal(pixels[0], np.round(255 * mean / mean.max()).astype(int))
-    file = run_task(run).questions["test"].images.path(sample.image)
+    file = run_task(run).datasets["test"].images.path(sample.image)
     assert np.array_equal(pixels[1], np.asarray(Image.open(file)))
 
 
@@ -256,9 +243,8 @@ def test_answers_to_new_questions_are_those_of_the_network(run, recipe):
         place = int(drawn.mean[row].argmax())
         assert answer["answer"] == network.net.config.id2label[place]
         assert answer["probability"] == pytest.approx(drawn.mean[row, place].item(), abs=1e-6)
-        assert (
-            answer["spread"] == pytest.approx(drawn.std[row, place].item(), abs=1e-6) and answer["spread"] > 0
-        )
+        assert answer["spread"] == pytest.approx(drawn.std[row, place].item(), abs=1e-6)
+        assert answer["spread"] > 0
     closed = json.loads(runs.succeeds("predict", run, lines[0], "--json", "--uncertainty", "moments"))
     assert closed["probability"] == pytest.approx(answers[0]["probability"], abs=0.05)
     assert "what color is the shape?" in runs.succeeds("predict", run, *lines)
@@ -299,7 +285,7 @@ def test_word_vectors_are_what_training_starts_from(recipe, tmp_path):
     (tmp_path / "vectors.txt").write_text("red 1 2 3 4 5\nshape 5 4 3 2 1\n")
     task = load_task(str(recipe), [f"network.embeddings={tmp_path}/vectors.txt"])
     weight = task.program().net.embed_tokens.weight
-    place = task.data.tokenizer.convert_tokens_to_ids("red")
+    place = task.data.codec.convert_tokens_to_ids("red")
     assert torch.equal(weight, task.data.vectors) and weight.shape[1] == 5
     torch.testing.assert_close(weight[place], torch.arange(1.0, 6.0))
 
@@ -346,9 +332,8 @@ def test_data_that_do_not_fit_are_refused_before_training(copied, tmp_path):
     said = runs.refused(*command, "--set", "visual_questions.answers=answers.txt")
     assert "expected answers of the vocabulary (purple, pink, ...), got others alone" in said
     (folder / "answers.txt").write_text("purple\n")
-    assert "expected two answers or more, got 1" in runs.refused(
-        *command, "--set", "visual_questions.answers=answers.txt"
-    )
+    expected = runs.refused(*command, "--set", "visual_questions.answers=answers.txt")
+    assert "expected two answers or more, got 1" in expected
     file = folder / "test" / "questions.json"
     rows = json.loads(file.read_text())
     (folder / "test" / "images" / f"{rows[0][2]}.png").write_bytes(b"no image")
@@ -436,11 +421,9 @@ def test_regions_of_a_detector_are_read_by_path(recipe, tmp_path):
     (sample,) = results.samples
     regions = int(sample.image) % 3 + 2
     assert len(sample.boxes) == len(sample.region_map.mean) == regions and sample.image_url == ""
-    assert (
-        sample.boxes[0] == (0.0, 0.0, 1.0, 1.0)
-        and not sample.region_weights.spread
-        and not sample.word_shares
-    )
+    assert sample.boxes[0] == (0.0, 0.0, 1.0, 1.0)
+    assert not sample.region_weights.spread
+    assert not sample.word_shares
     (row,) = (row for row in test.rows if (row.question, row.image) == (sample.question, sample.image))
     assert sample.truth == tuple(dict.fromkeys((row.answer, "no")))
     assert len(results.heads.sites) > 0 and test.rows[0].score("no") >= 0.9
@@ -488,13 +471,8 @@ def test_recipes_that_do_not_fit_are_refused(text, words):
 def test_the_recipes_that_come_with_the_library_are_of_the_papers_size_and_of_a_small_one():
     paper, small = (load_any_recipe(name) for name in ("vqa_v2_paper", "easy_vqa"))
     network = paper.network
-    assert (network.width, network.layers, network.heads, network.feed_forward, network.fused) == (
-        512,
-        4,
-        8,
-        2048,
-        1024,
-    )
+    expected = (512, 4, 8, 2048, 1024)
+    assert (network.width, network.layers, network.heads, network.feed_forward, network.fused) == expected
     assert paper.training.optimizer_arguments == {"betas": [0.9, 0.98], "eps": 1e-9}
     assert paper.visual_questions.regions == 2048 and paper.visual_questions.noise == 5.0
     assert small.visual_questions.regions is None and small.network.width == 64

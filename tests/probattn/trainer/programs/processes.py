@@ -1,14 +1,9 @@
-"""Trains in one process and in two that talk by gloo, and keeps what each saw.
-
-Usage: processes.py FOLDER
-"""
+"""A training in one process and in two that talk by gloo."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,31 +45,16 @@ def run(folder: Path, processes: int, resume: bool | None = None) -> dict[str, A
     }
 
 
-def main(folder: Path) -> None:
-    if "RANK" in os.environ:
-        found = run(folder, 2)
-        torch.distributed.barrier()
-        if os.environ["RANK"] == "0":
-            shutil.rmtree(folder / "run-2" / "checkpoint-4")
-        torch.distributed.barrier()
-        found["resumed"] = run(folder, 2, resume=True)["weights"]
-        torch.save(found, folder / f"rank-{os.environ['RANK']}.pt")
-        torch.distributed.destroy_process_group()
-        return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    children = []
-    for rank in (0, 1):
-        own = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        children.append(
-            os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, *sys.argv], os.environ | own)
-        )
-    torch.save(run(folder, 1), folder / "alone.pt")
-    if any(os.waitpid(child, 0)[1] for child in children):
-        raise SystemExit("a process failed")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def one_of_two(folder: Path, rank: int, port: str) -> None:
+    """Trains, resumes from the checkpoint before the last, and keeps what the process with this number saw."""
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    os.environ.update(own | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    torch.set_num_threads(1)
+    found = run(folder, 2)
+    torch.distributed.barrier()
+    if rank == 0:
+        shutil.rmtree(folder / "run-2" / "checkpoint-4")
+    torch.distributed.barrier()
+    found["resumed"] = run(folder, 2, resume=True)["weights"]
+    torch.save(found, folder / f"rank-{rank}.pt")
+    torch.distributed.destroy_process_group()

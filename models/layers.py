@@ -1,52 +1,67 @@
-"""Bases of configurations and networks that are built from nothing, and an LSTM over padded sequences."""
+"""Parts of networks that are built from nothing: bases, dot-product attention, an LSTM over padded sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from probattn.checks import check_integer, check_share
+from probattn.options import Count, Dropout, Natural
 
+Attended = tuple[Tensor, Tensor | None]
+"""Output of an attention call, and its weights, if the attention implementation gives any."""
+Mask = Tensor | None
+"""None where everything is valid."""
 State = tuple[Tensor, Tensor]
 """Hidden and cell state of every layer and direction, ``[layers * directions, B, u]`` each."""
 
 SHUT = 1e4
 """Offset that holds a gate open or shut: its sigmoid is 1 or 0 in every type."""
 
-
 PAD, UNKNOWN, BEGIN, END = range(4)
 """Numbers of the special tokens, which :class:`probattn.data.Subwords` gives them too."""
 
 
+def _check_flag(owner: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{owner}.{name}: expected true or false, got {value!r}")
+
+
+CHECKS: Mapping[Any, Callable[[str, str, object], None]] = {
+    Count: partial(check_integer, minimum=1),
+    Natural: partial(check_integer, minimum=0),
+    Dropout: partial(check_share, one=False),
+    bool: _check_flag,
+}
+"""Checks of a configuration's arguments, by annotation."""
+
+
 class OwnConfig(PretrainedConfig):
-    """Base of configurations of our own: padding is token 0 by default, and attributes are checked by name."""
+    """Base of configurations of our own: padding is token 0 by default."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"pad_token_id": PAD} | kwargs)
 
-    def _check(
-        self,
-        counts: Iterable[str],
-        shares: Iterable[str],
-        naturals: Iterable[str] = (),
-        flags: Iterable[str] = (),
-    ) -> None:
-        """``ValueError`` unless these are integers >= 1, numbers in [0, 1), integers >= 0, and truth values."""
-        owner = type(self).__name__
-        for minimum, names in ((1, counts), (0, naturals)):
-            for name in names:
-                check_integer(owner, name, getattr(self, name), minimum=minimum)
-        for name in shares:
-            check_share(owner, name, getattr(self, name), one=False)
-        for name in flags:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{owner}.{name}: expected true or false, got {getattr(self, name)!r}")
+    def _take(self, constructor: Callable[..., None], arguments: Mapping[str, Any]) -> None:
+        """Makes a constructor's arguments attributes; ``ValueError`` unless they are what its annotations say."""
+        for name, kind in get_type_hints(constructor, include_extras=True).items():
+            if name not in ("kwargs", "return"):
+                value = arguments[name]
+                setattr(self, name, value)
+                optional = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else ()
+                if value is not None or NoneType not in optional:
+                    check = CHECKS.get(optional[0] if optional else kind)
+                    if check is not None:
+                        check(type(self).__name__, name, value)
 
 
 class OwnEncoderDecoderConfig(OwnConfig):
@@ -83,9 +98,8 @@ class OwnPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Draws weights as torch's modules do by themselves; loaded ones stay, the row of padding too."""
-        loaded = all(
-            getattr(weight, "_is_hf_initialized", False) for weight in module.parameters(recurse=False)
-        )
+        weights = module.parameters(recurse=False)
+        loaded = all(getattr(weight, "_is_hf_initialized", False) for weight in weights)
         if isinstance(module, (nn.Linear, nn.LSTM, nn.Embedding)) and not loaded:
             module.reset_parameters()
 
@@ -118,9 +132,7 @@ class OwnEncoderDecoder(OwnPreTrainedModel):
         return False
 
 
-def layered_lstm(
-    inputs: int, size: int, layers: int, dropout: float, *, bidirectional: bool = True
-) -> nn.LSTM:
+def deep_lstm(inputs: int, size: int, layers: int, dropout: float, *, bidirectional: bool = True) -> nn.LSTM:
     """An LSTM over ``[B, S, inputs]`` with dropout between its layers, which torch refuses for a single one."""
     between = dropout if layers > 1 else 0.0
     return nn.LSTM(inputs, size, layers, batch_first=True, dropout=between, bidirectional=bidirectional)
@@ -143,11 +155,7 @@ def check_mask(owner: str, name: str, mask: Tensor | None, shape: torch.Size) ->
 def read_padded(
     lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None = None
 ) -> tuple[Tensor, State]:
-    """States ``[B, S, directions * u]`` of an LSTM over each sequence's real words, and the state after the last one.
-
-    ``attention_mask`` ``[B, S]`` is 0 at padding, wherever it stands; states there are 0. A sequence of padding alone
-    is read as its first position. ``start`` is the first state; None for zeros.
-    """
+    """States ``[B, S, directions * u]`` of an LSTM over real words, 0 elsewhere, and the state after the last one."""
     if embedded.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # torch takes oneDNN's LSTM there, which many processors have in float32 alone
         dtype = next(lstm.parameters()).dtype
@@ -157,19 +165,20 @@ def read_padded(
     return _read(lstm, embedded, attention_mask, start)
 
 
-def _read(
-    lstm: nn.LSTM, embedded: Tensor, attention_mask: Tensor | None, start: State | None
-) -> tuple[Tensor, State]:
+def _read(lstm: nn.LSTM, embedded: Tensor, mask: Tensor | None, start: State | None) -> tuple[Tensor, State]:
     states: Tensor
     last: State
-    if attention_mask is None:
+    if mask is None:
         states, last = lstm(embedded, start)
         return states, last
-    real = attention_mask.bool()
+    real = mask.bool()
     front = torch.argsort(real.logical_not().byte(), dim=1, stable=True)  # own words first, in their order
     lengths = real.sum(dim=1).clamp_min(1)
     words = _at(embedded, front)
-    if embedded.device.type == "cpu" and _depends_on_weights_only(lstm):
+    # Pruning and offloading make a call depend on more than the weights.
+    hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
+    plain = type(lstm) is nn.LSTM and not any(hooks) and "forward" not in vars(lstm)
+    if embedded.device.type == "cpu" and plain:
         states, last = _read_padded(lstm, words, lengths, start)
     else:
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -178,29 +187,19 @@ def _read(
     return _at(states, front.argsort(dim=1)).masked_fill(~real[..., None], 0), last
 
 
-def _depends_on_weights_only(lstm: nn.LSTM) -> bool:
-    """True if a call of the module depends on its weights alone; pruning and offloading do more."""
-    hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
-    return type(lstm) is nn.LSTM and not any(hooks) and "forward" not in vars(lstm)
-
-
 def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | None) -> tuple[Tensor, State]:
     """Output of ``lstm`` for a packed sequence (real words first), in time linear in the length.
 
-    The gradient of a packed sequence takes time quadratic in its length on a CPU: each step's gradient has the size of
-    all steps. So every layer and direction reads padding too, after the words, and one more input, 1 at padding, closes
-    the input gate and opens the forget gate there, which leaves the cell unchanged.
+    The gradient of a packed sequence takes quadratic time on a CPU. So every layer and direction reads padding too,
+    where one more input, 1 there, closes the input gate and opens the forget gate, which leaves the cell unchanged.
     """
     order = torch.arange(words.shape[1])
     padding = order >= lengths[:, None]
     reverse = torch.where(padding, order, lengths[:, None] - 1 - order)  # its own inverse
     end = lengths[:, None] - 1
     if start is None:
-        count = len(lstm.all_weights), len(words)
-        start = (
-            words.new_zeros(*count, lstm.proj_size or lstm.hidden_size),
-            words.new_zeros(*count, lstm.hidden_size),
-        )
+        count, width = (len(lstm.all_weights), len(words)), lstm.proj_size or lstm.hidden_size
+        start = words.new_zeros(*count, width), words.new_zeros(*count, lstm.hidden_size)
     shut = padding[..., None].to(words.dtype)
     at_padding = words.new_tensor([-SHUT, SHUT, 0.0, 0.0])  # gates: input, forget, cell, output
     gates = at_padding.repeat_interleave(lstm.hidden_size)[:, None]
@@ -224,3 +223,91 @@ def _read_padded(lstm: nn.LSTM, words: Tensor, lengths: Tensor, start: State | N
 def _at(values: Tensor, positions: Tensor) -> Tensor:
     """Rows ``[B, K, E]`` of values ``[B, S, E]`` at positions ``[B, K]``."""
     return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float = 1.0,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[B, T, H, E]`` and weights, with transformers' signature; heads may share keys ``[B, 1, S, D]``."""
+    heads = query.shape[1:3]
+    shared = key.shape[1] == 1
+    if shared:  # heads one after the other are so many queries of the one key head
+        query, key, value = query.flatten(1, 2), key[:, 0], value[:, 0]
+    scores = query @ key.mT * scaling
+    if shared:
+        scores = scores.unflatten(1, heads)  # [B, H, T, S]
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    precise = torch.promote_types(query.dtype, torch.float32)
+    weights = F.softmax(scores, dim=-1, dtype=precise).to(query.dtype)
+    weights = F.dropout(weights, dropout, training=module.training)
+    output = (weights.flatten(1, 2) @ value).unflatten(1, heads) if shared else weights @ value
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def valid_positions(mask: Tensor | None, states: Tensor) -> Tensor:
+    """bool ``[B, S]`` of a mask of states or tokens ``[B, S, ...]``, True everywhere without one."""
+    return states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+
+
+def additive_mask(valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where ``valid`` (bool), the smallest number of the type elsewhere."""
+    zeros = torch.zeros(valid.shape, dtype=dtype, device=valid.device)
+    return zeros.masked_fill(~valid, torch.finfo(dtype).min)
+
+
+def all_maps(maps: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+    """The attention maps of several calls; None where the attention implementation gives none."""
+    present = [item for item in maps if item is not None]
+    return tuple(present) if len(present) == len(maps) else None
+
+
+class OwnAttention(nn.Module):
+    """Base of attention modules of our own, whose family's eager attention function is that of this file."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def dot_product(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, **options: Any) -> Attended:
+        """Output ``[B, T, H, E]`` and weights of the function that the configuration names, unscaled by default."""
+        defaults = {"scaling": 1.0, "dropout": 0.0}
+        return attention_function(self.config)(self, query, key, value, mask, **defaults | options)
+
+
+class ProjectedAttention(OwnAttention):
+    """Scaled dot-product attention with projections of queries, keys and values (Vaswani et al. 2017)."""
+
+    def __init__(self, config: PretrainedConfig, dropout: float = 0.0, *, bias: bool = True) -> None:
+        super().__init__(config)
+        self.dropout = dropout
+        self.num_heads = config.num_attention_heads
+        size = config.hidden_size
+        self.query, self.key, self.value = (nn.Linear(size, size, bias=bias) for _ in range(3))
+        self.scaling = (size // self.num_heads) ** -0.5
+
+    def attend(self, states: Tensor, others: Tensor, mask: Tensor, valid: Mask, **options: Any) -> Attended:
+        """Outputs ``[B, T, d]`` and weights of states ``[B, T, d]`` that attend to others; ``valid``: real states."""
+        query, key, value = self.query(states), self.key(others), self.value(others)
+        projected = (self.heads(query), self.heads(key), self.heads(value))
+        options |= {"dropout": self.dropout if self.training else 0.0, "query_mask": valid}
+        mask = mask.expand(-1, -1, states.shape[1], -1)
+        output, weights = self.dot_product(*projected, mask, scaling=self.scaling, **options)
+        return output.flatten(2), weights
+
+    def heads(self, values: Tensor) -> Tensor:
+        """Projected values ``[B, T, d]`` by head, ``[B, H, T, D]``."""
+        return values.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def attention_function(config: PretrainedConfig) -> Callable[..., Attended]:
+    """The attention function that a configuration names; for "eager" or None the eager one above."""
+    name = config._attn_implementation
+    return eager_attention_forward if name in {None, "eager"} else ALL_ATTENTION_FUNCTIONS[name]

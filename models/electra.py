@@ -1,10 +1,10 @@
-"""ELECTRA's generator and discriminator as one Pyro program, and texts whose masked tokens are replaced."""
+"""ELECTRA: replaced token detection, its two networks as one program (Clark et al., ICLR 2020)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyro
 import pyro.distributions as dist
@@ -14,9 +14,11 @@ from torch import Tensor
 from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.checks import check_batch, check_number, check_share
-from probattn.models.dot_product import valid_positions
-from probattn.models.program import IGNORED, HeadProgram, Link, check_classes, divided_by, read_logits
+from probattn.models.layers import valid_positions
+from probattn.models.program import IGNORED, Batch, HeadProgram, Link, check_classes, divided_by
 from probattn.sites.handlers import is_handled
+
+__all__ = ["Corrupted", "ElectraProgram", "corrupt", "draw_masked", "masked_number", "tie_embeddings"]
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,7 @@ def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | N
 
 
 def draw_tokens(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Categorical draws ``[...]`` from logits ``[..., V]``.
-
-    On a CPU the first token whose cumulative probability exceeds U: a draw takes one random number, that of
-    ``torch.multinomial`` one for each token and 20 times as long. Elsewhere that is fast, and sums may vary by run.
-    """
+    """Categorical draws ``[...]`` from logits ``[..., V]``, on a CPU 20 times as fast as ``torch.multinomial``."""
     probabilities = logits.float().softmax(dim=-1)
     if logits.device.type != "cpu":
         return torch.multinomial(probabilities.flatten(0, -2), 1, generator=generator).view(logits.shape[:-1])
@@ -123,9 +121,8 @@ def corrupt(
         drawn = draw_tokens(logits, generator)
         originals = original_ids.gather(1, indices)
         input_ids = original_ids.scatter(1, indices, drawn.where(is_masked, originals))
-    return Corrupted(
-        input_ids, input_ids != original_ids, masked, logits, originals.masked_fill(~is_masked, IGNORED)
-    )
+    targets = originals.masked_fill(~is_masked, IGNORED)
+    return Corrupted(input_ids, input_ids != original_ids, masked, logits, targets)
 
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
@@ -144,24 +141,18 @@ class ElectraProgram(HeadProgram):
         \hat x_t \sim p_G(\cdot \mid x^{\text{masked}}), \; t \in m, \qquad
         [\hat x_t \neq x_t] \sim \mathrm{Bernoulli}\bigl(\sigma(D(\hat x, S)_t)\bigr)
 
-    A batch of ``original_ids`` and ``attention_mask`` (and ``masked``, where the masks are given) announces the plate
-    ``"data"``, the attention sites of the discriminator if it was converted, and the observed sites ``"masked"`` and
-    ``"replaced"``, each one event a text. Masks and :math:`\hat x` are draws from torch's generator without a gradient,
-    no latent variables: as in the paper, the objective is not an ELBO of one joint density.
-
-    The objective of a driver is the paper's loss, with means over the texts of the sums over tokens, each divided by
-    its mean number in a text:
+    A batch of ``original_ids`` and ``attention_mask``, and ``masked`` where the masks are given, announces the plate
+    ``"data"``, the attention sites of the discriminator and the observed sites ``"masked"`` and ``"replaced"``, each
+    one event a text. Masks and :math:`\hat x` are draws without a gradient, no latent variables: as in the paper, the
+    objective is not an ELBO of one joint density. It is the mean over texts of
 
     .. math::
         \frac{1}{\bar m} \sum_{t \in m} -\log p_G(x_t \mid x^{\text{masked}}) +
         \frac{\text{weight}}{\bar n} \sum_{t \le n} -\log p_D([\hat x_t \neq x_t] \mid \hat x)
 
-    so that it is in nats per token. ``mean_masked`` and ``mean_length`` are these numbers; without them they are those
-    of the batch, and the loss is the sum of the losses of transformers' two classes, the discriminator's times
-    ``weight``. KL and factors of attention methods are divided by :math:`\bar n` too.
-
-    A batch of ``input_ids`` and ``attention_mask`` goes through the discriminator alone, which observes ``replaced``
-    where the batch has it.
+    in nats per token, by the mean numbers ``mean_masked`` and ``mean_length`` of a text's tokens, without them those of
+    the batch; KL and factors of attention methods are divided by :math:`\bar n` too. A batch of ``input_ids`` and
+    ``attention_mask`` goes through the discriminator alone, which observes ``replaced`` where the batch has it.
 
     Args:
         net: the discriminator, converted or not.
@@ -191,6 +182,7 @@ class ElectraProgram(HeadProgram):
     """
 
     link: ClassVar[Link] = "sigmoid"
+    advice: ClassVar[str] = "use transformers' ElectraForPreTraining"
     generator: ElectraForMaskedLM
     special: Tensor
 
@@ -252,7 +244,11 @@ class ElectraProgram(HeadProgram):
             return self.read(self.net(**inputs), inputs)
         with divided_by(length), self.plate("data", len(corrupted.input_ids), corrupted.input_ids.device):
             prediction = self.read(self.net(**inputs), inputs)
-            self._observe_masked(corrupted, length)
+            valid = corrupted.targets != IGNORED
+            number = self.mean_masked or max(valid.float().sum(dim=1).mean().item(), 1e-9)
+            tokens = dist.Categorical(logits=corrupted.logits.float()).mask(valid).to_event(1)
+            with poutine.scale(scale=length / number):
+                pyro.sample("masked", tokens, obs=corrupted.targets.where(valid, 0))
             self.observe(prediction, {"replaced": corrupted.replaced}, inputs)
         return prediction
 
@@ -281,28 +277,13 @@ class ElectraProgram(HeadProgram):
         """Tokens of ``original_ids`` that may be masked, bool ``[B, T]``."""
         return attention_mask_of(batch).bool() & ~torch.isin(batch["original_ids"], self.special)
 
-    def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, T]``."""
-        rows = len(next(iter(inputs.values())))
-        return read_logits(self, output, (rows, None), "use transformers' ElectraForPreTraining")
-
-    def observe(
-        self, prediction: Tensor, labels: Mapping[str, Tensor] | None, inputs: Mapping[str, Tensor]
-    ) -> None:
+    def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"replaced"``, one event a text."""
         real = valid_positions(inputs.get("attention_mask"), prediction)
         target = None if labels is None else labels["replaced"].to(prediction.dtype)
         tokens = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
         with poutine.scale(scale=self.weight):
             pyro.sample("replaced", tokens, obs=target, infer={"prediction": target is None})
-
-    def _observe_masked(self, corrupted: Corrupted, length: float) -> None:
-        """The site ``"masked"``, one event a text."""
-        valid = corrupted.targets != IGNORED
-        masked = self.mean_masked or max(valid.float().sum(dim=1).mean().item(), 1e-9)
-        tokens = dist.Categorical(logits=corrupted.logits.float()).mask(valid).to_event(1)
-        with poutine.scale(scale=length / masked):
-            pyro.sample("masked", tokens, obs=corrupted.targets.where(valid, 0))
 
     def _length(self, batch: Mapping[str, Tensor]) -> float:
         return self.mean_length or attention_mask_of(batch).float().sum(dim=1).mean().item()

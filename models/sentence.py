@@ -1,4 +1,4 @@
-"""The self-attentive sentence classifier in the shape of transformers' networks."""
+"""The self-attentive sentence classifier (Lin et al. 2017) in the shape of transformers' networks, for Auto classes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,21 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
-from probattn.models.dot_product import OwnAttention
-from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, embed, layered_lstm, read_padded
-from probattn.models.pairs.networks import Sides
+from probattn.models.layers import (
+    CHECKS,
+    Attended,
+    OwnAttention,
+    OwnConfig,
+    OwnPreTrainedModel,
+    check_mask,
+    deep_lstm,
+    embed,
+    read_padded,
+)
+from probattn.models.pairs import Sides
+from probattn.options import Count, Dropout, Natural
+
+__all__ = ["SelfAttentiveConfig", "SelfAttentiveForSequenceClassification", "SelfAttentiveModel"]
 
 AttentionActivation = Literal["tanh", "relu"]
 """Function between the two maps of the scores: that of Lin et al. 2017, or that of Snell et al. 2021."""
@@ -59,38 +71,24 @@ class SelfAttentiveConfig(OwnConfig):
     def __init__(
         self,
         *,
-        vocab_size: int = 20_000,
-        embedding_size: int = 300,
-        hidden_size: int = 300,
-        num_hidden_layers: int = 1,
-        attention_size: int = 350,
-        num_attention_heads: int = 30,
-        classifier_size: int = 2000,
-        embedding_dropout: float = 0.0,
-        hidden_dropout: float = 0.0,
-        classifier_dropout: float = 0.5,
+        vocab_size: Count = 20_000,
+        embedding_size: Count = 300,
+        hidden_size: Count = 300,
+        num_hidden_layers: Count = 1,
+        attention_size: Count = 350,
+        num_attention_heads: Count = 30,
+        classifier_size: Natural = 2000,
+        embedding_dropout: Dropout = 0.0,
+        hidden_dropout: Dropout = 0.0,
+        classifier_dropout: Dropout = 0.5,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.attention_size = attention_size
-        self.num_attention_heads = num_attention_heads
-        self.classifier_size = classifier_size
-        self.embedding_dropout = embedding_dropout
-        self.hidden_dropout = hidden_dropout
-        self.classifier_dropout = classifier_dropout
+        self._take(SelfAttentiveConfig.__init__, locals())
         self.attention_activation = kwargs.pop("attention_activation", "tanh")
         self.uniform_attention = kwargs.pop("uniform_attention", False)
         self.gate_size = kwargs.pop("gate_size", 0)
-        sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "attention_size")
-        self._check(
-            counts=(*sizes, "num_attention_heads"),
-            shares=("embedding_dropout", "hidden_dropout", "classifier_dropout"),
-            naturals=("classifier_size", "gate_size"),
-            flags=("uniform_attention",),
-        )
+        CHECKS[bool](type(self).__name__, "uniform_attention", self.uniform_attention)
+        CHECKS[Natural](type(self).__name__, "gate_size", self.gate_size)
         choices = get_args(AttentionActivation)
         if self.attention_activation not in choices:
             raise ValueError(
@@ -101,22 +99,14 @@ class SelfAttentiveConfig(OwnConfig):
 
 
 class SelfAttentiveAttention(OwnAttention):
-    r"""Structured self-attention: several additive heads that read a sentence (Lin et al. 2017).
-
-    .. math:: A = \mathrm{softmax}(V^\top \tanh(W H^\top)), \qquad M = A H
-
-    (An et al. 2020, appendix A), as dot-product attention: head i's query is column i of V, a parameter (``query``
-    ``[r, d_a]``); the key of a word is :math:`\tanh(W h)` (``key`` ``[d_a, 2u]``), its value h; scores are not scaled.
-    One head with ``"relu"`` in place of tanh is the attention :math:`a_l = v^\top \mathrm{ReLU}(Q h_l)` of Snell et al.
-    (2021, Eq. 7). Uniform attention has queries of 0: every real word gets 1 / n, and V and W get no gradient.
-    """
+    """Additive heads as dot products, not scaled: query i is column i of V, a key tanh(W h) (Lin et al. 2017)."""
 
     def __init__(self, config: SelfAttentiveConfig) -> None:
         super().__init__(config)
         self.key = nn.Linear(2 * config.hidden_size, config.attention_size, bias=False)
         self.query = nn.Linear(config.attention_size, config.num_attention_heads, bias=False)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Attended:
         """M ``[B, r, 2u]`` and A ``[B, r, 1, S]`` (None if the implementation gives no weights) of H ``[B, S, 2u]``."""
         # A copy: code that keeps the arguments of attention must not hold the parameter itself.
         queries = self.query.weight.to(hidden.dtype)[None, :, None].repeat(len(hidden), 1, 1, 1)
@@ -154,15 +144,10 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, config.pad_token_id)
         self.dropout = nn.Dropout(config.embedding_dropout)
         layers, dropout = config.num_hidden_layers, config.hidden_dropout
-        self.lstm = layered_lstm(config.embedding_size, config.hidden_size, layers, dropout)
+        self.lstm = deep_lstm(config.embedding_size, config.hidden_size, layers, dropout)
         self.attention = SelfAttentiveAttention(config)
-        self.gates = (
-            nn.ModuleList(
-                Gate(config.num_attention_heads, 2 * config.hidden_size, config.gate_size) for _ in range(2)
-            )
-            if config.gate_size
-            else None
-        )
+        sizes = config.num_attention_heads, 2 * config.hidden_size, config.gate_size
+        self.gates = nn.ModuleList(Gate(*sizes) for _ in range(2)) if config.gate_size else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -197,11 +182,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
             ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
         """
         embedded = embed(self, input_ids, inputs_embeds)
-        if attention_mask is not None and attention_mask.shape != embedded.shape[:2]:
-            raise ValueError(
-                f"{type(self).__name__}: expected an attention_mask {list(embedded.shape[:2])}, got "
-                f"{list(attention_mask.shape)}"
-            )
+        check_mask(type(self).__name__, "an attention_mask", attention_mask, embedded.shape[:2])
         words = self.dropout(embedded)
         if self.gates is None:
             hidden, matrix, weights = self._read(words, attention_mask)
@@ -214,11 +195,9 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
             matrix, maps = gated[0] * gated[1], [weights for _, _, weights in read]
         if output_attentions is None:
             output_attentions = self.config.output_attentions
-        return BaseModelOutputWithPooling(
-            last_hidden_state=hidden,
-            pooler_output=matrix.flatten(1),
-            attentions=cast(tuple[Tensor, ...], tuple(maps)) if output_attentions else None,
-        )
+        shown = cast(tuple[Tensor, ...], tuple(maps)) if output_attentions else None
+        pooled = matrix.flatten(1)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled, attentions=shown)
 
     def _read(self, words: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """H ``[B, S, 2u]``, M ``[B, r, 2u]`` and A of the words that are real."""
@@ -303,8 +282,5 @@ class SelfAttentiveForSequenceClassification(
         if self.dense is not None:
             hidden = self.dropout(torch.relu(self.dense(hidden)))
         logits = self.classifier(hidden)
-        return SequenceClassifierOutput(
-            loss=None if labels is None else F.cross_entropy(logits, labels),
-            logits=logits,
-            attentions=read.attentions,
-        )
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits, attentions=read.attentions)

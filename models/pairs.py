@@ -1,4 +1,4 @@
-"""Networks of two texts: attention from each to the other, decomposable attention, and ESIM."""
+"""Networks of two texts: decomposable attention (Parikh et al. 2016) and ESIM (Chen et al. 2017), for Auto classes."""
 
 from __future__ import annotations
 
@@ -11,41 +11,37 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, PretrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from probattn.models.dot_product import OwnAttention, additive_mask, valid_positions
-from probattn.models.lstm import OwnConfig, OwnPreTrainedModel, check_mask, embed, read_padded
+from probattn.models.layers import (
+    Attended,
+    OwnAttention,
+    OwnConfig,
+    OwnPreTrainedModel,
+    additive_mask,
+    check_mask,
+    embed,
+    read_padded,
+    valid_positions,
+)
+from probattn.options import Count, Dropout
+
+__all__ = ["DecomposableConfig", "DecomposableForSequenceClassification", "EsimConfig"]
+__all__ += ["EsimForSequenceClassification"]
 
 
 class PairConfig(OwnConfig):
-    """Sizes that networks of two texts have in common.
-
-    Args:
-        vocab_size: number of words.
-        embedding_size: of a word.
-        hidden_size: of a hidden layer, or of an LSTM in each direction.
-        dropout: share of the numbers that is dropped before each map in training, in [0, 1).
-        freeze_embeddings: whether words keep the vectors that they start from.
-        **kwargs: the rest is for ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id`` is 0 if left out.
-
-    Raises:
-        ValueError: a size below 1, or a dropout outside [0, 1).
-    """
+    """Sizes that networks of two texts share; ``freeze_embeddings`` keeps the words' first vectors."""
 
     def __init__(
         self,
         *,
-        vocab_size: int = 20_000,
-        embedding_size: int = 300,
-        hidden_size: int = 200,
-        dropout: float = 0.2,
+        vocab_size: Count = 20_000,
+        embedding_size: Count = 300,
+        hidden_size: Count = 200,
+        dropout: Dropout = 0.2,
         freeze_embeddings: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.hidden_size = hidden_size
-        self.dropout = dropout
-        self.freeze_embeddings = freeze_embeddings
-        self._check(("vocab_size", "embedding_size", "hidden_size"), shares=("dropout",))
+        self._take(PairConfig.__init__, locals())
         super().__init__(**kwargs)
 
 
@@ -67,9 +63,7 @@ class Sides(NamedTuple):
 class OneWayAttention(OwnAttention):
     """Some words of a row attend to others of it, by one head."""
 
-    def forward(
-        self, compared: Tensor, hidden: Tensor, queries: Tensor, keys: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, compared: Tensor, hidden: Tensor, queries: Tensor, keys: Tensor) -> Attended:
         """What ``queries`` find among ``keys``, bool ``[B, S]`` both: ``[B, S, E]``, and the map ``[B, 1, S, S]``."""
         mask = additive_mask(queries[:, None, :, None] & keys[:, None, None, :], hidden.dtype)
         compared = compared[:, None]
@@ -78,26 +72,15 @@ class OneWayAttention(OwnAttention):
 
 
 class CrossAttention(nn.Module):
-    r"""Each text's words attend to the other's, by dot products.
-
-    .. math:: e_{ij} = q_i^\top k_j, \quad
-        \beta_i = \textstyle\sum_j \mathrm{softmax}_j(e_{ij})\, b_j, \quad
-        \alpha_j = \textstyle\sum_i \mathrm{softmax}_i(e_{ij})\, a_i
-
-    (Parikh et al. 2016, Eq. 1 and 2; Chen et al. 2017, Eq. 11 to 13). Both texts stand in one row. It is two attention
-    calls, the first text's words and then the second's as queries, over maps of all words of the row, in which other
-    pairs are 0. Since they have no pair in common each is a stack of its own.
-    """
+    """Each text's words attend to the other's (Parikh et al. 2016, Eq. 1, 2; Chen et al. 2017, Eq. 11 to 13)."""
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
+        # Two calls over all words of the row; with no pair in common each is a stack of its own.
         self.first, self.second = (nn.ModuleDict({"attention": OneWayAttention(config)}) for _ in range(2))
 
     def forward(self, compared: Tensor, hidden: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
-        """What each word finds in the other text, ``[B, S, E]``, and the two maps ``[B, 1, S, S]``, if there are some.
-
-        Queries and keys are ``compared`` ``[B, S, D]``, values ``hidden`` ``[B, S, E]``.
-        """
+        """What each word finds in the other text, ``[B, S, E]``, by ``compared``, and two maps ``[B, 1, S, S]``."""
         of_second, first = self.first["attention"](compared, hidden, *sides)
         of_first, second = self.second["attention"](compared, hidden, *sides[::-1])
         return torch.where(sides.first[..., None], of_second, of_first), [first, second]
@@ -127,32 +110,15 @@ class PairPreTrainedModel(OwnPreTrainedModel):
         output_attentions: bool | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput:
-        """Classifies pairs of texts.
-
-        Args:
-            input_ids: numbers of the words of both texts, int64 ``[B, S]``.
-            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
-            token_type_ids: ``[B, S]``, 0 for the first text and 1 for the second; None compares a text with itself.
-            inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
-            labels: int64 ``[B]``, for the mean cross-entropy ``loss``.
-            output_attentions: whether to give the two maps ``[B, 1, S, S]``; None for the configuration's value.
-
-        Returns:
-            ``logits`` ``[B, C]`` and what was asked for.
-
-        Raises:
-            ValueError: both kinds of words or neither, or a mask of another shape.
-        """
+        """Logits ``[B, C]`` of two texts ``[B, S]``, told apart by ``token_type_ids``; None for a text and itself."""
         words = embed(self, input_ids, inputs_embeds)
         for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
             check_mask(type(self).__name__, name, tensor, words.shape[:2])
         logits, maps = self.classify(words, Sides.of(words, attention_mask, token_type_ids))
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
-        return SequenceClassifierOutput(
-            loss=None if labels is None else F.cross_entropy(logits, labels),
-            logits=logits,
-            attentions=cast(tuple[Tensor, ...], tuple(maps)) if attentions else None,
-        )
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        shown = cast(tuple[Tensor, ...], tuple(maps)) if attentions else None
+        return SequenceClassifierOutput(loss=loss, logits=logits, attentions=shown)
 
 
 def hidden_layers(inputs: int, size: int, dropout: float, layers: int = 2) -> nn.Sequential:

@@ -1,0 +1,495 @@
+"""Every study on tiny networks: it lists its jobs, measures each once, and its file has the figures and their summary.
+
+Tests of single studies look at what those runs measured.
+"""
+
+import contextlib
+import io
+import json
+import math
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import attack_study
+import domain_study
+import graph_study
+import graph_text_study
+import mcan_study
+import moments_study
+import pretraining_study
+import pytest
+import relatedness_study
+import rows_study
+import runs
+import triage_study
+import typer
+from study import MEASURED, FileStudy, VariantStudy, read_json
+
+from probattn.attacks.records import Share
+from probattn.recipes import load_any_recipe, load_recipe
+from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
+from probattn.sites.repulsive import RepulsiveAttention
+from probattn.tasks import load_task
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+SHORT = ["training.epochs=null", "training.steps=2"]
+LIMITED = [*SHORT, "data.limits={train: 60, shifted: 30}"]
+
+
+class Tiny:
+    """A folder, the session's fixtures by name, and ``patch``, which ends with the tests of this file."""
+
+    def __init__(self, request, folder, patch):
+        self.fixture, self.folder, self.patch = request.getfixturevalue, folder, patch
+
+    def written(self, text, name="tiny.yaml"):
+        """A recipe."""
+        (self.folder / name).write_text(text, encoding="utf-8")
+        return str(self.folder / name)
+
+    def source(self):
+        """The file of the texts of the recipe of classification."""
+        return load_recipe(str(self.fixture("recipe"))).data.train.source
+
+    def saved(self, net):
+        """A network and its tokenizer."""
+        for part in (runs.tokenizer(), net):
+            part.save_pretrained(self.folder / "network")
+
+
+def attack(tiny):
+    number = count(1)
+
+    def attacked(place, options):
+        assert (place / "model").is_dir()
+        share = Share.counted(next(number), 20)
+        figures = {"failed": share, "accuracy": share, "accuracy_attacked": share}
+        summary = SimpleNamespace(**figures, exhausted=0, queries=12.5, texts=options.number)
+        return place, SimpleNamespace(summary=summary)
+
+    tiny.patch.setattr(attack_study, "attack_run", attacked)
+    tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted={tiny.source()}"]})
+    options = {"task": "tiny", "variants": "soft,bam", "attacks": "textfooler", "number": 20, "set_": LIMITED}
+    return options | {"recipe": str(tiny.fixture("recipe"))}
+
+
+def domain(tiny):
+    tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted=[{tiny.source()}, {tiny.source()}]"]})
+    variants = {"tasks": "tiny", "variants": "soft,label smoothing,bam"}
+    return variants | {"recipe": str(tiny.fixture("recipe")), "set_": LIMITED}
+
+
+def graph(tiny):
+    pytest.importorskip("torch_geometric", reason="needs torch-geometric (the extra 'graph')")
+    tiny.patch.setitem(graph_study.RECIPES, "cora", str(tiny.fixture("graph_recipe")))
+    return {"variants": "mmd,bam", "seeds": 1}
+
+
+def graph_text(tiny):
+    for name in ("nltk", "sacrebleu"):
+        pytest.importorskip(name, reason="needs the extra 'text_metrics'")
+    runs.write_graph_texts(tiny.folder)
+    recipe = tiny.written(
+        f"graph_text: {{folder: {tiny.folder}, train: train.tsv, validation: val.tsv, test: test.tsv}}\n"
+        "network: {width: 8, layers: 1, heads: 2, lstm_layers: 1}\nattention: {method: deterministic}\n"
+        "repulsion: {layers: encoder}\ntraining: {steps: 2, batch_size: 8, device: cpu}\n"
+        "search: {num_beams: 1, max_length: 5}\n"
+    )
+    return {"recipe": recipe, "variants": "soft,repulsive"}
+
+
+def head_count(tiny):
+    keys = [
+        "network.config={hidden_size: 4, attention_size: 4, classifier_size: 4}",
+        "network.embeddings=null",
+    ]
+    keys += [
+        f"data.train={tiny.fixture('reviews')}",
+        "data.out_of_domain=null",
+        "training.device=cpu",
+        *SHORT,
+    ]
+    return {"heads": "2,3", "subject": "trec", "methods": "plain,svgd", "set_": keys}
+
+
+def mcan(tiny):
+    runs.write_visual_questions(tiny.folder)
+    recipe = tiny.written(
+        f"visual_questions: {{folder: {tiny.folder}/pictures, image_size: 16}}\n"
+        "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8], dropout: 0.0}\n"
+        "training: {steps: 2, batch_size: 8, device: cpu, schedule: linear}\nprediction: {num_samples: 2}\n"
+    )
+    return {"recipe": recipe, "variants": "soft,babn"}
+
+
+def moments(tiny):
+    tiny.patch.setattr(moments_study, "RECIPE", str(tiny.fixture("recipe")))
+    tiny.patch.setattr(moments_study, "ALWAYS", ("report.baseline=false", "training.steps=2"))
+    tiny.patch.setattr(moments_study, "DATA", {"rt": ()})
+    tiny.patch.setattr(moments_study, "METHODS", {"bam": moments_study.METHODS["bam"]})
+    return {"rows": 2, "draws": 200, "test": 10, "seeds": 1}
+
+
+def pretraining(tiny):
+    text = runs.recipes(tiny.folder)["pretraining"]
+    recipe = tiny.written(text.replace("steps: 6", "steps: 2").replace("positions: 16", "positions: 64"))
+    tasks = f"{tiny.folder}/reviews.csv,{tiny.folder}/reviews.csv:8"
+    return {"recipe": recipe, "tasks": tasks, "steps": 1, "rates": "1e-3,1e-2", "seeds": 1}
+
+
+def relatedness(tiny):
+    tiny.saved(runs.bert().base_model)
+    rows = [f"{' '.join(runs.WORDS[row % 5 : row % 7 + 5])} {row},{row % 7}" for row in range(60)]
+    (tiny.folder / "numbers.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    recipe = tiny.written(
+        f"regression: {{train: {tiny.folder}/numbers.csv}}\nnetwork: {{name: {tiny.folder}/network}}\n"
+        f"training: {{{runs.TRAINING}}}\nprediction: {{num_samples: 2}}\nreport: {{resamples: 100}}\n"
+    )
+    tiny.patch.setattr(relatedness_study, "RECIPE", recipe)
+    return {"seeds": 1}
+
+
+def rows(tiny):
+    """The recipe, and it again with repulsive heads."""
+    recipe = Path(tiny.fixture("recipe")).read_text(encoding="utf-8")
+    other = recipe.replace(
+        "attention: {method: babn}", "attention: {method: deterministic}\nrepulsion: {weight: 0.1}"
+    )
+    names = [str(tiny.fixture("recipe")), tiny.written(other, "repulsive.yaml")]
+    tiny.patch.setattr(rows_study, "ROWS", dict.fromkeys(names, ("accuracy",)))
+    return {"set_": [*SHORT, "data.limits={train: 60, test: 30}"]}
+
+
+def sentiment(tiny):
+    keys = ["training.steps=2", "data.limits.train=60"]
+    return {"recipe": str(tiny.fixture("recipe")), "variants": "deterministic,bam", "set_": keys, "rest": 30}
+
+
+def triage(tiny):
+    tiny.saved(runs.bert())
+    runs.write_reviews(tiny.folder / "reviews.csv", 200)
+    recipe = tiny.written(
+        f"network: {{name: {tiny.folder}/network}}\ndata: {{train: {tiny.folder}/reviews.csv}}\n"
+        f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
+    )
+    keys = {"reviews": ["data.limits={train: 60}", "data.max_length=null"]}
+    tiny.patch.setattr(triage_study, "SETTINGS", keys)
+    return {"recipe": recipe, "splits": 20, "calibrate": 100, "seeds": 1}
+
+
+NAMES = ("attack", "domain", "graph", "graph_text", "head_count", "mcan", "moments", "pretraining")
+NAMES += ("relatedness", "rows", "sentiment", "triage")
+
+
+class Ran(NamedTuple):
+    """A study that was run, its options, what its file then holds, what it printed, and a further run."""
+
+    study: Any
+    options: dict[str, Any]
+    content: dict[str, Any]
+    printed: str
+    jobs: list[Any]
+    runs: list[Any]
+    again: Any = None
+
+
+@pytest.fixture(scope="module")
+def ran(request, tmp_path_factory):
+    """A function that runs a study once, by name, and again where it is told so; its job list is read there."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            with pytest.MonkeyPatch.context() as patch:
+                options = {"seeds": 2} | globals()[name](Tiny(request, folder, patch))
+                options |= {} if name == "graph" else {"folder": folder / "runs"}
+                options |= {} if name == "sentiment" else {"output": folder / "data" / "figures.json"}
+                kind = import_module(f"{name}_study").STUDY
+                first = finished(kind, options)
+                patch.setattr(kind, "measure", None)  # nothing is measured again
+                made[name] = first._replace(again=finished(kind, options))
+        return made[name]
+
+    return run
+
+
+def finished(kind, options):
+    study, printed = kind(**options), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        study.main()
+    content = read_json(options.get("output") or study.folder / "study.json")
+    jobs = [*study.jobs()]
+    return Ran(study, options, content, printed.getvalue(), jobs, [study.read(job) for job in jobs])
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """A module that makes a page's tables of a file, by name."""
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "docs" / "_extensions")
+    return lambda name: import_module(f"measured_tables.{name}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_measures_each_of_its_jobs_once(name, ran):
+    study, _, content, printed, jobs, runs, again = ran(name)
+    lines = [study.words.format(job.folder, **job.head) + ": " for job in jobs]
+    assert len(set(lines)) == len(jobs) > 0 and all(line in printed for line in lines)
+    assert all(job.head.items() <= run.items() for job, run in zip(jobs, runs, strict=True))
+    if isinstance(study, FileStudy):
+        assert content["runs"] == sorted(runs, key=study.order)
+    else:
+        assert content.get("runs", runs) == runs
+        assert all((study.place(job) / MEASURED).exists() for job in jobs)
+        summary = json.loads(json.dumps(study.summarise(runs)))
+        assert content["variants" if name == "sentiment" else "summary"] == summary
+    assert again.content == content and not any(line in again.printed for line in lines)
+
+
+@pytest.mark.parametrize("name", ["graph_text", "mcan"])
+def test_variants_are_compared_with_the_first_of_the_same_seed(name, ran):
+    study, content = ran(name).study, ran(name).content
+    assert isinstance(study, VariantStudy)
+    first, other = study.names
+    own, base = ([run for run in content["runs"] if run["variant"] == variant] for variant in (other, first))
+    differences = content["summary"][other]["difference"]
+    assert differences and "difference" not in content["summary"][first]
+    for measure, gap in differences.items():
+        assert gap["seeds"] == 2
+        expected = sum(run[measure] for run in own) / 2 - sum(run[measure] for run in base) / 2
+        assert gap["mean"] == pytest.approx(expected)
+    table = study.table(content["summary"])
+    assert [column.header for column in table.columns] == ["figure", first, other]
+    cells = dict(zip(table.columns[0].cells, table.columns[2].cells, strict=True))
+    for measure, gap in differences.items():
+        mean = content["summary"][other][measure]["mean"]
+        assert cells[measure].startswith(f"{mean:.4f} ({gap['mean']:+.4f}) [{gap['low']:+.4f}, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "words"),
+    [
+        ("attack", "attacks", ["| textfooler | bam | moments |"]),
+        ("moments", "moments", ["200 draws, median over 2 test texts", "| film reviews, BAM, k = 10 | 10 |"]),
+        ("rows", "rows", ["2 seeds"]),
+    ],
+)
+def test_its_page_shows_the_figures(name, page, words, ran, tables):
+    shown = tables(page).tables(ran(name).content)
+    assert all(part in shown for part in words) and "nan" not in shown
+
+
+def test_every_network_is_attacked_once_for_each_prediction(ran):
+    content = ran("attack").content
+    expected = [("soft", "point"), ("bam", "point"), ("bam", "draws"), ("bam", "moments")]
+    assert [(run["variant"], run["prediction"]) for run in content["runs"]] == expected * 2
+    values = content["summary"]["textfooler"]
+    assert values["soft"]["point"]["values"]["failed"]["mean"] == pytest.approx((1 + 5) / 2 / 20)
+    assert values["bam"]["draws"]["differences"]["failed"]["seeds"] == 2
+
+
+def test_every_variant_is_measured_in_every_domain(ran):
+    study, content = ran("domain").study, ran("domain").content
+    assert all(run["data"]["validation"]["temperature"] > 0 for run in content["runs"])
+    for variants in content["summary"]["tiny"].values():
+        assert set(variants) == {"soft", "label smoothing", "bam"}
+        assert variants["bam"]["accuracy"]["difference"]["seeds"] == 2
+        assert all(0 <= row["scaled_ece"]["value"]["mean"] <= 1 for row in variants.values())
+    one = content["runs"][0]["data"]
+    assert one == domain_study.with_mean(content["runs"][0])["data"]  # of one other domain the mean is itself
+    (source,) = one.keys() - {"home", "validation"}
+    task = load_task(study.recipe, [f"data.shifted={source}", LIMITED[-1]]).texts
+    (shifted,) = task.shifted
+    left = len(shifted) - shifted.shared_with(task.train)
+    assert left < len(shifted) == 30  # training texts are among them
+    assert {run["data"][source]["texts"] for run in content["runs"]} == {left}
+    assert content["runs"][0]["data"]["home"] != content["runs"][1]["data"]["home"]
+
+
+def domain_runs(variant, seed, *accuracies):
+    figures = [dict.fromkeys(domain_study.MEASURES, 0.5) | {"accuracy": value} for value in accuracies]
+    data = {"validation": {"temperature": 1.0}} | dict(zip(("home", "near", "far"), figures, strict=True))
+    return {"task": "sentiment", "variant": variant, "seed": seed, "data": data}
+
+
+def test_the_mean_of_other_domains_has_an_interval_of_its_own():
+    soft = [domain_runs("soft", 0, 0.9, 0.8, 0.6), domain_runs("soft", 1, 0.9, 0.7, 0.5)]
+    babn = [domain_runs("babn", 0, 0.9, 0.9, 0.7), domain_runs("babn", 1, 0.9, 0.8, 0.8)]
+    summary = domain_study.summarise(soft + babn)["sentiment"]
+    assert [*summary] == ["home", "near", "far", "other domains"]
+    row = summary["other domains"]["babn"]["accuracy"]
+    assert row["value"]["mean"] == pytest.approx(0.8)
+    assert row["difference"]["mean"] == pytest.approx(0.15)  # 0.1 and 0.2
+    assert row["difference"]["high"] == pytest.approx(0.15 + 12.7062047 * 0.05)
+
+
+def test_the_jobs_of_domains_are_recipes_that_keep_their_best_pass(tmp_path):
+    jobs = [*domain_study.STUDY(folder=tmp_path, seeds=1, tasks=",".join(domain_study.TASKS)).jobs()]
+    assert len(jobs) == len(domain_study.TASKS) * len(domain_study.VARIANTS)
+    for job in jobs:
+        training = load_recipe(job.recipe, job.keys).training
+        assert (training.early_stopping.metric, training.early_stopping.mode) == ("log_likelihood", "max")
+        assert training.epochs < training.early_stopping.patience
+
+
+def test_graphs_are_measured_and_other_overrides_refused(ran):
+    study, options, content, *_ = ran("graph")
+    assert [run["variant"] for run in content["runs"]] == ["bam", "mmd"] and content["set"] == []
+    for run in content["runs"]:
+        assert 0 <= run["draws_accuracy"] <= 1 and run["steps"] == 12 and len(run["layers"]) == 2
+    with pytest.raises(typer.BadParameter, match=r"holds runs with --set \[\]; use another --output"):
+        type(study)(**options, set_=["training.epochs=1"]).main()
+
+
+def test_every_number_of_heads_is_trained(ran):
+    study, _, content, *_ = ran("head_count")
+    assert len(content["runs"]) == 2 * 2 * 2
+    for job in ran("head_count").jobs:
+        config = read_json(study.place(job) / "model" / "config.json")
+        assert config["num_attention_heads"] == job.head["heads"]
+        own = [run for run in content["runs"] if (job.head | {"seed": run["seed"]}).items() <= run.items()]
+        mean = content["summary"][job.head["method"]][str(job.head["heads"])]["mean"]
+        assert mean == pytest.approx(sum(run["accuracy"] for run in own) / 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"heads": "1,2"}, "expected numbers >= 2, got 1"), ({"subject": "imdb"}, "expected one of trec, sst2")],
+)
+def test_heads_that_cannot_be_compared_are_refused(tmp_path, options, message):
+    with pytest.raises(typer.BadParameter, match=message):
+        import_module("head_count_study").STUDY(folder=tmp_path, **options)
+
+
+def test_answers_about_images_are_shown_beside_the_papers(ran, tables):
+    content = json.loads(json.dumps(ran("mcan").content))
+    assert all(run["nll_noisy"] != run["nll"] for run in content["runs"])
+    # Without dropout nothing is drawn of deterministic attention, and it has no PAvPU.
+    assert "pavpu" in content["summary"]["babn"] and "pavpu" not in content["summary"]["soft"]
+    assert "pavpu" not in content["summary"]["babn"]["difference"]
+    content["summary"]["no_rho"] = content["summary"]["babn"]  # as if it had been run
+    content["runs"] = [{**content["runs"][1], "variant": "no_rho"}] * 2 + content["runs"]
+    page = tables("visual_questions").tables(content)
+    assert "2 seeds; 44 questions to train on" in page and "66.92, 64.40, 72.21, 70.43" in page
+    assert page.count("44.62, 32.16, 50.93, 53.22") == 1 and "| CT, weight 0.1 |" not in page
+    content["runs"].pop()  # BABN's second seed
+    part = tables("visual_questions").tables(content)
+    assert "| soft |" in part and "| BABN |" not in part
+
+
+MCAN = {
+    "soft": (),
+    "gan": (AlignmentAttention,),
+    "ct": (AlignmentAttention,),
+    "repulsive": (RepulsiveAttention,),
+}
+GRAPH_TEXT = {"soft": (), "cosine": (DisagreementAttention,), "repulsive": (RepulsiveAttention,)}
+
+
+@pytest.mark.parametrize("recipe", ["easy_vqa", "vqa_v2_paper", "agenda_reduced", "agenda_paper"])
+def test_the_variants_are_recipes_of_the_methods_that_they_name(recipe):
+    study, kinds = (graph_text_study, GRAPH_TEXT) if "agenda" in recipe else (mcan_study, MCAN)
+    for name, keys in study.VARIANTS.items():
+        methods = load_any_recipe(recipe, keys).methods()
+        kind = (AlignmentAttention,) if name.startswith("weight") else kinds.get(name, (BayesianAttention,))
+        assert tuple(type(method) for method in methods) == kind
+        if study is graph_text_study:
+            assert all(method.layers == "encoder" for method in methods)
+        elif name == "ct":
+            assert methods[0].weight == 0.01
+
+
+@pytest.mark.parametrize("recipe", ["electra_reduced", "electra_small"])
+def test_variants_of_pretraining_are_recipes_of_repulsion_in_the_first_layer(recipe):
+    weights = {"plain": None, "weak": 1e-3, "paper": 0.1, "nothing": None}
+    for name, keys in pretraining_study.VARIANTS.items():
+        methods = load_any_recipe(recipe, keys).methods()
+        assert [method.repulsion for method in methods] == ([] if weights[name] is None else [weights[name]])
+        assert all(isinstance(method, RepulsiveAttention) and method.layers == (0,) for method in methods)
+
+
+def test_every_variant_is_pretrained_and_fine_tuned(ran, tables, monkeypatch):
+    study, _, content, *_ = ran("pretraining")
+    assert [run["variant"] for run in content["runs"]] == list(pretraining_study.VARIANTS)
+    for run in content["runs"]:
+        assert run["reviews_rate"] in (1e-3, 1e-2)
+        assert 0 <= run["reviews_accuracy"] <= 1 and 0 <= run["reviews_validation"] <= 1
+        assert "reviews-8_accuracy" in run
+        tuned = study.folder / run["variant"] / "seed-0" / "tuned" / "reviews-8-0.01"
+        assert load_any_recipe(tuned / "recipe.yaml").data.limits.train == 8
+    summary = content["summary"]
+    assert set(summary["nothing"]) == {"reviews_accuracy", "reviews-8_accuracy", "difference"}
+    assert summary["plain"]["majority"]["mean"] > 0.5 and summary["paper"]["relative"]["mean"] > 0
+    own, plain = (summary[name]["nll"]["mean"] for name in ("paper", "plain"))
+    assert summary["paper"]["difference"]["nll"]["mean"] == pytest.approx(own - plain)
+    page = tables("pretraining")  # whose two forms are told apart by the number of data sets
+    monkeypatch.setattr(page, "TASKS", {"reviews": "reviews"})
+    shown = page.tables(content)
+    assert shown.count("\n|") == 6 and "repulsive, weight 0.1" in shown and "nan" not in shown
+    alone = f"{100 * summary['nothing']['reviews_accuracy']['mean']:.2f}"
+    assert shown.splitlines()[-1].startswith(f"| not pre-trained |  |  |  |  | {alone} | ")
+    monkeypatch.setattr(page, "TASKS", {"reviews": "reviews", "reviews-8": "8 reviews"})
+    first, second = page.tables(content).split(
+        "Test accuracy after fine-tuning, and differences to the pre-trained network:"
+    )
+    # without the network that was not pre-trained
+    assert first.count("\n|") == 5 and second.count("\n|") == 4
+    cells = second.splitlines()[-1].split(" | ")
+    gap = summary["nothing"]["difference"]["reviews-8_accuracy"]["mean"]
+    assert cells[0] == "| 8 reviews" and cells[-1] == f"{100 * gap:+.2f} |" and len(cells) == 8
+
+
+def test_moments_are_compared_with_draws(ran):
+    _, _, content, printed, *_ = ran("moments")
+    (run,) = content["runs"]
+    assert "largest gap of a measure" in printed
+    assert (run["rows"], run["draws"], run["texts"]) == (2, 200, 10)
+    assert run["error"] < 0.2  # 200 draws know a standard deviation to 5%
+    gaps = {name: run["scores"]["moments"][name] - value for name, value in run["scores"]["draws"].items()}
+    assert run["gaps"] == pytest.approx(gaps)
+    assert content["summary"]["rt bam"]["error"]["mean"] == pytest.approx(run["error"])
+    assert run["deletion"]["share"] > run["deletion"]["random"]
+
+
+def test_a_recipe_is_measured_beside_its_baseline(ran, tables):
+    content = ran("rows").content
+    assert len(content["summary"]) == 2
+    for row in content["summary"].values():
+        assert row["sizes"]["training"] == 60 and set(row["scores"]["test"]) == {"deterministic", "method"}
+        accuracy = row["scores"]["test"]["deterministic"]["accuracy"]
+        assert f"{100 * accuracy['mean']:.1f}, " in tables("rows").tables(content)
+
+
+def test_the_rows_are_recipes_and_the_papers_figures_are_of_rows(tables):
+    for name in rows_study.ROWS:
+        load_task(name)
+    for (name, _), figures in tables("rows").PAPER.items():
+        assert set(figures) <= set(rows_study.ROWS[name])
+
+
+def test_variants_are_paired_and_the_posteriors_health_is_kept(ran):
+    study, _, content, *_ = ran("sentiment")
+    summary = content["variants"]
+    row = summary["bam"]["measures"]["test.accuracy"]
+    assert row["difference"]["seeds"] == 2
+    plain = summary["deterministic"]["measures"]["test.accuracy"]["value"]["mean"]
+    assert math.isclose(row["difference"]["mean"], row["value"]["mean"] - plain, abs_tol=1e-9)
+    assert all(site["spread"] > 0 and site["kl_nats"] > 0 for site in summary["bam"]["health"].values())
+    assert not summary["deterministic"]["health"]
+    assert 0 <= summary["bam"]["measures"]["rest.accuracy"]["value"]["mean"] <= 1
+    assert read_json(study.folder / "bam" / "seed-0" / MEASURED)["rest_texts"] == 30
+
+
+def test_predictions_are_recorded_and_drawn_from(ran):
+    content = ran("triage").content
+    (run,) = content["runs"]
+    assert run["predictions"] <= 140 and set(run["promises"]) == {"0.02", "0.05", "0.1"}
+    assert all(0 <= row["held"] <= 1 and row["answered"] <= 1 for row in run["promises"].values())
+    for error, row in run["promises"].items():
+        summary = content["summary"]["novelty"]["reviews"][error]
+        assert list(summary) == ["none", "0.01", "0.05"]
+        assert summary["none"]["answered"]["mean"] == row["answered"]
+        assert summary["0.05"]["held"] == row["novelty"]["0.05"]["held"]
