@@ -23,7 +23,7 @@ from probattn.sites.answers import Attending, TiledPosterior
 from probattn.sites.layout import PAIRS
 from probattn.sites.noise import Noise, PlacedNoise, SeededNoise
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.tiles import TiledCall, TileKL, tiled_attention
+from probattn.sites.tiles import NoisyRows, TiledCall, TileKL, tiled_attention
 
 B, H, T, S, D = 3, 4, 7, 9, 5
 CLOSE = {torch.float32: 5e-5, torch.float64: 1e-11}
@@ -217,7 +217,8 @@ def test_gradients_are_those_of_finite_differences(extra: str, posterior: Any, s
 
     def attend(*tensors: Tensor) -> tuple[Tensor, ...]:
         bias = tensors[4] if len(tensors) > 4 else None
-        call = TiledCall(mask, 0.6, EXTRAS[extra].get("softcap"), rows, torch.Tensor.exp_, True, kl, 8)
+        noise = NoisyRows(rows, torch.Tensor.exp_)
+        call = TiledCall(mask, 0.6, EXTRAS[extra].get("softcap"), noise, True, kl, 8)
         return tiled_attention(*tensors[:3], bias, tensors[3], call)
 
     leaves = [query, key, value, logits] + ([] if bias is None else [bias])
