@@ -115,8 +115,16 @@ def outer_modules(net: nn.Module, attentions: Mapping[str, AttentionCall]) -> di
         for name, child in pairwise(path):
             children[name][child] = tuple(child[len(name) :].strip(".").split("."))
     modules = {name: net.get_submodule(name) for name in inside}
+    crossed = {
+        name for name, hosts in inside.items() if any(attentions[host].kind == "cross" for host in hosts)
+    }
     return {
-        name: Outer(tuple(inside[name]), children[name], code_of(module), _states_position(module))
+        name: Outer(
+            tuple(inside[name]),
+            children[name],
+            code_of(module),
+            _states_position(module) if name in crossed else None,
+        )
         for name, module in modules.items()
     }
 

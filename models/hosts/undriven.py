@@ -149,8 +149,11 @@ class NetworkPasses:
         return handles
 
     def _watch(self, module: nn.Module, name: str, *, other: bool = False) -> None:
-        hook = partial(self.meet_outer, name=name, other=other)
-        module.register_forward_pre_hook(hook, with_kwargs=True)  # which revert looks for
+        takes_states = self._outer[name].states is not None
+        meet = self.meet_states if takes_states else self.meet_outer
+        module.register_forward_pre_hook(  # which revert looks for
+            partial(meet, name=name, other=other), with_kwargs=takes_states
+        )
 
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, site: str | None
@@ -190,39 +193,46 @@ class NetworkPasses:
         if current is not None and current.owner is self:
             current.ran[host] = self._names[host]
 
-    def meet_outer(
-        self,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        name: str,
-        other: bool = False,
-    ) -> None:
+    def meet_outer(self, module: nn.Module, _: object, *, name: str, other: bool = False) -> None:
         """A forward pre-hook of a module around attention modules, or of ``other`` that is in its place."""
-        call, within = self._outer[name].call(module, args, kwargs, other), graph_pass()
+        within = graph_pass()
         if within is not None:
-            within.outer[self, name] = call
+            within.outer[self, name] = OuterCall(module, other, True)
         if compiled_pass() is None:
-            self._meet_outer(call, name)
+            self._meet_outer(module, name, other, None, None)
+
+    def meet_states(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, *, name: str, other: bool = False
+    ) -> None:
+        """The same of one that may be called without the keys of its cross attentions."""
+        within = graph_pass()
+        if within is not None:
+            within.outer[self, name] = self._outer[name].call(module, args, kwargs, other)
+        if compiled_pass() is None:
+            self._meet_outer(module, name, other, args, kwargs)
 
     @torch.compiler.disable(reason="passes are kept by thread")
-    def _meet_outer(self, call: OuterCall, name: str) -> None:
+    def _meet_outer(self, module: nn.Module, name: str, other: bool, args: Any, kwargs: Any) -> None:
         current = _current()
         if current is None or current.owner is not self or current.undriven:
             return
+        call = self._outer[name].call(module, args or (), kwargs or {}, other)
         current.outer[name] = call
         for child, keys in () if call.is_other else self._outer[name].children.items():
-            module = module_at(call.module, keys)
-            if module is not None and self._name_of(module) is None:
-                self._watch(module, child, other=True)
+            inner = module_at(call.module, keys)
+            if inner is not None and self._name_of(inner) is None:
+                self._watch(inner, child, other=True)
 
     def _name_of(self, module: nn.Module) -> str | None:
         """The name under which a module is watched."""
         if module in self._names:
             return self._names[module]
         hooks = module._forward_pre_hooks.values()
-        mine = (hook for hook in hooks if isinstance(hook, partial) and hook.func == self.meet_outer)
+        mine = (
+            hook
+            for hook in hooks
+            if isinstance(hook, partial) and hook.func in (self.meet_outer, self.meet_states)
+        )
         return next((hook.keywords["name"] for hook in mine), None)
 
     def _ran(self, within: GraphPass | None) -> set[str]:

@@ -30,15 +30,14 @@ class UncertaintyMetric(Metric):
     # Floating-point sums are kept in float64 (float32 on devices without it), so that a value does not depend on how
     # the data were cut into batches. A ``torchmetrics.MetricCollection`` lets metrics share one state when their states
     # are close after the first batch, which happens by chance: with one draw the expected entropy is the predictive
-    # entropy. Here the name of a state contains what adds a batch (``_add``, or ``update``) and ``update_options``, so
+    # entropy. Here the name of a state contains what adds a batch (``update``, ``_add``) and ``update_options``, so
     # that metrics share one exactly if they update it alike.
 
     is_differentiable: bool = False
     full_state_update: bool = False
     plot_lower_bound: float = 0.0
-    _draw: Callable[[Any, Any], None] | None = (
-        None  # draws a result of ``compute`` that is a diagram into axes
-    )
+    _draw: Callable[[Any, Any], None] | None = None
+    """Draws a result of ``compute`` that is a diagram into axes."""
 
     def __init__(
         self,
@@ -52,11 +51,16 @@ class UncertaintyMetric(Metric):
         check_option("inputs", inputs, InputKind)
         self.inputs: InputKind = inputs
         self.validate_args = validate_args
-        self._checks: dict[str, Any] = {"inputs": inputs, "validate_args": validate_args}
         options = {"inputs": inputs, **(update_options or {})}
         text = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        add = getattr(type(self), "_add", type(self).update)
-        self.add_state(f"{add.__qualname__}({text})", torch.zeros(()), dist_reduce_fx="sum")
+        # A class that overrides ``update`` adds otherwise than its parent.
+        adds = (type(self).update, getattr(type(self), "_add", type(self).update))
+        names = " ".join(dict.fromkeys(add.__qualname__ for add in adds))
+        self.add_state(f"{names}({text})", torch.zeros(()), dist_reduce_fx="sum")
+
+    @property
+    def _checks(self) -> dict[str, Any]:
+        return {"inputs": self.inputs, "validate_args": self.validate_args}
 
     def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
         """Draws a value, or one value a step, with matplotlib; of a diagram its bars or curves.

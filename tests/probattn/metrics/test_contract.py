@@ -205,6 +205,31 @@ def test_expected_and_predictive_entropy_stay_apart_in_a_collection() -> None:
     assert values["PredictiveEntropy"] > values["ExpectedEntropy"] + 0.1
 
 
+class Mirrored(metrics.BrierScore):
+    """A metric that adds other predictions than its parent."""
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        super().update(preds.flip(-1), target)
+
+
+def test_a_class_that_overrides_the_update_stays_apart_in_a_collection() -> None:
+    batches = [
+        (torch.tensor([[0.5, 0.5]]), torch.tensor([0])),
+        (torch.tensor([[0.9, 0.1]]), torch.tensor([0])),
+    ]
+    collection, alone = MetricCollection({"plain": metrics.BrierScore(), "mirrored": Mirrored()}), Mirrored()
+    for batch in batches:
+        collection.update(*batch)
+        alone.update(*batch)
+    assert collection.compute()["mirrored"] == alone.compute() > collection.compute()["plain"] + 0.5
+
+
+def test_checks_can_be_turned_off_later() -> None:
+    metric = metrics.BrierScore()
+    metric.validate_args = False
+    metric.update(torch.tensor([[0.9, 0.2]]), torch.tensor([0]))
+
+
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, tuple[Tensor, ...]]]]:
     folder = tmp_path_factory.mktemp("gloo")
