@@ -113,18 +113,18 @@ class GraphTexts(Sampled):
     def _identities(self) -> Iterator[tuple[str, str]]:
         return ((row.title, row.text) for row in self.rows)
 
-    def check_types(self, types: Sequence[str]) -> None:
-        """Makes sure that all entities have one of the ``types``.
+    def check_types(self, known: Sequence[str]) -> None:
+        """Makes sure that all entities have one of the ``known`` types.
 
         Raises:
             DataError: one has another.
         """
         for number, row in enumerate(self.rows, 1):
-            other = next((name for name in row.types if name not in types), None)
+            other = next((name for name in row.types if name not in known), None)
             if other is not None:
                 raise DataError(
-                    f"{self.source}, text {number:,}: expected entities of the types {', '.join(types)}, which the "
-                    f"training texts have, got {other!r}{suggestion(other, types)}"
+                    f"{self.source}, text {number:,}: expected entities of the types {', '.join(known)}, which the "
+                    f"training texts have, got {other!r}{suggestion(other, known)}"
                 )
 
 

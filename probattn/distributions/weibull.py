@@ -305,7 +305,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
 def kl_weibull_gamma(p: Weibull | TorchWeibull, q: TorchGamma) -> Tensor:
     """KL(Weibull(k, lambda) || Gamma(alpha, beta)) in nats, by :func:`probattn.distributions.weibull_gamma_kl`.
 
-    The distributions are of this package, torch or Pyro; the divergence has their broadcast batch shape.
+    ``p`` and ``q`` are of this package, torch or Pyro; the divergence has their broadcast batch shape.
 
     Example:
         >>> from torch.distributions import Gamma, Weibull, kl_divergence

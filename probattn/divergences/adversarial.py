@@ -105,6 +105,7 @@ def adversarial(
     result ``[B, H]`` and the errors are those of :func:`mmd`.
 
     Example:
+        >>> import torch
         >>> from probattn.divergences import Discriminator
         >>> q, k = torch.randn(2, 3, 4, 5, 8)
         >>> adversarial(q, k, discriminator=Discriminator(8)).shape

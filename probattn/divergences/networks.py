@@ -140,7 +140,8 @@ class Critic(_TwoLayers):
 
     .. math:: \tau_\eta(x) = \Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x)))
 
-    Options and errors are those of :class:`Discriminator`; ``output`` is the size of the vectors, D by default.
+    ``head_dim``, ``hidden`` and ``generator`` are those of :class:`Discriminator`; ``output`` is the size of the
+    vectors, D by default. A size below 1 raises ``ValueError``.
 
     Example:
         >>> Critic(8)(torch.randn(2, 4, 5, 8)).shape
@@ -155,7 +156,8 @@ class Navigator(_TwoLayers):
 
     .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
 
-    Options and errors are those of :class:`Discriminator`; ``output`` is the size of the vectors, D by default.
+    ``head_dim``, ``hidden`` and ``generator`` are those of :class:`Discriminator`; ``output`` is the size of the
+    vectors, D by default. A size below 1 raises ``ValueError``.
 
     Example:
         >>> Navigator(8)(torch.randn(2, 4, 5, 8)).shape

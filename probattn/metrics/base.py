@@ -205,6 +205,7 @@ class PredictiveEntropy(MeanUncertainty):
     Options as for :func:`probattn.metrics.functional.predictive_entropy`, the value of each example.
 
     Example:
+        >>> import torch
         >>> metric = PredictiveEntropy()
         >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         >>> metric.compute()
@@ -220,6 +221,7 @@ class ExpectedEntropy(MeanUncertainty):
     Options as for :func:`probattn.metrics.functional.expected_entropy`, the value of each example.
 
     Example:
+        >>> import torch
         >>> metric = ExpectedEntropy()
         >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         >>> metric.compute()
@@ -235,6 +237,7 @@ class MutualInformation(MeanUncertainty):
     Options as for :func:`probattn.metrics.functional.mutual_information`, the value of each example.
 
     Example:
+        >>> import torch
         >>> metric = MutualInformation()
         >>> metric.update(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         >>> metric.compute()

@@ -73,6 +73,7 @@ class OODAUROC(OutOfDomainMetric):
     the arguments of :func:`probattn.metrics.functional.uncertainty`, which gives the score.
 
     Example:
+        >>> import torch
         >>> metric = OODAUROC()
         >>> metric.update(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), out_of_domain=False)
         >>> metric.update(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), out_of_domain=True)
@@ -94,6 +95,7 @@ class OODFPR(OutOfDomainMetric):
     Options as for :func:`probattn.metrics.functional.ood_fpr` and, for the score, as for :class:`OODAUROC`.
 
     Example:
+        >>> import torch
         >>> metric = OODFPR()
         >>> metric.update(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), out_of_domain=False)
         >>> metric.update(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), out_of_domain=True)

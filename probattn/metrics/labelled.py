@@ -65,6 +65,7 @@ class ReliabilityDiagram(BinnedMetric):
     Options as for :func:`probattn.metrics.functional.reliability_diagram`.
 
     Example:
+        >>> import torch
         >>> metric = ReliabilityDiagram(n_bins=2)
         >>> metric.update(torch.tensor([[0.1, 0.9], [0.3, 0.7]]), torch.tensor([1, 0]))
         >>> metric.compute().accuracy
@@ -92,6 +93,7 @@ class CalibrationError(BinnedMetric):
     the data.
 
     Example:
+        >>> import torch
         >>> metric = CalibrationError()
         >>> metric.update(torch.tensor([[0.2, 0.8], [0.3, 0.7]]), torch.tensor([1, 0]))
         >>> metric.update(torch.tensor([[0.9, 0.1]]), torch.tensor([0]))
@@ -129,6 +131,7 @@ class OverconfidenceError(BinnedMetric):
     Options as for :func:`probattn.metrics.functional.overconfidence_error`.
 
     Example:
+        >>> import torch
         >>> metric = OverconfidenceError()
         >>> metric.update(torch.tensor([[0.2, 0.8], [0.2, 0.8]]), torch.tensor([0, 1]))
         >>> metric.compute()

@@ -85,7 +85,9 @@ def spos_direction(
 
     ``langevin`` is w > 0, ``inverse_temperature`` b > 0, ``step_size`` :math:`\epsilon > 0`, the step that will be
     taken, and ``generator`` the source of the noise, on the particles' device, torch's global one by default. The other
-    arguments, the result ``[M, N]`` and the errors are those of :func:`svgd_direction`.
+    arguments and the result ``[M, N]`` are those of :func:`svgd_direction`. A kernel that is none raises ``TypeError``;
+    shapes, types or devices that do not fit, or a ``repulsion``, ``langevin``, ``inverse_temperature`` or ``step_size``
+    out of its range, raise ``ValueError``.
 
     Example:
         >>> from probattn.particles import MedianRBF
@@ -116,7 +118,8 @@ def sgld_direction(
 
     In small steps the particles are draws from exp(-b U).
 
-    Arguments, result ``[M, N]`` and errors are those of :func:`spos_direction`.
+    ``particles``, ``grads`` and the result ``[M, N]`` are those of :func:`svgd_direction`, the others those of
+    :func:`spos_direction`. Shapes, types or devices that do not fit, or a number not above 0, raise ``ValueError``.
 
     Example:
         >>> particles = torch.zeros(4, 1000)

@@ -51,6 +51,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         site: name of the Pyro site. Default: the module's name inside its parent ``PyroModule``, else "attention".
 
     Example:
+        >>> import torch
         >>> layer = MultiheadAttention(16, 4, batch_first=True, method=BayesianAttention()).eval()
         >>> x = torch.randn(2, 5, 16)
         >>> output, weights = layer(x, x, x)
@@ -271,6 +272,7 @@ def link(network: nn.Module, *, together: bool = True) -> nn.Module:
         ValueError: it holds no such layer, or layers of one path differ in their number of heads.
 
     Example:
+        >>> import torch
         >>> layers = torch.nn.ModuleList([MultiheadAttention(8, 2), MultiheadAttention(8, 2)])
         >>> [layer.site_name for layer in link(layers)]
         ['0', '1']

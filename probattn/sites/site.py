@@ -295,6 +295,7 @@ def attention(
         ValueError: shapes do not fit.
 
     Example:
+        >>> import torch
         >>> q, k, v = torch.randn(3, 2, 4, 5, 8)
         >>> method = BayesianAttention.bam(prior="constant").build(num_heads=4, head_dim=8).eval()
         >>> output, weights = attention("attend", q, k, v, method=method)

@@ -180,7 +180,10 @@ class Deciding(ABC):
 
     @abstractmethod
     def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Any]:
-        """Answers of a finished run for inputs of :meth:`held_out`, as :meth:`Answering.predict` gives them."""
+        """Answers for inputs of :meth:`held_out`, as :meth:`Answering.predict` gives them.
+
+        ``run`` is the folder of a finished run, ``inputs`` what :meth:`held_out` gives, ``drawing`` how to predict.
+        """
 
     @abstractmethod
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:

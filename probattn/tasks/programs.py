@@ -119,7 +119,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @abstractmethod
     def network(self, folder: Path) -> Network[Program]:
-        """Loads a trained network; see the base class."""
+        """Loads a trained network from the ``folder`` of its records.
+
+        Raises:
+            RunError: the folder holds no finished run.
+        """
 
     @abstractmethod
     def measure(self, run: RunDescription, networks: Sequence[Network[Program]]) -> AnyResults:
@@ -274,7 +278,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return not self.methods
 
     def save(self, program: Program, folder: Path) -> None:
-        """Keeps a trained network in a new folder."""
+        """Keeps the trained network of a ``program``, as :meth:`program` makes it, in a new ``folder``."""
         with quiet_loading():
             net = cast(PreTrainedModel, program.net)
             save(

@@ -193,7 +193,14 @@ def calibration_error(
 
 
 def calibration_error_from_sums(sums: BinSums, norm: CalibrationNorm) -> Tensor:
-    """:func:`calibration_error` from the sums over bins, of one or more batches, added.
+    """:func:`calibration_error` from the sums over bins.
+
+    Args:
+        sums: of one or more batches, added.
+        norm: ``"l1"``, ``"l2"`` or ``"max"``.
+
+    Returns:
+        0-d float32; NaN without any example.
 
     Example:
         >>> counts, correct = torch.tensor([0, 4]), torch.tensor([0, 3])
@@ -232,6 +239,7 @@ def overconfidence_error(
         0-d float32 in [0, 1]; NaN without any example.
 
     Example:
+        >>> import torch
         >>> overconfidence_error(torch.tensor([[0.2, 0.8], [0.2, 0.8]]), torch.tensor([0, 1]))
         tensor(0.2400)
     """
@@ -245,6 +253,7 @@ def overconfidence_error_from_sums(sums: BinSums) -> Tensor:
     """:func:`overconfidence_error` from the sums over bins, of one or more batches, added.
 
     Example:
+        >>> import torch
         >>> counts, correct = torch.tensor([0, 4]), torch.tensor([0, 3])
         >>> overconfidence_error_from_sums(BinSums(counts, correct, torch.tensor([0.0, 3.6])))
         tensor(0.1350)

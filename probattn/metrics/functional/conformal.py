@@ -141,6 +141,7 @@ def interval_coverage(interval: Tensor, target: Tensor) -> Tensor:
         ValueError: shapes that do not fit.
 
     Example:
+        >>> import torch
         >>> interval_coverage(torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([0.5, 2.0]))
         tensor(0.5000)
     """
@@ -163,6 +164,7 @@ def interval_score(interval: Tensor, target: Tensor, level: float) -> Tensor:
         ValueError: shapes that do not fit, or a level out of its range.
 
     Example:
+        >>> import torch
         >>> interval_score(torch.tensor([[0.0], [1.0]]), torch.tensor([1.5]), 0.8)
         tensor([6.])
     """
@@ -192,6 +194,7 @@ def interval_stretch(interval: Tensor, target: Tensor, level: float) -> Tensor:
         ValueError: shapes that do not fit, no data, an interval without width, or a level out of its range.
 
     Example:
+        >>> import torch
         >>> interval = torch.tensor([[-1.0] * 4, [1.0] * 4])
         >>> interval_stretch(interval, torch.tensor([0.5, -2.0, 1.5, 0.0]), 0.8)
         tensor(2.)

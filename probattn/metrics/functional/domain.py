@@ -141,7 +141,11 @@ def entropy_counts(entropies: Tensor, grid: Tensor) -> Tensor:
 
 
 def entropy_grid(num_classes: int, n_points: int = 101) -> Tensor:
-    """G equally spaced entropies from 0 to log C, the entropy of a uniform prediction of C classes.
+    """Equally spaced entropies from 0 to log C, the entropy of a uniform prediction.
+
+    Args:
+        num_classes: C, at least 2.
+        n_points: G, at least 2.
 
     Returns:
         float32 ``[G]``, in nats.

@@ -78,6 +78,7 @@ def expected_entropy(
         ``[N]``, in [0, log C]; empty for N = 0.
 
     Example:
+        >>> import torch
         >>> expected_entropy(torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]))
         tensor([0.3251])
     """
@@ -128,6 +129,7 @@ def least_confidence(
         ``[N]``, in [0, 1 - 1/C]; empty for N = 0.
 
     Example:
+        >>> import torch
         >>> least_confidence(torch.tensor([[0.7, 0.2, 0.1]]))
         tensor([0.3000])
     """
@@ -157,6 +159,7 @@ def uncertainty(
         ValueError: ``kind`` is unknown, the shape is wrong or the values do not fit ``inputs``.
 
     Example:
+        >>> import torch
         >>> uncertainty(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), "predictive_entropy")
         tensor([0.6931, 0.0000])
     """
@@ -185,6 +188,7 @@ def negative_log_likelihood(
         ValueError: a shape is wrong, a label is outside 0 .. C-1, or the values do not fit ``inputs``.
 
     Example:
+        >>> import torch
         >>> negative_log_likelihood(torch.tensor([[0.25, 0.75]]), torch.tensor([1]))
         tensor([0.2877])
     """
@@ -207,6 +211,7 @@ def brier_score(
         ``[N]``, in [0, 2]; empty for N = 0.
 
     Example:
+        >>> import torch
         >>> brier_score(torch.tensor([[0.25, 0.75], [0.25, 0.75]]), torch.tensor([1, 0]))
         tensor([0.1250, 1.1250])
     """

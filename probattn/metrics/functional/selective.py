@@ -150,8 +150,9 @@ def pavpu(
       is certain and PAvPU is the accuracy. Give a deterministic network draws from its dropout.
     - ``"predictive_entropy"``, ``"mutual_information"``: in nats (Mukhoti & Gal 2018); the threshold must be given.
 
-    ``threshold`` is a number, or K numbers to be evaluated at once; the other arguments are those of
-    :func:`~probattn.metrics.functional.reliability_diagram`, with draws ``[P, N, C]``.
+    ``threshold`` is a number, or K numbers to be evaluated at once, ``criterion`` what is compared with it, ``preds``
+    are draws ``[P, N, C]``, and ``validate_args`` says whether to check the values, which waits for the device;
+    ``target``, ``inputs`` and ``ignore_index`` are those of :func:`~probattn.metrics.functional.reliability_diagram`.
 
     Returns:
         float32 in [0, 1]: 0-d for one threshold, ``[K]`` for a sequence; NaN without any example.

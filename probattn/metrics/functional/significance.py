@@ -71,7 +71,7 @@ def top_two_p_value(
 
     Welch's test between the draws of the probabilities of the two classes with the highest mean. Draws that do
     not vary, one draw among them, give 0. Arguments and errors are those of
-    :func:`~probattn.metrics.functional.mutual_information`.
+    :func:`~probattn.metrics.functional.predictive_entropy`; ``preds`` without draws ``[P, N, C]`` raise ``ValueError``.
 
     Returns:
         p-values ``[N]``, float64 (float32 on devices without it).
@@ -147,12 +147,15 @@ def mean_interval(values: Iterable[float], *, level: float = 0.95) -> MeanInterv
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     r"""Adjusted p values of Holm's step-down method.
 
-    With the m >= 0 values, each in [0, 1], in ascending order,
+    With the m values in ascending order,
 
     .. math:: \tilde p_{(i)} = \min\left(1, \max_{j \le i} (m - j + 1)\, p_{(j)}\right)
 
     (Holm 1979). If the comparisons whose adjusted value is at most :math:`\alpha` are claimed, the chance of any wrong
     claim among the m is at most :math:`\alpha`, however the comparisons depend on each other.
+
+    Args:
+        p_values: m >= 0 values in [0, 1].
 
     Returns:
         The adjusted values, in the order given.

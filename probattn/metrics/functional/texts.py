@@ -128,6 +128,10 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
 
     Google's package ``rouge-score`` computes them; words are runs of letters a to z and digits, in lower case.
 
+    Args:
+        hypotheses: N >= 1 texts.
+        references: what they should be, as many.
+
     Returns:
         float64 ``[N, 3, 3]``: for each text, of ROUGE-1, ROUGE-2 and ROUGE-L precision, recall and F, in [0, 1]; 0
         where nothing is in common.
@@ -191,8 +195,12 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
     .. math:: \frac{P R}{0.9 P + 0.1 R} \bigl(1 - 0.5 (c / m)^3\bigr)
 
     nltk looks synonyms up by stems: a word that is not its own stem, such as "automobile", has none. METEOR 1.5
-    (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases. Words have spaces between
-    them; ``wordnet`` is that of :func:`find_wordnet`, None for no synonyms.
+    (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases.
+
+    Args:
+        hypotheses: N >= 1 texts, words with spaces between them.
+        references: what they should be, as many.
+        wordnet: where synonyms are from, :func:`find_wordnet`; None for none.
 
     Returns:
         float64 ``[N]`` in [0, 1].

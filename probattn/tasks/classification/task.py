@@ -374,7 +374,10 @@ class Classification(HeadTask):
     def predict_data(
         self, networks: Sequence[TrainedClassifier], key: str, data: TextDataset
     ) -> PredictedData:
-        """Predictions of every text of a data set, in its order, by model; of one pass with draws of dropout."""
+        """Predictions of every text of a data set, in its order, by model; of one pass with draws of dropout.
+
+        ``networks`` are as :meth:`measure` is given them, ``key`` is the role of the ``data`` in the recipe.
+        """
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
             batches, back = self.by_length(network, data)
