@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -220,21 +220,29 @@ class Number:
     link: Link
 
     def __post_init__(self) -> None:
-        if isinstance(self.target, str):
-            check_choice(self.owner, "target", self.target, Literal["answer", "doubt"])
-            if self.link == "identity" and self.target == "doubt":
+        target = self.target
+        if isinstance(target, str):
+            check_choice(self.owner, "target", target, Literal["answer", "doubt"])
+            if self.link == "identity" and target == "doubt":
                 raise ValueError(
                     f"{self.owner}: target='doubt': numbers have no entropy; name one of them, target=0"
                 )
-        by_row: dict[str, Sequence[int] | Tensor] = {}
-        if isinstance(self.target, Tensor):
-            by_row["target"] = self.target
-        if self.position is not None and not isinstance(self.position, int):
-            by_row["position"] = self.position
+        named = target if isinstance(target, tuple) else (target,)
+        plain = all(isinstance(item, SupportsIndex) and not isinstance(item, bool) for item in named)
+        if not (isinstance(target, str | Tensor) or callable(target) or (plain and len(named) <= 2)):
+            raise TypeError(
+                f"{self.owner}: expected as target 'answer', 'doubt', a class, a pair of them, int64 [{self.rows}] or "
+                f"a function, got {target!r}"
+            )
+        by_row = {"target": target if isinstance(target, Tensor) else None, "position": self.position}
         for name, value in by_row.items():
-            if len(value) != self.rows:
+            if value is None or (isinstance(value, SupportsIndex) and not isinstance(value, Tensor)):
+                continue
+            values = torch.as_tensor(value)
+            if values.shape != (self.rows,) or values.dtype != torch.int64:
                 raise ValueError(
-                    f"{self.owner}: expected one {name} or {self.rows}, by row, got {len(value)}"
+                    f"{self.owner}: expected one {name}, or int64 [{self.rows}] by row, got {values.dtype} "
+                    f"{list(values.shape)}"
                 )
 
     def read(self, logits: Tensor, rows: Tensor, answer: Tensor | None = None) -> Reading:
@@ -248,14 +256,27 @@ class Number:
                     "position, or give a function as the target"
                 )
             none = rows.new_full(rows.shape, -1)
-            return Reading(self._called(function, at), none, at.new_full(rows.shape, torch.nan), none)
+            value = self._finite(self._called(function, at), rows)
+            return Reading(value, none, at.new_full(rows.shape, torch.nan), none)
         at = at.to(torch.promote_types(at.dtype, torch.float32))
         probabilities = (at if self.link == "identity" else linked(at, self.link)).mean(dim=0)
         best = torch.zeros_like(rows) if self.link == "identity" else probabilities.argmax(dim=-1)
         if answer is None:
             answer = self._answer(best, rows, at.shape[-1])
         value = self._called(function, at) if function is not None else self._value(at, answer)
+        value = self._finite(value, rows)
         return Reading(value, answer, probabilities.gather(-1, answer[:, None]).squeeze(-1), best)
+
+    def _finite(self, value: Tensor, rows: Tensor) -> Tensor:
+        """The target, which must be finite."""
+        wrong = ~value.isfinite().all(dim=0)
+        if bool(wrong.any()):
+            first = int(wrong.nonzero()[0])
+            raise ValueError(
+                f"{self.owner}: expected a finite target, got {value[0, first].item()} in row {int(rows[first])}, with "
+                "all tokens or without some; check the network's weights and its prediction"
+            )
+        return value
 
     def _called(self, function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
         """The numbers that a function makes of predictions."""
@@ -321,24 +342,42 @@ def token_groups(owner: str, words: Words | None, tokens: Tensor) -> Tensor:
     if isinstance(words, BatchEncoding):
         words = [words_of(words, row) for row in range(len(words["input_ids"]))]
     if not isinstance(words, Tensor):
+        if isinstance(words, str) or len({len(row) for row in words}) != 1:
+            raise ValueError(
+                f"{owner}: expected the words of {rows} rows, each of {keys} tokens, got {words!r:.80}"
+            )
         words = torch.tensor([[-1 if word is None else word for word in row] for row in words])
     if words.shape != (rows, keys) or words.dtype != torch.int64:
         raise ValueError(
             f"{owner}: expected words int64 {[rows, keys]}, one of each token, got {words.dtype} {list(words.shape)}"
         )
-    if not bool((words >= 0).any()):
-        raise ValueError(f"{owner}: expected words of some tokens, got none")
+    if not bool((words >= 0).any()) or int(words.max()) >= keys:
+        raise ValueError(
+            f"{owner}: expected words of some tokens, numbered 0..{keys - 1}, got numbers up to {int(words.max())}"
+        )
     return words.to(tokens.device).clamp_min(-1)
 
 
 def words_of(encoding: BatchEncoding, row: int) -> list[int | None]:
-    """The words of a row; those of a second text after those of the first."""
-    words, texts = encoding.word_ids(row), encoding.sequence_ids(row)
-    first = [word for word, text in zip(words, texts, strict=True) if word is not None and not text]
-    number = max(first, default=-1) + 1
-    return [
-        None if word is None else word + number * bool(text) for word, text in zip(words, texts, strict=True)
-    ]
+    """The word of each token of a row, numbered from 0; those of a second text come after those of the first.
+
+    A tokenizer that does not split at blanks has whole texts as words: a token that begins with its mark of a blank, or
+    that a blank parts from the one before, begins another.
+    """
+    numbers: list[int | None] = []
+    last: tuple[int | None, int | None] = None, None
+    number, end = -1, 0
+    ids, texts, tokens = encoding.word_ids(row), encoding.sequence_ids(row), encoding.tokens(row)
+    for index, (word, text) in enumerate(zip(ids, texts, strict=True)):
+        characters = None if word is None else encoding.token_to_chars(row, index)
+        if characters is None:
+            numbers.append(None)
+            continue
+        parted = characters.start > end or tokens[index].startswith(("\u2581", "\u0120"))
+        number += (word, text) != last or parted
+        numbers.append(number)
+        last, end = (word, text), characters.end
+    return numbers
 
 
 def summed(tokens: Tensor, groups: Tensor) -> Tensor:

@@ -105,7 +105,8 @@ def attention_effects(
             "decoder"; or names of sites. Default: the encoder's where there is one.
         num_samples: draws of latent attention. Default: the expectation.
         seed: of the draws.
-        chunk_size: rows of a pass; bounds memory. Default: about 256, 16 on a CPU.
+        chunk_size: rows of a pass, with the draws of a row, which run together; bounds memory. Default: about 256, 16
+            on a CPU.
 
     Returns:
         The effects ``[B, G]`` of G tokens or words.
@@ -125,7 +126,7 @@ def attention_effects(
         >>> effects.effect.shape
         torch.Size([2, 2])
     """
-    program: Any = as_program(model)
+    program: Any = as_program(getattr(model, "_orig_mod", model))  # torch.compile's wrapper has no sites
     if isinstance(program, ParticleEnsemble):
         raise TypeError(
             f"{OWNER}: expected one network, got a ParticleEnsemble; take the effects of its particles"
@@ -135,7 +136,7 @@ def attention_effects(
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if number is not None:
             check_integer(OWNER, name, number, minimum=1)
-    with evaluating(program):  # nobody trains it while it is copied
+    with torch.inference_mode(False), evaluating(program):  # nobody trains it while it is copied
         try:
             program, encoder, decoder = observed(program, num_samples is not None)
         except (TypeError, ValueError) as error:
@@ -199,6 +200,7 @@ class KeyEffects(Messenger):
     Attributes:
         biases: by site, ``[R, H, 1, S]``.
         keys: number of keys by site.
+        met: names of all sites.
     """
 
     def __init__(
@@ -209,7 +211,7 @@ class KeyEffects(Messenger):
         self._sites, self._removed, self._data = sites, removed, data
         self.biases: dict[str, Tensor] = {}
         self.keys: dict[str, int] = {}
-        self._met: set[str] = set()
+        self.met: set[str] = set()
         self._paths = LinkedPaths()
 
     def _pyro_sample(self, msg: Message) -> None:
@@ -237,12 +239,12 @@ class KeyEffects(Messenger):
 
     def _changed(self, name: str, posterior: SitePosterior) -> tuple[Tensor | None, Layout]:
         """The bias of a site, and its layout without the keys that are taken away."""
-        if name in self._met:
+        if name in self.met:
             raise RuntimeError(
                 f"{OWNER}: two attention calls of one pass are named {name!r}; give each a name of its own "
                 "(probattn.link(network) does)"
             )
-        self._met.add(name)
+        self.met.add(name)
         layout, (rows, heads, _, keys) = posterior.layout, posterior.batch_shape
         if self._sites is not None and name not in self._sites:
             return None, layout
@@ -298,7 +300,7 @@ class _Batch:
         request, device = self.request, device_of(self.inputs)
         size = max(1, (request.chunk_size or rows_per_pass(device)) // (request.num_samples or 1))
         number = Number(OWNER, request.target, request.position, self.rows, link_of(OWNER, self.model))
-        with evaluating(self.model):
+        with torch.inference_mode(False), evaluating(self.model):
             passes = [
                 self._slopes(rows, number) for rows in torch.arange(self.rows, device=device).split(size)
             ]
@@ -345,7 +347,6 @@ class _Batch:
         inputs = {name: value[rows] if name in self.keys else value for name, value in self.inputs.items()}
         handler = KeyEffects(self.request.sites, removed, len(rows) * (draws or 1), expectation=draws is None)
         with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.set_grad_enabled(removed is None))
             # Tensors made in inference mode cannot be saved for a backward pass.
             inputs = {
@@ -365,10 +366,10 @@ class _Batch:
             output = self.model(inputs)
             check_output(OWNER, output, len(rows) * (draws or 1))
             logits = output.unflatten(0, (draws or 1, len(rows)))
-        if not handler.keys:
-            raise ValueError(
-                f"{OWNER}: the model has no attention site among {sorted(self.request.sites or ['any'])}"
-            )
+        unknown = sorted((self.request.sites or handler.keys.keys()) - handler.keys.keys())
+        if unknown or not handler.keys:
+            have = ", ".join(sorted(handler.met)) or "none"
+            raise ValueError(f"{OWNER}: expected sites of the model, got {unknown}; a pass met {have}")
         return logits, handler
 
     def _slopes(self, rows: Tensor, number: Number) -> tuple[Reading, dict[str, Tensor]]:
@@ -378,13 +379,14 @@ class _Batch:
         )
         with without_cudnn() if recurrent else nullcontext():
             logits, handler = self._run(rows, None)
-            if not logits.requires_grad:
-                raise ValueError(
-                    f"{OWNER}: the prediction has no derivative by the attention weights: the model computes it under "
-                    "torch.no_grad or detaches it; use method='knockout'"
-                )
             with torch.enable_grad():
                 reading = number.read(logits, rows)
+            if not reading.value.requires_grad:
+                raise ValueError(
+                    f"{OWNER}: the target has no derivative by the attention weights: the model or a function computes "
+                    "it under torch.no_grad or detaches it, or the network was loaded in inference mode"
+                )
+            with torch.enable_grad():
                 gradients = torch.autograd.grad(
                     reading.value.sum(), list(handler.biases.values()), materialize_grads=True
                 )

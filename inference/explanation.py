@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from transformers import BatchEncoding
 
+from probattn.checks import check_integer, shortened
 from probattn.inference.effect_results import AttentionEffects, words_of
-from probattn.inference.effects import Method, attention_effects
+from probattn.inference.effects import attention_effects
 
 OWNER = "explain"
 SHORT = 40
@@ -35,7 +37,7 @@ class Word:
         effect: on the log-odds of the answer: positive for it, negative against it.
         change: of the answer's probability, in the same direction; None where it was not computed.
         answer: label of the answer without the word, where that is another.
-        doubt: what it adds to the entropy of the answer, in nats.
+        doubt: what it adds to the entropy of the answer, in nats; None where it was not computed.
     """
 
     word: str
@@ -45,7 +47,7 @@ class Word:
     effect: float
     change: float | None
     answer: str | None
-    doubt: float
+    doubt: float | None
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Explanation:
 
     def causes_of_doubt(self, number: int = LEADING, floor: float = FLOOR) -> list[Word]:
         """Words that add to the entropy, the largest first, of those that add as many nats as the floor."""
-        words = sorted(self.words, key=lambda word: -word.doubt)
-        return [word for word in words[:number] if word.doubt >= floor]
+        sized = [word for word in self.words if word.doubt is not None and word.doubt >= floor]
+        return sorted(sized, key=lambda word: -(word.doubt or 0.0))[:number]
 
     def _leading(self, sign: float, number: int, floor: float) -> list[Word]:
         sized = [word for word in self.words if word.change is not None and sign * word.change >= floor]
@@ -89,22 +91,23 @@ class Explanation:
 
     def __str__(self) -> str:
         """The texts, with ``[+word]`` for the answer and ``[-word]`` against it, and what the leading words change."""
-        return self.text(lambda word, side: f"[{'+' if side > 0 else '-'}{word.word}]")
-
-    def text(self, mark: Callable[[Word, int], str], plain: Callable[[str], str] = str) -> str:
-        """As it prints; ``mark`` makes a word that is listed, with its side, 1 or -1, and ``plain`` all else."""
-        lines = [f"{plain(self.answer)} {self.probability:.1%}", *self._marked(mark, plain)]
+        marked = self._marked(lambda word, side: f"[{'+' if side > 0 else '-'}{word.word}]")
+        lines = [f"{self.answer} {self.probability:.1%}", *marked]
         for title, words in (("for", self.words_for()), ("against", self.words_against())):
-            lines += [f"  {title:8} {plain(self._change(word))}" for word in words]
-        lines += [
-            f"  {'doubt':8} {plain(word.word)}  {word.doubt:+.2f} nats" for word in self.causes_of_doubt()
-        ]
-        return "\n".join(lines)
+            lines += [f"  {title:8} {self._change(word)}" for word in words]
+        return "\n".join([*lines, *(f"  {'doubt':8} {self._nats(word)}" for word in self.causes_of_doubt())])
 
-    @staticmethod
-    def _change(word: Word) -> str:
+    def _named(self, word: Word) -> str:
+        """A word, with its number among the words where it stands several times."""
+        several = sum(other.word == word.word for other in self.words) > 1
+        return f"{word.word} (word {self.words.index(word) + 1})" if several else word.word
+
+    def _change(self, word: Word) -> str:
         other = "" if word.answer is None else f", without it: {word.answer}"
-        return f"{word.word}  {100 * (word.change or 0.0):+.0f} points of probability{other}"
+        return f"{self._named(word)}  {100 * (word.change or 0.0):+.0f} points of probability{other}"
+
+    def _nats(self, word: Word) -> str:
+        return f"{self._named(word)}  {word.doubt or 0.0:+.2f} nats"
 
     def to_html(self) -> str:
         """An HTML fragment: words for the answer on blue, underlined, words against it on orange, dotted."""
@@ -118,7 +121,7 @@ class Explanation:
         texts = "".join(f"<p>{text}</p>" for text in self._marked(marked, html.escape))
         rows = [("for", self._change(word)) for word in self.words_for()]
         rows += [("against", self._change(word)) for word in self.words_against()]
-        rows += [("doubt", f"{word.word}  {word.doubt:+.2f} nats") for word in self.causes_of_doubt()]
+        rows += [("doubt", self._nats(word)) for word in self.causes_of_doubt()]
         table = "".join(f"<tr><th>{title}</th><td>{html.escape(line)}</td></tr>" for title, line in rows)
         table = table and f"<table>{table}</table>"
         return f"<p><strong>{html.escape(self.answer)}</strong> {self.probability:.1%}</p>{texts}{table}"
@@ -142,7 +145,7 @@ def explain(
     texts: str | Sequence[str],
     pairs: str | Sequence[str] | None = None,
     *,
-    method: Method | None = None,
+    method: Literal["knockout", "screened"] | None = None,
     max_length: int | None = None,
 ) -> list[Explanation]:
     """Which words of a text speak for a classifier's answer, which against it, and which make it unsure.
@@ -155,15 +158,19 @@ def explain(
         tokenizer: its fast tokenizer.
         texts: one, or several.
         pairs: second texts, one for each, of a network that reads pairs.
-        method: as of :func:`attention_effects`. Default: "knockout" of texts of at most 40 words, else "screened".
-        max_length: tokens that are read; the others are cut off. Default: those of the network's positions.
+        method: "knockout", of all words, or "screened", of those whose slopes lead. Default: the former for texts of at
+            most 40 words, else the latter.
+        max_length: tokens that are read, with those that the tokenizer adds; the others are cut off, with a warning.
+            Default: as many as the network has positions.
 
     Returns:
         An explanation for each text; print it, or ``to_html()`` and ``to_dict()``.
 
     Raises:
-        TypeError: the tokenizer is none of the fast ones, which know where a word stands in its text.
-        ValueError: no text, a text without words, or another number of second texts.
+        TypeError: the network is none for classes of texts, or the tokenizer none of the fast ones, which know where a
+            word stands in its text.
+        ValueError: no text, a text without words or with none that the tokenizer knows, or another number of second
+            texts.
     """
     firsts = [texts] if isinstance(texts, str) else list(texts)
     seconds = [pairs] if isinstance(pairs, str) else None if pairs is None else list(pairs)
@@ -175,29 +182,72 @@ def explain(
             f"{OWNER}: expected a fast tokenizer, which knows where words stand in a text, got "
             f"{type(tokenizer).__name__}; load it with AutoTokenizer"
         )
-    size = max_length or min(getattr(net.config, "max_position_embeddings", 512), tokenizer.model_max_length)
-    explanations: list[Explanation] = []
-    for first in range(0, len(firsts), ROWS):
-        rows = slice(first, first + ROWS)
-        both = (firsts[rows],) if seconds is None else (firsts[rows], seconds[rows])
-        encoding = tokenizer(*both, padding=True, truncation=True, max_length=size, return_tensors="pt")
-        explanations += _explained(net, encoding, list(zip(*both, strict=True)), method)
-    return explanations
+    network = net.get_base_model() if hasattr(net, "get_base_model") else net
+    labels = getattr(getattr(network, "config", None), "id2label", None) or {}
+    if "ForSequenceClassification" not in type(network).__name__ or len(labels) < 2:
+        raise TypeError(
+            f"{OWNER}: expected a network that gives a text one of several classes, such as one of "
+            f"AutoModelForSequenceClassification, got {type(network).__name__} of {len(labels)} labels; "
+            "attention_effects takes other heads"
+        )
+    size = positions_of(network, tokenizer) if max_length is None else max_length
+    check_integer(OWNER, "max_length", size, minimum=1)
+    both = (firsts,) if seconds is None else (firsts, seconds)
+    rows = list(zip(*both, strict=True))
+    read = [_tokenized(tokenizer, number, row, size) for number, row in enumerate(rows, 1)]
+    methods = [method or ("knockout" if len(words) <= SHORT else "screened") for words in read]
+    explanations: dict[int, Explanation] = {}
+    for way in dict.fromkeys(methods):
+        numbers = [number for number, of_row in enumerate(methods) if of_row == way]
+        for first in range(0, len(numbers), ROWS):
+            some = numbers[first : first + ROWS]
+            columns = list(map(list, zip(*(rows[number] for number in some), strict=True)))
+            encoding = tokenizer(
+                *columns,
+                padding=True,
+                padding_side="right",
+                truncation=True,
+                max_length=size,
+                return_tensors="pt",
+            )
+            answer, doubt = (
+                attention_effects(net, dict(encoding), words=encoding, method=way, target=target)
+                for target in ("answer", "doubt")
+            )
+            for row, number in enumerate(some):
+                explanations[number] = _explanation(labels, row, rows[number], read[number], answer, doubt)
+    return [explanations[number] for number in range(len(rows))]
 
 
-def _explained(
-    net: Any, encoding: BatchEncoding, texts: Sequence[tuple[str, ...]], method: Method | None
-) -> Iterator[Explanation]:
-    spans = [list(_words(encoding, row)) for row in range(len(texts))]
-    if empty := [text for text, words in zip(texts, spans, strict=True) if not words]:
-        raise ValueError(f"{OWNER}: expected texts with words, got {empty[0][0]!r}")
-    method = method or ("knockout" if max(map(len, spans)) <= SHORT else "screened")
-    answer, doubt = (
-        attention_effects(net, dict(encoding), words=encoding, method=method, target=target)
-        for target in ("answer", "doubt")
-    )
-    for row, (of_row, words) in enumerate(zip(texts, spans, strict=True)):
-        yield _explanation(net.config.id2label, row, of_row, words, answer, doubt)
+def positions_of(network: Any, tokenizer: Any) -> int:
+    """Tokens that a network has positions for; RoBERTa's begin after that of padding."""
+    most = getattr(network.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            most -= module.padding_idx + 1
+            break
+    return int(min(most, tokenizer.model_max_length))
+
+
+def _tokenized(
+    tokenizer: Any, number: int, row: tuple[str, ...], size: int
+) -> list[tuple[int, int, int, int]]:
+    """The words of a text that are read; a warning where some are not, an error where none is."""
+    encoding = tokenizer(*([text] for text in row), truncation=True, max_length=size)
+    words = list(_words(encoding, row))
+    if not words:
+        raise ValueError(f"{OWNER}: text {number}: expected a text with words, got {shortened(row[0])!r}")
+    if all(token == tokenizer.unk_token_id for token in encoding["input_ids"][0][1:-1]):
+        raise ValueError(
+            f"{OWNER}: text {number}: the tokenizer knows none of its words: {shortened(row[0])!r}; load the tokenizer "
+            "that the network was trained with"
+        )
+    if len(encoding["input_ids"][0]) == size and len(tokenizer(*row)["input_ids"]) > size:
+        warnings.warn(
+            f"{OWNER}: text {number} has more than {size} tokens: the words after them are not read",
+            stacklevel=3,
+        )
+    return words
 
 
 def _explanation(
@@ -220,24 +270,30 @@ def _explanation(
             float(effects.effect[row, index]),
             change[index] if exact[index] else None,
             labels[others[index]] if exact[index] and others[index] != here else None,
-            float(doubt.effect[row, index]),
+            float(doubt.effect[row, index]) if doubt.exact[row, index] else None,
         )
         for index, text, start, end in spans
     )
-    return Explanation(
-        texts, labels[here], float(effects.answer_probability[row]), float(doubt.value[0, row]), tuple(words)
+    probability = float(effects.answer_probability[row])
+    # Several labels may hold, or none.
+    answer = (
+        labels[here]
+        if effects.link == "softmax" or probability > 0.5
+        else f"no label; nearest: {labels[here]}"
     )
+    return Explanation(texts, answer, probability, float(doubt.value[0, row]), tuple(words))
 
 
-def _words(encoding: BatchEncoding, row: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, text, first character and end of the words of a row."""
+def _words(encoding: BatchEncoding, texts: tuple[str, ...]) -> Iterator[tuple[int, int, int, int]]:
+    """Number, text, first character and end of the words of the first row, without blanks."""
     spans: dict[int, tuple[int, int, int]] = {}
-    numbers, texts = words_of(encoding, row), encoding.sequence_ids(row)
-    for token, (number, text) in enumerate(zip(numbers, texts, strict=True)):
+    numbers, which = words_of(encoding, 0), encoding.sequence_ids(0)
+    for token, (number, text) in enumerate(zip(numbers, which, strict=True)):
         if number is not None:
-            characters = encoding.token_to_chars(row, token)
-            start, end = characters or (0, 0)
+            start, end = encoding.token_to_chars(0, token) or (0, 0)
             _, first, last = spans.get(number, (0, start, end))
             spans[number] = text or 0, min(first, start), max(last, end)
-    for number, span in sorted(spans.items()):
-        yield number, *span
+    for number, (text, start, end) in sorted(spans.items()):
+        word = texts[text][start:end]
+        if word.strip():
+            yield number, text, start + len(word) - len(word.lstrip()), end - len(word) + len(word.rstrip())

@@ -135,12 +135,18 @@ def convert(
     return net
 
 
-def _attach(inner: PreTrainedModel, options: Methods, layers: Layers | Part, attention: Kind) -> None:
-    """Adds the methods to a network that has configurations of its own."""
+def _attach(
+    inner: PreTrainedModel,
+    options: Methods,
+    layers: Layers | Part = "all",
+    attention: Kind = "all",
+    calls: AttentionCalls | None = None,
+) -> None:
+    """Adds the methods to a network that has configurations of its own; ``calls`` are its calls, where known."""
     # Made from the configuration of a converted network?
     if inner.config._attn_implementation == IMPLEMENTATION:
         inner.set_attn_implementation("sdpa" if inner._supports_sdpa else "eager")
-    calls = find_calls(inner)
+    calls = calls or find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
     host = Host(inner, {call.stack: StackPass(inner) for call in calls})
     placements = {kind: place(value.method, value.calls, host) for kind, value in plan.placed.items()}
@@ -217,9 +223,8 @@ def revert(net: Network) -> Network:
     return net
 
 
-Fingerprint = tuple[tuple[int, ...], bool]
-_COPIES: WeakKeyDictionary[nn.Module, tuple[Fingerprint, Any]] = WeakKeyDictionary()
-"""Of networks that were not converted, with what they were made of."""
+_CALLS: WeakKeyDictionary[nn.Module, tuple[object, AttentionCalls]] = WeakKeyDictionary()
+"""The calls of networks that were copied, with the modules and the configuration that they are of."""
 
 
 @observed.register
@@ -246,6 +251,11 @@ def _observed(model: nn.Module, draws: bool) -> Observed:
         model = copy.deepcopy(model, memo)
         hosts = list(_hosts(model))
     calls = [call for host in hosts for call in inspect(host)]
+    if len({call.name for call in calls}) < len(calls):
+        raise ValueError(
+            f"expected one Hugging Face network, or several whose attention modules have different names, got "
+            f"{len(hosts)} with a module {calls[0].name}; explain one of them"
+        )
     return Observed(model, _names(calls, decoder=False), _names(calls, decoder=True))
 
 
@@ -265,20 +275,26 @@ def _has_all_sites(host: PreTrainedModel) -> bool:
 
 
 def _copy_of(host: PreTrainedModel) -> PreTrainedModel:
-    """A copy that shares parameters and buffers, converted; kept for the next time where nothing else refers to it."""
-    tensors = (*host.parameters(), *host.buffers())
-    modules = list(host.modules())
-    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-    fingerprint = (tuple(map(id, (*modules, *tensors))), host.config._attn_implementation)
-    former, copied = _COPIES.get(host, (None, None))
-    if hooked or former != fingerprint:
-        copied = copy.deepcopy(host, {id(tensor): tensor for tensor in tensors})
-        if conversion(copied) is not None:
-            revert(copied)
-        convert(copied.eval(), BayesianAttention.bam(prior="constant"))
-        if not hooked:
-            _COPIES[host] = fingerprint, copied
-    assert copied is not None
+    """A copy with sites everywhere that shares parameters and buffers."""
+    record = conversion(host)
+    structure = tuple(map(id, host.modules())), str(vars(host.config))
+    former, calls = _CALLS.get(host, (None, AttentionCalls()))
+    if record is not None:
+        calls = record.plan.calls
+    elif former != structure:
+        calls = find_calls(host)
+        _CALLS[host] = structure, calls
+    try:
+        copied = copy.deepcopy(host, {id(tensor): tensor for tensor in (*host.parameters(), *host.buffers())})
+    except (RuntimeError, TypeError) as error:
+        raise TypeError(
+            f"{type(host).__name__}: expected a network that can be copied, got the error {str(error)!r}; convert it, "
+            "in all layers, and it is read as it is"
+        ) from error
+    if record is not None:
+        revert(copied)
+    own_configurations(copied)
+    _attach(copied.eval(), in_order((BayesianAttention.bam(prior="constant"),)), calls=calls)
     return copied
 
 

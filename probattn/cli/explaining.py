@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probattn.cli.console import echo, fails_in_one_line
-from probattn.cli.options import DeviceOption, JsonOption
+from probattn.cli.options import DeviceOption
 
 if TYPE_CHECKING:
-    from probattn.inference import Explanation, Word
+    from probattn.inference import Explanation
 
 commands = typer.Typer()
+MARKED = re.compile(r"\[([+-])\S+?\]")
+"""A word that :class:`probattn.inference.Explanation` lists, in its text."""
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -49,7 +53,9 @@ def explain(
             "--input", "-i", help="A .csv, .tsv, .jsonl or .txt file of texts, or - for standard input."
         ),
     ] = None,
-    text_column: Annotated[str, typer.Option(help="Column of the texts in --input.")] = "text",
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts in --input; text by default.")
+    ] = None,
     pair_column: Annotated[str | None, typer.Option(help="Column of the second texts in --input.")] = None,
     format_: Annotated[
         str | None,
@@ -58,46 +64,64 @@ def explain(
     html: Annotated[
         Path | None, typer.Option(help="File of a page with all texts, in place of lines.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     device: DeviceOption = None,
 ) -> None:
     """Say which words speak for an answer, which against it, and which make it unsure; no training is needed."""
-    from probattn import tasks
     from probattn.files.durable import write_atomically
-    from probattn.inference import explain as explained
-    from probattn.recipes import NetworkRecipe
-    from probattn.tasks import devices
-    from probattn.tasks.classification.networks import load_any, load_tokenizer
-    from probattn.tasks.networks import check_finished, on_device
+    from probattn.tasks import RunError, devices
 
-    if (input_ is None) == (not texts):
-        got = "neither" if input_ is None else "both"
-        raise tasks.RunError(f"explain: expected texts, or a file of them with --input, got {got}")
     if html is not None and as_json:
-        raise tasks.RunError("explain: expected --html or --json, got both")
-    firsts, seconds = list(texts or []), pair
-    if input_ is not None:
-        firsts, seconds = _read(input_, format_, text_column, pair_column)
-    folder = Path(network)
-    if (folder / "recipe.yaml").exists():
-        network = str(check_finished(folder))
-    recipe = NetworkRecipe(name=network)
+        raise RunError("explain: expected --html or --json, got both")
+    columns = {"--text-column": text_column, "--pair-column": pair_column, "--format": format_}
+    firsts, seconds = _texts(texts, pair, input_, columns)
     with devices.on(device):
-        net, tokenizer = on_device(load_any(recipe)), load_tokenizer(recipe)
-        try:
-            explanations = explained(net, tokenizer, firsts, seconds)
-        except (TypeError, ValueError) as error:
-            raise tasks.RunError(f"{network}: {error}") from error
+        explanations = _explained(network, firsts, seconds)
     if html is not None:
         sections = "\n".join(f"<section>{item.to_html()}</section>" for item in explanations)
         write_atomically(html, PAGE.format(sections=sections).encode())
         echo(f"page: {html}")
-    elif as_json:
-        for item in explanations:
-            typer.echo(json.dumps(item.to_dict()))
-    else:
-        for item in explanations:
-            _print(item)
+    for item in () if html is not None else explanations:
+        typer.echo(json.dumps(item.to_dict())) if as_json else _print(item)
+
+
+def _texts(
+    texts: list[str] | None, pair: list[str] | None, path: str | None, columns: dict[str, str | None]
+) -> tuple[list[str], list[str] | None]:
+    """The texts of the command line or of a file, and the second ones."""
+    from probattn.tasks import RunError
+
+    if (path is None) == (not texts):
+        got = "neither" if path is None else "both"
+        raise RunError(f"explain: expected texts, or a file of them with --input, got {got}")
+    if path is None:
+        for option, value in columns.items():
+            if value is not None:
+                raise RunError(f"{option}: expected --input with it, got texts on the command line")
+        return list(texts or []), pair
+    if pair:
+        raise RunError("--pair: expected no such option beside --input, whose --pair-column has the texts")
+    return _read(path, columns["--format"], columns["--text-column"] or "text", columns["--pair-column"])
+
+
+def _explained(network: str, firsts: list[str], seconds: list[str] | None) -> list[Explanation]:
+    from probattn.inference import explain as explained
+    from probattn.recipes import NetworkRecipe
+    from probattn.tasks import RunError, run_task
+    from probattn.tasks.classification.networks import load_any, load_tokenizer
+    from probattn.tasks.errors import one_line
+    from probattn.tasks.networks import check_finished, on_device
+
+    folder, max_length = Path(network), None
+    if (folder / "recipe.yaml").exists():
+        max_length = getattr(getattr(run_task(folder).recipe, "data", None), "max_length", None)
+        network = str(check_finished(folder))
+    recipe = NetworkRecipe(name=network)
+    net, tokenizer = on_device(load_any(recipe)), load_tokenizer(recipe)
+    try:
+        return explained(net, tokenizer, firsts, seconds, max_length=max_length)
+    except (IndexError, TypeError, ValueError) as error:
+        raise RunError(f"{network}: {one_line(error)}") from error
 
 
 def _read(
@@ -120,16 +144,15 @@ def _read(
 
 
 def _print(explanation: Explanation) -> None:
-    """The text with its words marked, in colour on a terminal."""
+    """The text with its words marked, in colour on a terminal that has any."""
+    from probattn.cli.console import wrapped
     from probattn.report import printable_lines
 
-    if not sys.stdout.isatty():
-        echo(str(explanation))
-        typer.echo()
-        return
+    plain = wrapped(printable_lines(str(explanation)), sys.stdout)
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    typer.echo(MARKED.sub(_styled, plain) if coloured else plain)
+    typer.echo()
 
-    def styled(word: Word, side: int) -> str:
-        mark, color = ("+", typer.colors.BLUE) if side > 0 else ("-", typer.colors.YELLOW)
-        return typer.style(f"[{mark}{printable_lines(word.word)}]", fg=color, bold=True)
 
-    typer.echo(explanation.text(styled, printable_lines) + "\n")
+def _styled(mark: re.Match[str]) -> str:
+    return typer.style(mark[0], fg=typer.colors.BLUE if mark[1] == "+" else typer.colors.YELLOW, bold=True)

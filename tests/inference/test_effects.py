@@ -1,6 +1,9 @@
 """Signed effects of tokens: against masks of transformers, finite differences, closed forms and moments."""
 
 import copy
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -409,16 +412,95 @@ def test_networks_that_are_converted_in_part_stay_as_they_are():
         attention_effects(part, inputs, num_samples=2)
 
 
-def test_a_network_is_read_anew_when_its_weights_or_modules_change():
+def test_a_network_is_read_anew_when_anything_in_it_changes():
     net, inputs = bert(), batch()
-    attention_effects(net, inputs)
-    with torch.no_grad():
-        net.bert.encoder.layer[0].attention.self.query.weight.mul_(3.0)
-    expected = attention_effects(copy.deepcopy(net), inputs, method="knockout").effect
-    torch.testing.assert_close(attention_effects(net, inputs, method="knockout").effect, expected, **TIGHT)
-    net.classifier = torch.nn.Linear(16, 2).double()
-    expected = attention_effects(copy.deepcopy(net), inputs, method="knockout").effect
-    torch.testing.assert_close(attention_effects(net, inputs, method="knockout").effect, expected, **TIGHT)
+    lora = (
+        get_peft_model(bert(), LoraConfig(target_modules=["query"], init_lora_weights=False)).double().eval()
+    )
+    layer = net.bert.encoder.layer[0]
+
+    def scaled():
+        layer.attention.self.scaling *= 4
+
+    def replaced():
+        layer.intermediate.forward = lambda states: (
+            0.5 * type(layer.intermediate).forward(layer.intermediate, states)
+        )
+
+    def grown():
+        net.classifier = torch.nn.Linear(16, 2).double()
+
+    def weighted():
+        with torch.no_grad():
+            layer.attention.self.query.weight.mul_(3.0)
+
+    for network, change in (
+        (net, weighted),
+        (net, scaled),
+        (net, replaced),
+        (net, grown),
+        (lora, lora.merge_adapter),
+        (lora, lora.unmerge_adapter),
+        (lora, lora.disable_adapter_layers),
+    ):
+        attention_effects(network, inputs)
+        change()
+        effects = attention_effects(network, inputs, method="knockout")
+        with torch.no_grad():
+            before = log_odds(network(**inputs).logits, effects.answer)
+        after = log_odds(masked(network, inputs, 3), effects.answer)
+        torch.testing.assert_close(effects.effect[:, 3], before - after, **TIGHT)
+
+
+def test_a_network_is_not_kept_alive():
+    net = bert()
+    attention_effects(net, batch())
+    alive = weakref.ref(net)
+    del net
+    gc.collect()
+    assert alive() is None
+
+
+def test_inference_mode_and_threads_change_nothing():
+    net, inputs = bert(), batch()
+    expected = attention_effects(net, inputs)
+    with torch.inference_mode():
+        torch.testing.assert_close(attention_effects(net, inputs).effect, expected.effect, **TIGHT)
+    with ThreadPoolExecutor(3) as pool:
+        for effects in pool.map(lambda _: attention_effects(net, inputs), range(4)):
+            torch.testing.assert_close(effects.effect, expected.effect, **TIGHT)
+
+
+def test_targets_that_are_not_finite_are_refused():
+    net = bert(num_labels=3)
+    shift = torch.tensor([0.0, -torch.inf, -torch.inf])
+    with pytest.raises(ValueError, match="expected a finite target, got inf in row 0"):
+        attention_effects(Numbers(net, "softmax", shift), batch())
+    with pytest.raises(ValueError, match="expected a finite target, got nan in row 0"):
+        attention_effects(Numbers(net, "softmax", shift * torch.nan), batch())
+
+
+def test_rows_of_a_loader_have_no_targets_of_their_own():
+    rows = [{name: item[row] for name, item in batch().items()} for row in range(3)]
+    for options in ({"target": torch.tensor([0, 1, 0])}, {"words": [[0] * 7] * 3}):
+        with pytest.raises(ValueError, match="those of one batch"):
+            attention_effects(bert(), torch.utils.data.DataLoader(rows, batch_size=2), **options)
+    with pytest.raises(ValueError, match="those of one batch"):
+        loader = torch.utils.data.DataLoader(rows, batch_size=3)
+        attention_effects(bert(BertForTokenClassification), loader, position=torch.tensor([0, 1, 2]))
+
+
+def test_two_networks_of_one_model_are_refused():
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = bert(), bert()
+
+        def forward(self, batch):
+            return self.a(**batch).logits + self.b(**batch).logits
+
+    with pytest.raises(ValueError, match="expected one Hugging Face network"):
+        attention_effects(Two(), batch())
 
 
 def test_batches_of_a_loader_are_joined():
@@ -446,19 +528,30 @@ def test_half_precision_and_float32_agree_with_float64():
         ({"method": "deletion"}, "method: expected"),
         ({"target": "certainty"}, "target"),
         ({"target": 2}, r"expected a target among 0\.\.1, or a pair of them, got 2"),
-        ({"target": torch.tensor([0, 1])}, "expected one target or 3, by row, got 2"),
+        ({"target": torch.tensor([0, 1])}, r"expected one target, or int64 \[3\] by row"),
+        ({"target": torch.tensor([0.0, 1.0, 0.0])}, "expected one target, or int64"),
+        ({"target": torch.tensor(1)}, "expected one target, or int64"),
+        ({"words": [[10**7] * 7] * 3}, r"numbered 0\.\.6"),
+        ({"words": [[0], [0, 1]]}, "expected the words of 3 rows"),
+        ({"target": lambda z: z.argmax(1).double()}, "has no derivative"),
         ({"target": lambda z: z}, r"to numbers \[3\], got \[3, 2\]"),
         ({"position": 0}, "expected a position among none"),
         ({"words": [[0, 1]] * 3}, r"expected words int64 \[3, 7\]"),
-        ({"words": [[None] * 7] * 3}, "expected words of some tokens, got none"),
+        ({"words": [[None] * 7] * 3}, "expected words of some tokens"),
         ({"sites": "decoder"}, "the network has no such attention calls"),
-        ({"sites": ["bert"]}, r"no attention site among \['bert'\]"),
+        ({"sites": ["bert"]}, r"expected sites of the model, got \['bert'\]; a pass met bert.encoder"),
         ({"num_samples": 0}, "num_samples"),
     ],
 )
 def test_requests_that_cannot_be_met_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         attention_effects(bert(), batch(), **options)
+
+
+@pytest.mark.parametrize("target", [True, 1.5, (1, 2, 3), None])
+def test_targets_of_another_kind_are_refused(target):
+    with pytest.raises(TypeError, match="expected as target 'answer', 'doubt', a class"):
+        attention_effects(bert(), batch(), target=target)
 
 
 def test_predictions_of_several_positions_need_one():

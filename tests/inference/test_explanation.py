@@ -4,7 +4,15 @@ import json
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+from tokenizers.pre_tokenizers import Metaspace
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    PreTrainedTokenizerFast,
+)
 
 from probattn.inference import Explanation, Word, explain
 
@@ -74,8 +82,40 @@ def test_long_texts_are_screened(net, word_tokenizer):
     sized = {word.start: word.change for word in whole.words}
     for word in item.words:
         assert word.change is None or word.change == pytest.approx(sized[word.start], abs=1e-6)
-    (cut,) = explain(net, word_tokenizer, text, max_length=12)
+    with pytest.warns(UserWarning, match="text 1 has more than 12 tokens"):
+        (cut,) = explain(net, word_tokenizer, text, max_length=12)
     assert len(cut.words) == 10
+
+
+def test_texts_are_explained_alike_whatever_is_beside_them(net, word_tokenizer):
+    long = " ".join(["good film is not bad the a"] * 7)
+    (alone,) = explain(net, word_tokenizer, TEXT)
+    beside = explain(net, word_tokenizer, [long, TEXT, "good"])
+    assert str(beside[1]) == str(alone)
+    assert [len(item.words) for item in beside] == [49, 10, 1]
+
+
+def test_words_of_tokenizers_that_mark_blanks(net):
+    vocabulary = ["<pad>", "<unk>", "\u2581the", "\u2581fi", "lm", "\u2581is", "\u2581good", "\u0120"]
+    raw = Tokenizer(Unigram([(piece, -float(index)) for index, piece in enumerate(vocabulary)], unk_id=1))
+    raw.pre_tokenizer = Metaspace(split=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", unk_token="<unk>")
+    (item,) = explain(net, tokenizer, "the film is good")
+    assert [word.word for word in item.words] == ["the", "film", "is", "good"]
+
+
+def test_labels_of_which_none_holds_are_no_answer(word_tokenizer):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=14, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    config.problem_type = "multi_label_classification"
+    network = BertForSequenceClassification(config).double().eval()
+    with torch.no_grad():
+        network.classifier.bias -= 3
+    (item,) = explain(network, word_tokenizer, TEXT)
+    assert item.answer.startswith("no label; nearest: LABEL_")
+    assert item.probability < 0.5
 
 
 def test_lists_have_a_floor_and_an_order():
@@ -119,7 +159,15 @@ def test_what_cannot_be_explained_is_refused(net, word_tokenizer):
         explain(net, word_tokenizer, [])
     with pytest.raises(ValueError, match="got 1 with 2 second texts"):
         explain(net, word_tokenizer, "good", ["bad", "film"])
-    with pytest.raises(ValueError, match="expected texts with words, got ''"):
+    with pytest.raises(ValueError, match="text 2: expected a text with words, got ''"):
         explain(net, word_tokenizer, ["good", ""])
+    with pytest.raises(ValueError, match="text 1: the tokenizer knows none of its words"):
+        explain(net, word_tokenizer, "zebra crossing")
+    with pytest.raises(ValueError, match="max_length"):
+        explain(net, word_tokenizer, "good", max_length=0)
+    config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    for other in (BertForTokenClassification(BertConfig(**config)), torch.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match="expected a network that gives a text one of several classes"):
+            explain(other, word_tokenizer, "good")
     with pytest.raises(TypeError, match="expected a fast tokenizer"):
         explain(net, object(), "good")

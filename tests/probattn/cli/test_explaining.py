@@ -31,7 +31,9 @@ def test_explain_refuses_in_one_line(run, command, tmp_path):
         ((run,), "expected texts, or a file of them with --input, got neither"),
         ((run, "good", "--html", tmp_path / "x.html", "--json"), "expected --html or --json, got both"),
         ((run, "good", "--pair", "bad", "--pair", "film"), "got 1 with 2 second texts"),
-        ((run, "  "), "expected texts with words"),
+        ((run, "  "), "expected a text with words"),
+        ((run, "good", "--format", "txt"), "--format: expected --input with it"),
+        ((run, "--input", "x.csv", "--pair", "bad"), "--pair: expected no such option beside --input"),
         ((tmp_path, "good"), "expected a folder with a config.json"),
     ):
         result = command("explain", *arguments)
