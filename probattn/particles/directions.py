@@ -128,9 +128,8 @@ def sgld_direction(
         >>> round(drawn.mean().item()), round(drawn.std().item())  # the square root of 2 / (0.5 * 0.04) is 10
         (-10, 10)
     """
-    noise = _noise("sgld_direction", particles, inverse_temperature, step_size, generator)
     _, grads = checked_pair("sgld_direction", particles, grads)
-    return noise - grads
+    return _noise("sgld_direction", particles, inverse_temperature, step_size, generator) - grads
 
 
 def _noise(

@@ -485,8 +485,8 @@ def test_rows_of_a_loader_have_no_targets_of_their_own():
     for options in ({"target": torch.tensor([0, 1, 0])}, {"words": [[0] * 7] * 3}):
         with pytest.raises(ValueError, match="those of one batch"):
             attention_effects(bert(), torch.utils.data.DataLoader(rows, batch_size=2), **options)
+    loader = torch.utils.data.DataLoader(rows, batch_size=3)
     with pytest.raises(ValueError, match="those of one batch"):
-        loader = torch.utils.data.DataLoader(rows, batch_size=3)
         attention_effects(bert(BertForTokenClassification), loader, position=torch.tensor([0, 1, 2]))
 
 
