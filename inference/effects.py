@@ -153,9 +153,10 @@ def attention_effects(
     if isinstance(batch, Mapping | Tensor):
         check_batch(OWNER, batch)
         return of_batch(cast(Mapping[str, Tensor], batch), words, seed_words(seed))
-    if words is not None or isinstance(position, Sequence):
+    by_row = isinstance(target, Tensor) or not (position is None or isinstance(position, int))
+    if words is not None or by_row:
         raise ValueError(
-            f"{OWNER}: words and positions by row are those of one batch; call it for each batch"
+            f"{OWNER}: words, targets and positions by row are those of one batch; call it for each"
         )
     batches = enumerate(batches_of(OWNER, batch))
     return AttentionEffects.together(
