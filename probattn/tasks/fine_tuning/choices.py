@@ -67,10 +67,7 @@ SWAG = Corpus(
 HELLASWAG = Corpus(
     "hellaswag",
     {"text": ("ctx_a",)},
-    {
-        "train": ("hellaswag/hellaswag_train.jsonl",),
-        "test": ("hellaswag/hellaswag_val.jsonl",),
-    },
+    {"train": ("hellaswag/hellaswag_train.jsonl",), "test": ("hellaswag/hellaswag_val.jsonl",)},
     "https://github.com/rowanz/hellaswag (data)",
     ("Rowan/hellaswag", None, "validation"),
 )

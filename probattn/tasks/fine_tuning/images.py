@@ -39,13 +39,7 @@ from probattn.tasks.fine_tuning.classes import (
     class_record,
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.recipe import (
-    Examples,
-    ExamplesSection,
-    HeadNetworkRecipe,
-    HeadRecipe,
-    Rows,
-)
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadNetworkRecipe, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.networks import quiet_loading
 from probattn.tasks.programs import ProgramTask

@@ -247,13 +247,7 @@ class Regression(HeadTask):
             strict=True,
         )
         return [
-            {
-                **texts_of(example),
-                "prediction": mean,
-                "lower_80": low,
-                "upper_80": high,
-                "std": std,
-            }
+            {**texts_of(example), "prediction": mean, "lower_80": low, "upper_80": high, "std": std}
             for example, mean, low, high, std in rows
         ]
 

@@ -22,12 +22,7 @@ from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
-from probattn.tasks.fine_tuning.predicted_tokens import (
-    TOKEN_MEASURES,
-    stacked,
-    token_columns,
-    token_figures,
-)
+from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask

@@ -125,11 +125,7 @@ def squad_rows(path: Path) -> Rows:
                     answers = [] if item.get("is_impossible") else item["answers"]
                     yield (
                         where,
-                        {
-                            "question": item["question"],
-                            "context": paragraph["context"],
-                            "answers": answers,
-                        },
+                        {"question": item["question"], "context": paragraph["context"], "answers": answers},
                     )
     except json.JSONDecodeError as error:
         raise DataError(f"{path} line {error.lineno}: expected JSON, got {error.msg}") from None
@@ -266,9 +262,7 @@ class Spans(HeadTask):
             "Exact match", "Share of answers equal to a true one, as SQuAD's script compares them"
         ),
         "f1": share(
-            "F1 of words",
-            "Overlap of words with the best true answer, as SQuAD's script has it",
-            short="F1",
+            "F1 of words", "Overlap of words with the best true answer, as SQuAD's script has it", short="F1"
         ),
         "exact_tuned": share(
             "Exact match, threshold tuned",

@@ -266,12 +266,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             return {**binned_reliability(columns), **entropy}
 
         return self.evaluation_of(
-            table,
-            figures,
-            data,
-            curves=curves,
-            seed=self.recipe.prediction.seed,
-            clusters=self.clusters,
+            table, figures, data, curves=curves, seed=self.recipe.prediction.seed, clusters=self.clusters
         )
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
