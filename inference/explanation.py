@@ -197,8 +197,8 @@ def explain(
     read = [_tokenized(tokenizer, number, row, size) for number, row in enumerate(rows, 1)]
     methods = [method or ("knockout" if len(words) <= SHORT else "screened") for words in read]
     explanations: dict[int, Explanation] = {}
-    for way in dict.fromkeys(methods):
-        numbers = [number for number, of_row in enumerate(methods) if of_row == way]
+    for kind in dict.fromkeys(methods):
+        numbers = [number for number, of_row in enumerate(methods) if of_row == kind]
         for first in range(0, len(numbers), ROWS):
             some = numbers[first : first + ROWS]
             columns = list(map(list, zip(*(rows[number] for number in some), strict=True)))
@@ -211,7 +211,7 @@ def explain(
                 return_tensors="pt",
             )
             answer, doubt = (
-                attention_effects(net, dict(encoding), words=encoding, method=way, target=target)
+                attention_effects(net, dict(encoding), words=encoding, method=kind, target=target)
                 for target in ("answer", "doubt")
             )
             for row, number in enumerate(some):

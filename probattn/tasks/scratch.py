@@ -137,7 +137,8 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
 
     def tokenized(self, rows: Any, codec: Any) -> Any:
         """Rows of texts as the recipe cuts them."""
-        raise NotImplementedError  # of a network that writes no texts
+        # Not abstract: only what writes texts calls it, and questions about images and pre-training write none.
+        raise NotImplementedError(f"{type(self).__name__}: a task that writes texts overrides this")
 
     def tokenized_data(self, codec: Any, fingerprint: Mapping[str, str], watched: Any = None) -> CodecData:
         """Tokenizes everything, so that no text is refused after training; validation texts the shortest first."""

@@ -254,12 +254,14 @@ def test_variants_are_compared_with_the_first_of_the_same_seed(name, ran):
     study, content = ran(name).study, ran(name).content
     assert isinstance(study, VariantStudy)
     first, other = study.names
-    own, base = ([run for run in content["runs"] if run["variant"] == variant] for variant in (other, first))
+    of_variant, base = (
+        [run for run in content["runs"] if run["variant"] == variant] for variant in (other, first)
+    )
     differences = content["summary"][other]["difference"]
     assert differences and "difference" not in content["summary"][first]
     for measure, gap in differences.items():
         assert gap["seeds"] == 2
-        expected = sum(run[measure] for run in own) / 2 - sum(run[measure] for run in base) / 2
+        expected = sum(run[measure] for run in of_variant) / 2 - sum(run[measure] for run in base) / 2
         assert gap["mean"] == pytest.approx(expected)
     table = study.table(content["summary"])
     assert [column.header for column in table.columns] == ["figure", first, other]
@@ -350,9 +352,9 @@ def test_every_number_of_heads_is_trained(ran):
     for job in ran("head_count").jobs:
         config = read_json(study.place(job) / "model" / "config.json")
         assert config["num_attention_heads"] == job.head["heads"]
-        own = [run for run in content["runs"] if (job.head | {"seed": run["seed"]}).items() <= run.items()]
+        of_job = [run for run in content["runs"] if (job.head | {"seed": run["seed"]}).items() <= run.items()]
         mean = content["summary"][job.head["method"]][str(job.head["heads"])]["mean"]
-        assert mean == pytest.approx(sum(run["accuracy"] for run in own) / 2)
+        assert mean == pytest.approx(sum(run["accuracy"] for run in of_job) / 2)
 
 
 @pytest.mark.parametrize(
@@ -423,8 +425,8 @@ def test_every_variant_is_pretrained_and_fine_tuned(ran, tables, monkeypatch):
     summary = content["summary"]
     assert set(summary["nothing"]) == {"reviews_accuracy", "reviews-8_accuracy", "difference"}
     assert summary["plain"]["majority"]["mean"] > 0.5 and summary["paper"]["relative"]["mean"] > 0
-    own, plain = (summary[name]["nll"]["mean"] for name in ("paper", "plain"))
-    assert summary["paper"]["difference"]["nll"]["mean"] == pytest.approx(own - plain)
+    of_paper, plain = (summary[name]["nll"]["mean"] for name in ("paper", "plain"))
+    assert summary["paper"]["difference"]["nll"]["mean"] == pytest.approx(of_paper - plain)
     page = tables("pretraining")  # whose two forms are told apart by the number of data sets
     monkeypatch.setattr(page, "TASKS", {"reviews": "reviews"})
     shown = page.tables(content)

@@ -81,10 +81,12 @@ def test_an_undriven_pass_is_the_same_to_the_last_bit_in_other_ways_too(families
     net.set_attn_implementation("sdpa" if net._supports_sdpa else "eager")
     ours = convert(copy.deepcopy(net), BayesianAttention(), layers="last" if mode == "last layer" else "all")
     inputs, found = family.inputs(3), []
-    for each in (ours.train(mode == "training mode"), net.train(mode == "training mode")):
+    for subject in (ours.train(mode == "training mode"), net.train(mode == "training mode")):
         torch.manual_seed(0)  # of dropout
-        compiled = mode == "compiled" and each is ours
-        found.append(families.forward(torch.compile(each, backend="eager") if compiled else each, inputs))
+        compiled = mode == "compiled" and subject is ours
+        found.append(
+            families.forward(torch.compile(subject, backend="eager") if compiled else subject, inputs)
+        )
     assert torch.equal(*found)
 
 

@@ -19,8 +19,8 @@ def test_two_processes_leave_one_run(recipe, tmp_path, monkeypatch):
         """Two processes with the variables that launchers set; whether they failed, and what they wrote."""
         port, processes = free_port(), []
         for rank in (0, 1):
-            given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-            for name, value in (given | {"RANK": str(rank), "LOCAL_RANK": str(rank)}).items():
+            environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+            for name, value in (environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}).items():
                 monkeypatch.setenv(name, value)
             processes.append(started(*words, folder, output=tmp_path / f"said-{rank}"))
         for process in processes:

@@ -102,7 +102,7 @@ def test_costs_are_kept(compared, command):
     kept = file.read_bytes()
     assert command("compare", *given).exit_code == 0 and file.read_bytes() == kept
     ways = {"plain": {"point", "dropout"}, "latent": {"point", "draws", "moments"}}
-    assert {name: {*each} for name, each in json.loads(kept)[1].items()} == ways
+    assert {name: {*measured} for name, measured in json.loads(kept)[1].items()} == ways
     passes = {"energy": "point", "draws_information": "draws", "moments_temperature": "moments"}
     assert {variant: comparison_variants.passes_of(variant) for variant in passes} == passes
 
@@ -544,7 +544,9 @@ def test_costs_are_means_of_five_rounds_on_64_texts_after_one_that_warms_up(monk
     assert len(done) == 2 * number
     file = tmp_path / "costs.json"
     digests, table = json.loads(file.read_bytes())
-    fewer = {name: {"point": each["point"]} for name, each in table.items()}  # of a version with fewer ways
+    fewer = {
+        name: {"point": measured["point"]} for name, measured in table.items()
+    }  # of a version with fewer ways
     for times, content in enumerate(("{", json.dumps([digests, fewer])), 3):
         file.write_text(content)
         again = comparison_variants.measured_costs(tmp_path, networks, ways, ["other", "one"])

@@ -97,12 +97,12 @@ def test_a_frozen_probe_does_not_learn_but_attention_does(data):
     network.embedding.weight.requires_grad_(False)
     before = network.probe(words, labels).detach(), network.attention(network.states(words)).detach()
     with probes.frozen_probe(network, [network.hidden, network.vector]) as learning:
-        assert {id(each) for each in learning} == {id(network.hidden.weight), id(network.vector)}
+        assert {id(parameter) for parameter in learning} == {id(network.hidden.weight), id(network.vector)}
         train(network, learning, words, labels, steps=20)
     torch.testing.assert_close(network.probe(words, labels), before[0], rtol=0, atol=0)
     assert (network.attention(network.states(words)) - before[1]).abs().max() > 1e-3
     expected = ["embedding.weight"]
-    assert [name for name, each in network.named_parameters() if not each.requires_grad] == expected
+    assert [name for name, parameter in network.named_parameters() if not parameter.requires_grad] == expected
 
 
 def test_parameters_thaw_after_an_error():

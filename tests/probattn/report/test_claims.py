@@ -57,8 +57,8 @@ def test_the_bootstraps_p_is_near_the_paired_tests() -> None:
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])
 def test_p_over_seeds_is_the_paired_tests(seeds: int) -> None:
-    own, base = np.random.default_rng(seeds).normal([[0.3], [0.0]], 1, (2, seeds))
-    assert report.seeds_p((own - base).tolist()) == pytest.approx(stats.ttest_rel(own, base).pvalue)
+    values, base = np.random.default_rng(seeds).normal([[0.3], [0.0]], 1, (2, seeds))
+    assert report.seeds_p((values - base).tolist()) == pytest.approx(stats.ttest_rel(values, base).pvalue)
 
 
 def test_seeds_that_agree_to_the_digit_show_nothing() -> None:

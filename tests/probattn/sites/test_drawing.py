@@ -42,8 +42,8 @@ def test_against_float64(low, floor, device):
     positive = low + torch.rand(2, *SHAPE[1:])
     positive[1] += 1  # rows of one call may take different ways
     logs, weights = by_hand(scores, positive, uniform, 1.0, floor)
-    given = scores.clone().to(device), *with_minima(positive.to(device)), uniform.clone().to(device)
-    value, found = (each.cpu() for each in draw_weights(*given, WeibullConstants(1.0, floor, 1.0)))
+    moved = scores.clone().to(device), *with_minima(positive.to(device)), uniform.clone().to(device)
+    value, found = (tensor.cpu() for tensor in draw_weights(*moved, WeibullConstants(1.0, floor, 1.0)))
     assert value.isfinite().all() and (value >= 0).all()
     inside = logs > math.log(torch.finfo(torch.float32).tiny)
     torch.testing.assert_close(value.double()[inside].log(), logs[inside], atol=3e-5, rtol=3e-6)

@@ -201,10 +201,12 @@ def test_the_baseline_is_the_same_network_without_methods(name: str, recipe_of) 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_baseline_is_refused(name: str, finished) -> None:
     place, other = finished(name), finished("texts" if name != "texts" else "numbers")
-    own = "expected no --baseline" if name in WITHOUT_CHOICE else "expected a deterministic run as baseline"
+    message = (
+        "expected no --baseline" if name in WITHOUT_CHOICE else "expected a deterministic run as baseline"
+    )
     said = refused("evaluate", place, "--baseline", other)
     assert "expected a baseline of the same kind as" in said and "got another kind of run" in said
-    assert own in refused("report", place, "--baseline", place)
+    assert message in refused("report", place, "--baseline", place)
     assert not (place / "metrics.json").exists()
 
 

@@ -39,13 +39,15 @@ class _Known:
 @pytest.mark.parametrize("error", [0.05, 0.1, 0.3])
 def test_least_ambiguous_sets_are_those_of_mapie(error):
     mapie = pytest.importorskip("mapie.classification")
-    given, target = _data(0)
+    probabilities, target = _data(0)
     new, _ = _data(1)
     reference = mapie.SplitConformalClassifier(
         _Known(), confidence_level=1 - error, conformity_score="lac", prefit=True
-    ).conformalize(given, target)
+    ).conformalize(probabilities, target)
     expected = reference.predict_set(new)[1][..., 0]
-    threshold = functional.conformal_threshold(torch.from_numpy(given), torch.from_numpy(target), error=error)
+    threshold = functional.conformal_threshold(
+        torch.from_numpy(probabilities), torch.from_numpy(target), error=error
+    )
     found = functional.prediction_sets(torch.from_numpy(new), threshold).numpy()
     empty = ~expected.any(axis=1)  # MAPIE leaves them empty; here the most probable class is always there
     assert (found[~empty] == expected[~empty]).all()
@@ -54,9 +56,9 @@ def test_least_ambiguous_sets_are_those_of_mapie(error):
 
 def test_adaptive_scores_are_those_of_mapie():
     aps = pytest.importorskip("mapie.conformity_scores.sets.aps")
-    given, target = _data(2)
-    known, _ = aps.APSConformityScore.get_true_label_cumsum_proba(target, given, np.arange(5))
-    found = functional.conformal_scores(torch.from_numpy(given), score="aps").gather(
+    probabilities, target = _data(2)
+    known, _ = aps.APSConformityScore.get_true_label_cumsum_proba(target, probabilities, np.arange(5))
+    found = functional.conformal_scores(torch.from_numpy(probabilities), score="aps").gather(
         1, torch.from_numpy(target)[:, None]
     )
     np.testing.assert_allclose(found.numpy(), known, rtol=1e-12)

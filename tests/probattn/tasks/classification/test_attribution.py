@@ -67,8 +67,8 @@ def attributed(net, codec, *texts, tokenizer=None):
     batch = dict((tokenizer or codec)(*texts, return_tensors="pt"))
     pair = texts[1] if len(texts) > 1 else None
     example = Example(text=texts[0], pair=pair, predicted=NAMES[0], probability=0.6, spread=0.1, entropy=0.6)
-    own = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
-    return batch, attribution.attribution_of(own, batch, example, NAMES, seed=0, reason="chosen")
+    program = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
+    return batch, attribution.attribution_of(program, batch, example, NAMES, seed=0, reason="chosen")
 
 
 def test_words_are_those_of_the_text_and_special_tokens_stand_alone(codec):
@@ -106,10 +106,10 @@ def test_shares_of_words_are_sums_over_their_tokens(net, codec):
 
 def test_leading_words_are_those_of_the_text_with_the_largest_shares(net, codec):
     batch, found = attributed(net, codec, "a dullest film", "not great plot")
-    own = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
+    program = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
     ranked = sorted(zip(found.by_word(), found.words, strict=True), reverse=True)
     expected = [word for _, word in ranked if word not in {"[CLS]", "[SEP]"}][:3]
-    assert attribution.leading_words(own, batch, found.example) == tuple(expected)
+    assert attribution.leading_words(program, batch, found.example) == tuple(expected)
 
 
 def test_answers_change_as_the_network_with_that_much_attention_does(net, codec):

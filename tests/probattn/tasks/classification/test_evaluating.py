@@ -95,10 +95,10 @@ def test_an_evaluation_writes_its_predictions(run):
         rows = list(csv.DictReader(file))
     assert [row["text"] for row in rows] == [text for data in task.measured().values() for text in data.texts]
     assert {row["data"] for row in rows} == {data.key for data in results.data}
-    own = [row for row in rows if row["data"] == "test"]
+    of_test = [row for row in rows if row["data"] == "test"]
     score = results.score(results.compared, "test")
     expected = pytest.approx(score.values["accuracy"])
-    assert sum(row["label"] == row["true"] for row in own) / len(own) == expected
+    assert sum(row["label"] == row["true"] for row in of_test) / len(of_test) == expected
     for row in rows:
         shares = {name[2:]: float(share) for name, share in row.items() if name.startswith("p_")}
         assert sum(shares.values()) == pytest.approx(1, abs=1e-5)

@@ -82,16 +82,16 @@ def test_a_run_is_reported_and_answers(run):
     assert answer["entropy"] > 0 and answer["mutual_information"] >= 0
     shown = succeeds("predict", place, text)
     if objective == "masked":
-        assert [len(each) for each in answer["masks"]] == [5, 5]
+        assert [len(entry) for entry in answer["masks"]] == [5, 5]
         best = answer["masks"][0]
         truth = sorted((e["probability"] for e in best), reverse=True)
-        assert [each["probability"] for each in best] == truth
-        assert all(each["std"] >= 0 for each in best)
+        assert [entry["probability"] for entry in best] == truth
+        assert all(entry["std"] >= 0 for entry in best)
         assert best[0]["token"] in shown
     else:
-        assert [each["word"] for each in answer["words"]] == ["the", "film", "was", "good", "[SEP]"]
+        assert [entry["word"] for entry in answer["words"]] == ["the", "film", "was", "good", "[SEP]"]
         words = pytest.approx(answer["surprise"], abs=1e-4)
-        assert sum(each["surprise"] for each in answer["words"]) == words
+        assert sum(entry["surprise"] for entry in answer["words"]) == words
         assert "whole text" in shown
 
 

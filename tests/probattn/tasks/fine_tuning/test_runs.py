@@ -227,14 +227,14 @@ def test_files_are_answered(folder: Path, reported, tmp_path: Path) -> None:
 
 
 def test_several_seeds(reported, tmp_path: Path) -> None:
-    places = [shutil.copytree(reported("tokens", seed), tmp_path / str(seed)) for seed in (0, 1)]
-    succeeds("report", *places, "--quiet")
-    combined = read_results(places[0] / "seeds.json", Results)
-    single = [read_results(place / "metrics.json", Results) for place in places]
+    folders = [shutil.copytree(reported("tokens", seed), tmp_path / str(seed)) for seed in (0, 1)]
+    succeeds("report", *folders, "--quiet")
+    combined = read_results(folders[0] / "seeds.json", Results)
+    single = [read_results(place / "metrics.json", Results) for place in folders]
     values = [results.difference("nll", "bayesian_mean", "test").value for results in single]
     assert combined.seeds == (0, 1)
     assert combined.difference("nll", "bayesian_mean", "test").value == pytest.approx(np.mean(values))
-    assert "The single runs" in (places[0] / "seeds.html").read_text(encoding="utf-8")
+    assert "The single runs" in (folders[0] / "seeds.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

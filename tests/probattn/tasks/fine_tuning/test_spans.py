@@ -160,7 +160,7 @@ def test_several_true_answers_count_together():
     expected = -math.log(probability[1] + probability[3] + probability[5])
     assert some.record(Posterior(logits), batch)["nll"].item() == pytest.approx(expected, rel=1e-5)
     values = pytest.approx(probability.sort(descending=True).values[:5].tolist(), abs=1e-6)
-    assert [each["probability"] for each in answer["best"]] == values
+    assert [span["probability"] for span in answer["best"]] == values
 
 
 def test_matches_are_those_of_torchmetrics():
@@ -389,8 +389,8 @@ def test_questions_of_the_command_line_and_of_files(trained, tmp_path):
     start, end = line["start"], line["end"]
     assert line["answer"] == ("" if start is None else context[start:end])
     assert 0 < line["probability"] <= 1 and 0 <= line["mutual_information"] <= line["entropy"]
-    expected = sorted((each["probability"] for each in line["best"]), reverse=True)
-    assert [each["probability"] for each in line["best"]] == expected
+    expected = sorted((item["probability"] for item in line["best"]), reverse=True)
+    assert [item["probability"] for item in line["best"]] == expected
     file = tmp_path / "new.csv"
     file.write_text(f"question,context\nwas the film good,{context}\nwas it,{TEXT}\n")
     succeeds("predict", trained, "--input", file, "--output", tmp_path / "out.jsonl")

@@ -150,13 +150,13 @@ def test_a_drawing_has_an_entity_a_line_and_an_arrow_a_relation():
         texts={},
     )
     root = ET.fromstring(str(graph_drawing(sample, {"det": {0, 2}, "bay": set()})))
-    names = [each.text for each in root.iter("text") if each.get("class") == "entity"]
+    names = [element.text for element in root.iter("text") if element.get("class") == "entity"]
     assert names == ["a < b", "c", "d"]
-    assert len([each for each in root.iter("g") if each.get("class") == "relation"]) == 2
-    assert len([each for each in root.iter("circle") if each.get("class") == "dot det"]) == 2
-    assert len([each for each in root.iter("circle") if each.get("class") == "dot absent"]) == 4
+    assert len([element for element in root.iter("g") if element.get("class") == "relation"]) == 2
+    assert len([element for element in root.iter("circle") if element.get("class") == "dot det"]) == 2
+    assert len([element for element in root.iter("circle") if element.get("class") == "dot absent"]) == 4
     assert "a < b USED-FOR d" in root.get("aria-label")
-    kinds = [each.text for each in root.iter("text") if each.get("class") == "kind"]
+    kinds = [element.text for element in root.iter("text") if element.get("class") == "kind"]
     assert kinds == ["part of", "used for"]
 
 

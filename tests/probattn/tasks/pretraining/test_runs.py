@@ -248,11 +248,11 @@ def test_a_run_that_is_killed_in_mid_epoch_ends_as_if_it_had_not_been(recipe, tm
     train(load_task(recipe, keys), tmp_path / "cut", resume=True, quiet=True)
     one, other = (read_records(tmp_path / name / "metrics.jsonl") for name in ("whole", "cut"))
     timed = ("seconds", "time")
-    expected = [{k: v for k, v in each.items() if k not in timed} for each in other]
-    assert [{k: v for k, v in each.items() if k not in timed} for each in one] == expected
+    expected = [{k: v for k, v in line.items() if k not in timed} for line in other]
+    assert [{k: v for k, v in line.items() if k not in timed} for line in one] == expected
     nets = [load_network(tmp_path / name) for name in ("whole", "cut")]
     for part in ("net", "generator"):
-        states = [getattr(each.program, part).state_dict() for each in nets]
+        states = [getattr(line.program, part).state_dict() for line in nets]
         assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 

@@ -91,10 +91,10 @@ def test_measures_with_annotators_who_differ_are_means_over_them():
 def test_the_report_has_both_data_sets_kinds_and_maps(run):
     results = load_results(run)
     expected = [("test", "in_domain", 12), ("noisy", "shifted", 12)]
-    assert [(each.key, each.role, each.size) for each in results.data] == expected
+    assert [(dataset.key, dataset.role, dataset.size) for dataset in results.data] == expected
     images = len({row.image for row in load_task(run / "recipe.yaml").datasets["test"].rows})
     assert images < 12
-    assert all((each.cluster, each.clusters) == ("images", images) for each in results.data)
+    assert all((dataset.cluster, dataset.clusters) == ("images", images) for dataset in results.data)
     assert "bootstrap over images" in (run / "report.html").read_text(encoding="utf-8")
     models = {"deterministic", "bayesian_mean", "bayesian_expectation"}
     values = {(data, model) for data in ("test", "noisy") for model in models}

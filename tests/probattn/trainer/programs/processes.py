@@ -47,8 +47,8 @@ def run(folder: Path, processes: int, resume: bool | None = None) -> dict[str, A
 
 def one_of_two(folder: Path, rank: int, port: str) -> None:
     """Trains, resumes from the checkpoint before the last, and keeps what the process with this number saw."""
-    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    os.environ.update(own | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    os.environ.update(environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     torch.set_num_threads(1)
     found = run(folder, 2)
     torch.distributed.barrier()
