@@ -190,20 +190,20 @@ class Moments:
         logits.scatter_(-1, self.classes.expand_as(leading), leading.to(logits))
         return Posterior(logits, link=self.link, noise=self.noise)
 
-    def rows(self, indices: Tensor) -> Moments:
+    def rows(self, places: Tensor) -> Moments:
         """Some rows, int64 ``[R]``."""
         names = ("logits", "classes", "covariance", "relative_variance")
         tensors = {name: getattr(self, name) for name in names}
-        some: dict[str, Any] = {name: None if one is None else one[indices] for name, one in tensors.items()}
+        some: dict[str, Any] = {name: None if one is None else one[places] for name, one in tensors.items()}
         for name, maps in (("share", self.share), ("slope", self.slope)):
-            some[name] = None if maps is None else {site: value[indices] for site, value in maps.items()}
-        return replace(self, **some)._counted(self._counts()[indices])
+            some[name] = None if maps is None else {site: value[places] for site, value in maps.items()}
+        return replace(self, **some)._counted(self._counts()[places])
 
-    def replaced(self, indices: Tensor, drawn: Moments) -> Moments:
+    def replaced(self, places: Tensor, drawn: Moments) -> Moments:
         """With the mean and covariance of draws in some rows, int64 ``[R]``, for the same leading classes."""
-        logits = self.logits.index_copy(0, indices, drawn.logits.to(self.logits))
-        covariance = self.covariance.index_copy(0, indices, drawn.covariance.to(self.covariance))
-        counts = self._counts().index_copy(0, indices, drawn._counts())
+        logits = self.logits.index_copy(0, places, drawn.logits.to(self.logits))
+        covariance = self.covariance.index_copy(0, places, drawn.covariance.to(self.covariance))
+        counts = self._counts().index_copy(0, places, drawn._counts())
         return replace(self, logits=logits, covariance=covariance)._counted(counts)
 
     def _counted(self, counts: Tensor) -> Moments:
