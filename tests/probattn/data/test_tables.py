@@ -44,6 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
+@pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
 @given(table=TABLES, suffix=st.sampled_from(["csv", "tsv", "tab"]), bom=st.booleans())
 def test_what_the_csv_module_writes_is_read(folder, table, suffix, bom) -> None:
     stream = io.StringIO(newline="")
@@ -58,6 +59,7 @@ def test_what_the_csv_module_writes_is_read(folder, table, suffix, bom) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
+@pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
 @given(table=TABLES, ascii_only=st.booleans(), blank=st.sampled_from(["", "\n", "  \r\n"]))
 def test_what_the_json_module_writes_is_read(folder, table, ascii_only, blank) -> None:
     lines = [json.dumps({"text": text, "label": label}, ensure_ascii=ascii_only) for text, label in table]
