@@ -126,6 +126,34 @@ def attention_effects(
         >>> effects.effect.shape
         torch.Size([2, 2])
     """
+    return effects_on_targets(
+        model,
+        batch,
+        [target],
+        method=method,
+        words=words,
+        position=position,
+        sites=sites,
+        num_samples=num_samples,
+        seed=seed,
+        chunk_size=chunk_size,
+    )[0]
+
+
+def effects_on_targets(
+    model: Model,
+    batch: Mapping[str, Tensor] | Iterable[Any],
+    targets: Sequence[Target],
+    *,
+    method: Method = "screened",
+    words: Words | None = None,
+    position: int | Sequence[int] | None = None,
+    sites: Side | Sequence[str] | None = None,
+    num_samples: int | None = None,
+    seed: int | Sequence[int] = 0,
+    chunk_size: int | None = None,
+) -> list[AttentionEffects]:
+    """Effects on several targets, which share forward passes; knocked out is what leads for any of them."""
     program: Any = as_program(getattr(model, "_orig_mod", model))  # torch.compile's wrapper has no sites
     if isinstance(program, ParticleEnsemble):
         raise TypeError(
@@ -142,26 +170,26 @@ def attention_effects(
         except (TypeError, ValueError) as error:
             raise type(error)(f"{OWNER}: {error}") from error
     of_tokens = _sites(encoder, decoder, sites)
-    request = _Request(target, method, position, of_tokens, num_samples, chunk_size)
+    request = _Request(targets, method, position, of_tokens, num_samples, chunk_size)
 
     def of_batch(
         inputs: Mapping[str, Tensor], words: Words | None, seed: tuple[int, ...]
-    ) -> AttentionEffects:
+    ) -> list[AttentionEffects]:
         rows = batched_inputs(OWNER, prepared_batch(program, inputs), None, "labels")
         return _Batch(program, *rows, words, seed, request).effects()
 
     if isinstance(batch, Mapping | Tensor):
         check_batch(OWNER, batch)
         return of_batch(cast(Mapping[str, Tensor], batch), words, seed_words(seed))
-    by_row = isinstance(target, Tensor) or not (position is None or isinstance(position, int))
+    by_row = any(isinstance(item, Tensor) for item in targets)
+    by_row |= not (position is None or isinstance(position, int))
     if words is not None or by_row:
         raise ValueError(
             f"{OWNER}: words, targets and positions by row are those of one batch; call it for each"
         )
     batches = enumerate(batches_of(OWNER, batch))
-    return AttentionEffects.together(
-        [of_batch(inputs, None, (*seed_words(seed), number)) for number, inputs in batches]
-    )
+    parts = [of_batch(inputs, None, (*seed_words(seed), number)) for number, inputs in batches]
+    return [AttentionEffects.together(of_target) for of_target in zip(*parts, strict=True)]
 
 
 def _sites(
@@ -181,7 +209,7 @@ def _sites(
 class _Request(NamedTuple):
     """Arguments of :func:`attention_effects`."""
 
-    target: Target
+    targets: Sequence[Target]
     method: Method
     position: int | Sequence[int] | None
     sites: frozenset[str] | None
@@ -296,48 +324,50 @@ class _Batch:
     seed: tuple[int, ...]
     request: _Request
 
-    def effects(self) -> AttentionEffects:
-        """As requested."""
+    def effects(self) -> list[AttentionEffects]:
+        """As requested, of each target."""
         request, device = self.request, device_of(self.inputs)
         size = max(1, (request.chunk_size or rows_per_pass(device)) // (request.num_samples or 1))
-        number = Number(OWNER, request.target, request.position, self.rows, link_of(OWNER, self.model))
+        link = link_of(OWNER, self.model)
+        numbers = [Number(OWNER, item, request.position, self.rows, link) for item in request.targets]
         with torch.inference_mode(False), evaluating(self.model):
-            passes = [
-                self._slopes(rows, number) for rows in torch.arange(self.rows, device=device).split(size)
+            chunks = torch.arange(self.rows, device=device).split(size)
+            passes = list(zip(*(self._slopes(rows, numbers) for rows in chunks), strict=True))
+            readings = [Reading.together([reading for reading, _ in of_target]) for of_target in passes]
+            by_site = [
+                {
+                    name: torch.cat([slopes[name] for _, slopes in of_target], dim=1)
+                    for name in of_target[0][1]
+                }
+                for of_target in passes
             ]
-            readings = Reading.together([reading for reading, _ in passes])
-            by_site = {
-                name: torch.cat([slopes[name] for _, slopes in passes], dim=1) for name in passes[0][1]
-            }
-            tokens = cast(
-                Tensor, sum(slopes.sum(dim=2).flatten(2) for slopes in by_site.values())
-            )  # [P, B, S]
-            groups = token_groups(OWNER, self.words, tokens[0])
-            slope = summed(tokens, groups)
-            pairs = self._pairs(slope.mean(dim=0))
+            tokens = [
+                cast(Tensor, sum(slopes.sum(dim=2).flatten(2) for slopes in sites.values()))
+                for sites in by_site
+            ]  # [P, B, S]
+            groups = token_groups(OWNER, self.words, tokens[0][0])
+            slopes = [summed(item, groups) for item in tokens]
+            pairs = self._pairs([item.mean(dim=0) for item in slopes])
             knocked = [
-                self._without(some, groups, number, readings) for some in pairs.split(size) if len(some)
+                self._without(some, groups, numbers, readings) for some in pairs.split(size) if len(some)
             ]
-        return effects_of(
-            readings,
-            slope,
-            by_site,
-            groups,
-            pairs,
-            Reading.together(knocked) if knocked else None,
-            number.link,
-        )
+        without: list[Reading | None] = [Reading.together(parts) for parts in zip(*knocked, strict=True)]
+        without = without or [None] * len(numbers)
+        return [
+            effects_of(reading, slope, sites, groups, pairs, less, link)
+            for reading, slope, sites, less in zip(readings, slopes, by_site, without, strict=True)
+        ]
 
-    def _pairs(self, slope: Tensor) -> Tensor:
-        """Rows and groups ``[K, 2]`` whose knock-out is requested, by slopes ``[B, G]``."""
+    def _pairs(self, slopes: Sequence[Tensor]) -> Tensor:
+        """Rows and groups ``[K, 2]`` whose knock-out is requested, by slopes ``[B, G]`` of each target."""
         if self.request.method == "slope":
-            return slope.new_empty((0, 2), dtype=torch.int64)
-        present = ~slope.isnan()
+            return slopes[0].new_empty((0, 2), dtype=torch.int64)
+        present = ~slopes[0].isnan()
         if self.request.method == "screened":
-            number = min(SCREENED, slope.shape[1])
+            number = min(SCREENED, present.shape[1])
             extremes = torch.zeros_like(present)
-            for sign in (1, -1):
-                side = torch.where(present, sign * slope, -torch.inf)
+            for slope in (sign * item for item in slopes for sign in (1, -1)):
+                side = torch.where(present, slope, -torch.inf)
                 extremes.scatter_(1, side.topk(number, dim=1).indices, True)
             present &= extremes
         return present.nonzero()
@@ -373,34 +403,49 @@ class _Batch:
             raise ValueError(f"{OWNER}: expected sites of the model, got {unknown}; a pass met {have}")
         return logits, handler
 
-    def _slopes(self, rows: Tensor, number: Number) -> tuple[Reading, dict[str, Tensor]]:
-        """What is read of some rows, and slopes by site ``[P, R, H, m, S]`` of m calls a row."""
+    def _slopes(self, rows: Tensor, numbers: Sequence[Number]) -> list[tuple[Reading, dict[str, Tensor]]]:
+        """What is read of some rows, and slopes by site ``[P, R, H, m, S]`` of m calls a row; of each target."""
         recurrent = isinstance(self.model, nn.Module) and any(
             isinstance(m, nn.RNNBase) for m in self.model.modules()
         )
-        with without_cudnn() if recurrent else nullcontext():
+        with without_cudnn() if recurrent else nullcontext(), torch.enable_grad():
             logits, handler = self._run(rows, None)
-            with torch.enable_grad():
-                reading = number.read(logits, rows)
-            if not reading.value.requires_grad:
+            readings = [number.read(logits, rows) for number in numbers]
+            if not all(reading.value.requires_grad for reading in readings):
                 raise ValueError(
                     f"{OWNER}: the target has no derivative by the attention weights: the model or a function computes "
                     "it under torch.no_grad or detaches it, or the network was loaded in inference mode"
                 )
-            with torch.enable_grad():
-                gradients = torch.autograd.grad(
-                    reading.value.sum(), list(handler.biases.values()), materialize_grads=True
+            biases = list(handler.biases.values())
+            gradients = [
+                torch.autograd.grad(
+                    reading.value.sum(),
+                    biases,
+                    materialize_grads=True,
+                    retain_graph=reading is not readings[-1],
                 )
+                for reading in readings
+            ]
         shape = logits.shape[:2]
-        slopes = {
-            name: gradient.squeeze(2).unflatten(0, (*shape, -1)).transpose(2, 3)
-            for name, gradient in zip(handler.biases, gradients, strict=True)
-        }
-        return reading.detached(), slopes
+        return [
+            (
+                reading.detached(),
+                {
+                    name: item.squeeze(2).unflatten(0, (*shape, -1)).transpose(2, 3)
+                    for name, item in zip(handler.biases, of_target, strict=True)
+                },
+            )
+            for reading, of_target in zip(readings, gradients, strict=True)
+        ]
 
-    def _without(self, pairs: Tensor, groups: Tensor, number: Number, readings: Reading) -> Reading:
-        """What is read of rows in which nobody attends to a group's tokens; of the same answers."""
+    def _without(
+        self, pairs: Tensor, groups: Tensor, numbers: Sequence[Number], readings: Sequence[Reading]
+    ) -> list[Reading]:
+        """What is read of rows in which nobody attends to a group's tokens; of the same answers, of each target."""
         rows, group = pairs.unbind(dim=1)
         removed = (groups[rows] == group[:, None]).repeat(self.request.num_samples or 1, 1)
         logits, _ = self._run(rows, removed)
-        return number.read(logits, rows, readings.answer[rows])
+        return [
+            number.read(logits, rows, reading.answer[rows])
+            for number, reading in zip(numbers, readings, strict=True)
+        ]

@@ -4,6 +4,7 @@ import copy
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from probattn.inference import (
     reweighted_expectation,
     share_by,
 )
+from probattn.inference.effects import _Batch, effects_on_targets
 from probattn.models import convert, program_for
 from probattn.models.hosts.convert import conversion
 
@@ -200,6 +202,22 @@ def test_screened_effects_are_knock_outs_where_slopes_lead():
         assert set(effects.exact[row].nonzero().squeeze(1).tolist()) == leading
     torch.testing.assert_close(effects.effect, torch.where(effects.exact, knocked, slopes), **TIGHT)
     assert effects.change.isnan().equal(~effects.exact)
+
+
+def test_several_targets_share_forward_passes():
+    net, inputs = bert(), batch(length=12)
+    targets = ["answer", "doubt", 1]
+    alone = [attention_effects(net, inputs, target=target, method="knockout") for target in targets]
+    with patch.object(_Batch, "_run", autospec=True, side_effect=_Batch._run) as run:
+        together = effects_on_targets(net, inputs, targets, method="knockout")
+        rows = [len(call.args[1]) for call in run.call_args_list]
+    assert sum(rows) == 3 + 3 * 12  # a row with all tokens, and one without each
+    for item, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(item.effect, other.effect, **TIGHT, equal_nan=True)
+        torch.testing.assert_close(item.slopes, other.slopes, **TIGHT, equal_nan=True)
+    screened = effects_on_targets(net, inputs, targets[:2])
+    single = [attention_effects(net, inputs, target=target).exact for target in targets[:2]]
+    assert all(item.exact.equal(single[0] | single[1]) for item in screened)
 
 
 class Numbers(torch.nn.Module):

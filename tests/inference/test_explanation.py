@@ -18,6 +18,14 @@ from probattn.inference import Explanation, Word, explain
 
 TEXT = "the film is not good , a bad film ."
 
+SMALL = {
+    "vocab_size": 14,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
+
 
 @pytest.fixture(scope="module")
 def net():
@@ -106,9 +114,7 @@ def test_words_of_tokenizers_that_mark_blanks(net):
 
 def test_labels_of_which_none_holds_are_no_answer(word_tokenizer):
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=14, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
+    config = BertConfig(**SMALL)
     config.problem_type = "multi_label_classification"
     network = BertForSequenceClassification(config).double().eval()
     with torch.no_grad():
@@ -116,6 +122,25 @@ def test_labels_of_which_none_holds_are_no_answer(word_tokenizer):
     (item,) = explain(network, word_tokenizer, TEXT)
     assert item.answer.startswith("no label; nearest: LABEL_")
     assert item.probability < 0.5
+
+
+def test_a_number_is_explained_in_its_own_unit(word_tokenizer):
+    torch.manual_seed(2)
+    net = BertForSequenceClassification(BertConfig(**SMALL, num_labels=1, initializer_range=0.5)).eval()
+    (item,) = explain(net, word_tokenizer, "good bad film")
+    inputs = word_tokenizer("good bad film", return_tensors="pt")
+    values = []
+    for removed in (None, 1, 2, 3):
+        mask = inputs["attention_mask"].clone()
+        mask[0, [] if removed is None else removed] = 0
+        with torch.no_grad():
+            values.append(float(net(**{**inputs, "attention_mask": mask}).logits))
+    assert item.probability is None and item.entropy is None
+    assert item.number == pytest.approx(values[0])
+    assert [word.change for word in item.words] == pytest.approx(
+        [values[0] - v for v in values[1:]], abs=1e-6
+    )
+    assert not item.causes_of_doubt() and "points" not in str(item)
 
 
 def test_lists_have_a_floor_and_an_order():
@@ -165,9 +190,8 @@ def test_what_cannot_be_explained_is_refused(net, word_tokenizer):
         explain(net, word_tokenizer, "zebra crossing")
     with pytest.raises(ValueError, match="max_length"):
         explain(net, word_tokenizer, "good", max_length=0)
-    config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    for other in (BertForTokenClassification(BertConfig(**config)), torch.nn.Linear(2, 2)):
-        with pytest.raises(TypeError, match="expected a network that gives a text one of several classes"):
+    for other in (BertForTokenClassification(BertConfig(**SMALL)), torch.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match="expected a network that gives a text classes or a number"):
             explain(other, word_tokenizer, "good")
     with pytest.raises(TypeError, match="expected a fast tokenizer"):
         explain(net, object(), "good")
