@@ -110,16 +110,17 @@ class Explanation:
             lines += [f"  {title:8} {self._change(word)}" for word in words]
         return "\n".join([*lines, *(f"  {'doubt':8} {self._nats(word)}" for word in self.causes_of_doubt())])
 
-    def _named(self, word: Word) -> str:
+    def name_of(self, word: Word) -> str:
         """A word, with its number among the words where it stands several times."""
         several = sum(other.word == word.word for other in self.words) > 1
         return f"{word.word} (word {self.words.index(word) + 1})" if several else word.word
 
     def _change(self, word: Word) -> str:
         other = "" if word.answer is None else f", without it: {word.answer}"
-        return f"{self._named(word)}  {self._size(word)}{' of probability' * (self.number is None)}{other}"
+        return f"{self.name_of(word)}  {self.size_of(word)}{' of probability' * (self.number is None)}{other}"
 
-    def _size(self, word: Word) -> str:
+    def size_of(self, word: Word) -> str:
+        """The change by a word: points of probability, or the number's."""
         change = word.change or 0.0
         return f"{100 * change:+.0f} points" if self.number is None else f"{change:+.3g}"
 
@@ -128,7 +129,7 @@ class Explanation:
 
         def cell(word: Word) -> str:
             other = "" if word.answer is None else f", without it {word.answer}"
-            return f"{self._named(word)} {self._size(word)}{other}"
+            return f"{self.name_of(word)} {self.size_of(word)}{other}"
 
         lists = {
             "words_for": self.words_for(),
@@ -138,7 +139,7 @@ class Explanation:
         return {name: [cell(word) for word in words] for name, words in lists.items()}
 
     def _nats(self, word: Word) -> str:
-        return f"{self._named(word)}  {word.doubt or 0.0:+.2f} nats"
+        return f"{self.name_of(word)}  {word.doubt or 0.0:+.2f} nats"
 
     def to_html(self) -> str:
         """An HTML fragment: words for the answer on blue, underlined, words against it on orange, dotted."""
@@ -353,13 +354,13 @@ def _explanation(
     return Explanation(texts, answer, value, float(doubt.value[0, row]), words)
 
 
-def word_spans(encoding: BatchEncoding, texts: tuple[str, ...]) -> Iterator[WordSpan]:
-    """The words of the first row, without blanks."""
+def word_spans(encoding: BatchEncoding, texts: tuple[str, ...], row: int = 0) -> Iterator[WordSpan]:
+    """The words of a row, without blanks; those of no character are left out."""
     spans: dict[int, tuple[int, int, int]] = {}
-    numbers, which = words_of(encoding, 0), encoding.sequence_ids(0)
+    numbers, which = words_of(encoding, row), encoding.sequence_ids(row)
     for token, (number, text) in enumerate(zip(numbers, which, strict=True)):
         if number is not None:
-            start, end = encoding.token_to_chars(0, token) or (0, 0)
+            start, end = encoding.token_to_chars(row, token) or (0, 0)
             _, first, last = spans.get(number, (0, start, end))
             spans[number] = text or 0, min(first, start), max(last, end)
     for number, (text, start, end) in sorted(spans.items()):

@@ -230,7 +230,7 @@ _CALLS: WeakKeyDictionary[nn.Module, tuple[object, AttentionCalls]] = WeakKeyDic
 @observed.register
 def _observed(model: nn.Module, draws: bool) -> Observed:
     """The module itself, or a copy that shares its weights and attends, at the expectation, as it does."""
-    hosts = list(_hosts(model))
+    hosts = list(dict.fromkeys(_hosts(model)))
     missing = [host for host in hosts if not _has_all_sites(host)]
     for host in missing:
         record, name = conversion(host), type(host).__name__
@@ -249,7 +249,7 @@ def _observed(model: nn.Module, draws: bool) -> Observed:
         memo: dict[int, Any] = {id(host): _copy_of(host) for host in missing}
         memo |= {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         model = copy.deepcopy(model, memo)
-        hosts = list(_hosts(model))
+        hosts = list(dict.fromkeys(_hosts(model)))
     calls = [call for host in hosts for call in inspect(host)]
     if len({call.name for call in calls}) < len(calls):
         raise ValueError(

@@ -5,10 +5,10 @@ are :class:`Results`, which :func:`write_results` and :func:`read_results` keep 
 :func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
 seeds. :func:`is_reliable` decides which differences count.
 
-The records, measures and section of a topic are in one file: ``attention`` (maps), ``attribution`` (of uncertainty),
-``alignment`` (queries and keys), ``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from ``collect``
-(predictions) over ``evaluation`` and ``columns`` (measures) and ``bootstrap`` (p values) to ``findings`` (words),
-``sections``, ``page`` and ``terminal``.
+The records, measures and section of a topic are in one file: ``attention`` (maps), ``words`` (for and against an
+answer), ``alignment`` (queries and keys), ``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from
+``collect`` (predictions) over ``evaluation`` and ``columns`` (measures) and ``bootstrap`` (p values) to ``findings``
+(words), ``sections``, ``page`` and ``terminal``.
 """
 
 from importlib.util import find_spec
@@ -27,7 +27,6 @@ from probattn.report.attention import (
     attention_example,
     own_tokens,
 )
-from probattn.report.attribution import Answer, AttributionExample, Change
 from probattn.report.bootstrap import (
     LEAST_EFFECT,
     LEAST_EXAMPLES,
@@ -110,6 +109,7 @@ from probattn.report.results import SCHEMA_VERSION, Results, ResultsFileError, r
 from probattn.report.sites import EDGE_MEASURES, EdgeAttention, SiteHealth, site_health, weight_spreads
 from probattn.report.svg import printable, printable_lines
 from probattn.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
+from probattn.report.words import WordsExample
 
 # Predictions and their measures
 __all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]
@@ -130,7 +130,7 @@ __all__ += ["LEAST_EFFECT", "LEAST_EXAMPLES", "LEAST_SEEDS"]
 __all__ += ["is_reliable", "bootstrap_p", "seeds_p", "corrected"]
 # Topics of a page: maps, queries and keys, heads, sites, training
 __all__ += ["Example", "AttentionExample", "AttentionMap", "attention_example", "own_tokens"]
-__all__ += ["Answer", "AttributionExample", "Change", "Reason"]
+__all__ += ["Reason", "WordsExample"]
 __all__ += ["Alignment", "SiteAlignment", "HeadCloud", "TokenSample", "HeadDistances", "Projection"]
 __all__ += ["gather", "head_bandwidths", "head_distances", "site_alignments", "clouds"]
 __all__ += ["Heads", "SiteHeads", "HeadDrops", "HeadRows", "HeadsKey", "site_heads"]

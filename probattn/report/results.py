@@ -15,14 +15,14 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.report import record
 from probattn.report.alignment import Alignment
 from probattn.report.attention import AttentionExample, Example
-from probattn.report.attribution import AttributionExample
 from probattn.report.bootstrap import is_reliable
 from probattn.report.dynamics import Dynamics
 from probattn.report.heads import Heads
 from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict
 from probattn.report.sites import EdgeAttention, SiteHealth
+from probattn.report.words import WordsExample
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of these records; a file of another version is refused."""
 
 
@@ -42,7 +42,7 @@ class Results(record.Record):
         health: the posterior, per site.
         curves: training curves.
         attention: inputs with attention maps.
-        attribution: inputs with the words whose attention makes them unsure.
+        words: inputs with the words that speak for and against the answer, and those that make it unsure.
         listings: tables of single classes, examples and so on.
         uncertain: the most uncertain inputs.
         mistakes: the most confident mistakes.
@@ -53,7 +53,7 @@ class Results(record.Record):
         dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
     """
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     kind: str = "uncertainty"
     measures: Annotated[Mapping[str, MeasureText], Field(min_length=1)] = dict(CLASS_MEASURES)
     run: record.RunDescription
@@ -65,7 +65,7 @@ class Results(record.Record):
     health: tuple[SiteHealth, ...] = ()
     curves: tuple[record.Curve, ...] = ()
     attention: tuple[AttentionExample, ...] = ()
-    attribution: tuple[AttributionExample, ...] = ()
+    words: tuple[WordsExample, ...] = ()
     listings: tuple[record.Listing, ...] = ()
     uncertain: tuple[Example, ...] = ()
     mistakes: tuple[Example, ...] = ()
@@ -79,7 +79,7 @@ class Results(record.Record):
     def _known_data(self) -> Results:
         keys = [item.key for item in self.data]
         examples = [*self.uncertain, *self.mistakes, *self.binned]
-        examples += [item.example for item in self.attention] + [item.example for item in self.attribution]
+        examples += [item.example for item in self.attention] + [item.example for item in self.words]
         named = [*(item.data for item in self.scores), *(item.data for item in self.differences)]
         named += [item.data for item in examples if item.data is not None]
         unknown = sorted(set(named) - set(keys))

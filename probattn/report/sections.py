@@ -14,7 +14,6 @@ from probattn.report import lines as charts
 from probattn.report import measures
 from probattn.report.alignment import alignment_section
 from probattn.report.attention import Example, attention_section
-from probattn.report.attribution import attribution_section
 from probattn.report.dynamics import dynamics_section
 from probattn.report.findings import findings, interval_ends
 from probattn.report.heads import heads_section
@@ -23,6 +22,7 @@ from probattn.report.record import BESIDE, MODELS, Comparison, Curve, DataSet, S
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
 from probattn.report.svg import draws_glyph, interval_glyph, isolated, printable
+from probattn.report.words import words_section
 
 LONG = 420
 """Characters from which on an input is folded."""
@@ -170,12 +170,12 @@ def report_sections(
     latent, unit = results.compared == "bayesian_mean", results.in_domain.unit
     details = Section("listings", "Details", "Details", "listing.html", {"listings": results.listings})
     return [
+        words_section(results.words),
         *_comparison(results, latent=latent),
         *further,
         _calibration(results),
         _entropy(results),
         _selective(results, latent=latent),
-        attribution_section(results.attribution, _site_names(results)),
         attention_section(results.attention, _site_names(results), results.compared),
         details if results.listings else None,
         alignment_section(results.alignment, unit),

@@ -196,10 +196,10 @@ class Deciding(ABC):
             RunError: the network has no such layer, one that reads a vector for each input.
         """
 
-    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
-        """What names the words from whose attention the uncertainty of an answer comes; None where nothing does.
+    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Sequence[str]]] | None:
+        """What names the words for and against an answer and those that make it unsure; None where nothing does.
 
-        It is a function of one object of :meth:`Answering.answers`.
+        It is a function of one object of :meth:`Answering.answers`, to columns of words with their sizes.
         """
         return None
 

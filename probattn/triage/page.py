@@ -197,9 +197,14 @@ def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, ...]]:
         yield f"{outcome.title}{role}", share(outcome.answered, outcome.size), wrong, "", *far
 
 
-def decision_columns(decision: Decision, words: Sequence[str]) -> dict[str, Any]:
+WORDS = ("words_for", "words_against", "unsure_about")
+"""Columns of words with what they change, of an input that is left to a person."""
+
+
+def decision_columns(decision: Decision, words: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What a policy adds to an answer for programs."""
-    columns: dict[str, Any] = {"decision": decision.words, "unsure_about": list(words)}
+    columns: dict[str, Any] = {"decision": decision.words}
+    columns |= {name: list(words.get(name, ())) for name in WORDS}
     if decision.novelty is not None:
         columns["novelty"] = shown_novelty(decision.novelty, 6)
     return columns if decision.classes is None else {**columns, "set": list(decision.classes)}
@@ -222,7 +227,9 @@ INPUTS = ("text", "pair", "image")
 
 
 def decisions_table(
-    answers: Sequence[Mapping[str, Any]], decisions: Sequence[tuple[Decision, Sequence[str]]], policy: Policy
+    answers: Sequence[Mapping[str, Any]],
+    decisions: Sequence[tuple[Decision, Mapping[str, Sequence[str]]]],
+    policy: Policy,
 ) -> Sheet:
     """Answers with what becomes of them, for a terminal."""
     rows = []
@@ -230,7 +237,7 @@ def decisions_table(
         text = " / ".join(str(answer[name]) for name in INPUTS if answer.get(name) is not None)
         label = str(answer.get("choice", answer["label"]))
         label = label if decision.answered else f"({label})"
-        cells = [text, decision.words, label, " ".join(words)]
+        cells = [text, decision.words, label, "; ".join(words.get("unsure_about", ()))]
         if policy.sets is not None:
             cells.append(", ".join(decision.classes or ()))
         cells.append(f"{answer['probability']:.3f}")

@@ -208,7 +208,7 @@ class AppliedPolicy:
     Attributes:
         answering: of the run's task.
         policy: what decides.
-        why_unsure: names the words that make an answer unsure; None where nothing does.
+        reasons: names the words for and against an answer and those that make it unsure; None where nothing does.
         distances: how far from the training data inputs are; None where the policy does not ask.
         scores: uncertainty of each answer until now.
         far: distance of each input until now.
@@ -217,28 +217,28 @@ class AppliedPolicy:
 
     answering: Answering
     policy: policies.Policy
-    why_unsure: Callable[[policies.Answer], Sequence[str]] | None
+    reasons: Callable[[policies.Answer], Mapping[str, Sequence[str]]] | None
     distances: Callable[[HeldOut], Tensor] | None = None
     scores: array[float] = field(default_factory=lambda: array("d"))
     far: array[float] = field(default_factory=lambda: array("d"))
     decided: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
-    def decide(self, answer: policies.Answer) -> tuple[policies.Decision, tuple[str, ...]]:
-        """What becomes of an object of :meth:`objects`, and the words that make it unsure."""
+    def decide(self, answer: policies.Answer) -> tuple[policies.Decision, Mapping[str, Sequence[str]]]:
+        """What becomes of an object of :meth:`objects`, and the words of one that is left to a person."""
         decision = self.policy.decide(answer)
         answer = policies.named(answer)
         self.scores.append(policies.score_of(answer, self.policy.score))
         if self.distances is not None:
             self.far.append(policies.distance_of(answer))
         self.decided[answer["label"], decision.answered] += 1
-        if decision.answered or self.why_unsure is None:
-            return decision, ()
-        return decision, tuple(self.why_unsure(answer))
+        if decision.answered or self.reasons is None:
+            return decision, {}
+        return decision, self.reasons(answer)
 
     @property
     def undecided(self) -> dict[str, Any]:
         """Columns for a row of a file that has no text: a person decides."""
-        return pages.decision_columns(policies.Decision(answered=False, classes=None), ())
+        return pages.decision_columns(policies.Decision(answered=False, classes=None), {})
 
     def objects(self, answers: Sequence[Any]) -> list[dict[str, Any]]:
         """Answers for programs, with their distances where the policy asks."""

@@ -133,49 +133,4 @@ function setUp(example) {
   show(data.maps[0]);
 }
 
-function setUpShares(example) {
-  const data = JSON.parse(example.querySelector('script[type="application/json"]').textContent);
-  const share = numbers(data.share16, data.scale), words = data.words.length;
-  const tokens = [...example.querySelectorAll(".tok")];
-  const readout = example.querySelector(".readout"), first = readout.textContent;
-  const inputs = [...example.querySelectorAll("[data-choice]")];
-  let current = [];
-
-  function chosen(name) {
-    return inputs.find((input) => input.checked && input.dataset.choice === name).value;
-  }
-
-  function where() {
-    const parts = [];
-    if (chosen("site") !== "all") parts.push(data.sites[Number(chosen("site"))]);
-    if (chosen("head") !== "all") parts.push(`head ${chosen("head")}`);
-    return parts.length ? parts.join(", ") : "all attention";
-  }
-
-  function light() {
-    current = data.words.map(() => 0);
-    share.forEach((value, index) => {
-      const word = index % words, row = (index - word) / words;
-      const head = row % data.heads, site = (row - head) / data.heads;
-      if (["all", String(site)].includes(chosen("site")) && ["all", String(head)].includes(chosen("head"))) {
-        current[word] += value;
-      }
-    });
-    const most = Math.max(...current) || 1, sum = current.reduce((one, other) => one + other, 0);
-    tokens.forEach((token, word) => token.style.setProperty("--w", (current[word] / most).toFixed(3)));
-    readout.textContent = where() === "all attention" ? first : `${where()}: ${(100 * sum).toFixed(1)}% of the variance.`;
-  }
-
-  tokens.forEach((token, word) => {
-    const tell = () => {
-      readout.textContent = `Attention to ${quoted(data.words[word])}: ${(100 * current[word]).toFixed(1)}% of the variance (${where()}).`;
-    };
-    token.setAttribute("tabindex", "0");
-    ["pointerenter", "pointerdown", "focus"].forEach((name) => token.addEventListener(name, tell));
-  });
-  inputs.forEach((input) => input.addEventListener("change", light));
-  light();
-}
-
 document.querySelectorAll("[data-example]").forEach(setUp);
-document.querySelectorAll("[data-shares]").forEach(setUpShares);

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from probattn.data import TextDataset
 from probattn.data.task import role_of
 from probattn.inference.last_layer import FITTED
-from probattn.report import Example
 from probattn.tasks.classification.answers import examples_of
-from probattn.tasks.classification.attribution import leading_words
+from probattn.tasks.classification.explaining import explained
 from probattn.tasks.classification.looks import GIVEN
+from probattn.tasks.classification.networks import class_names
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.classes import ClassesDeciding
 from probattn.tasks.fine_tuning.predictor import TrainedHead
@@ -62,21 +62,16 @@ class TextDeciding(ClassesDeciding):
         self.task.check_classes(network)
         return examples_of(self.task.texts.train.take(FITTED))
 
-    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Sequence[str]] | None:
-        """The words with the largest shares of the variance of latent attention; see the base class."""
+    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Sequence[str]]]:
+        """The words of a text and their sizes; see the base class."""
         network = self.task.network(run)
-        if network.key != "bayesian_mean":
-            return None
 
-        def words(answer: Mapping[str, Any]) -> Sequence[str]:
-            example = Example(
-                text=answer["text"],
-                pair=answer.get("pair"),
-                predicted=answer["label"],
-                probability=answer["probability"],
-                spread=answer["spread"],
-                entropy=answer["entropy"],
+        def words(answer: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+            pair = answer.get("pair")
+            texts = [answer["text"]] if pair is None else [answer["text"], pair]
+            explanation = explained(
+                network, self.task.single(network, texts, GIVEN), texts, class_names(network)
             )
-            return leading_words(network, self.task.single(network, example, GIVEN), example)
+            return {} if explanation is None else explanation.columns()
 
         return words

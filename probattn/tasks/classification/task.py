@@ -33,6 +33,7 @@ from probattn.report import (
     Reason,
     Results,
     RunDescription,
+    WordsExample,
     confident_mistakes,
     describe,
     mistakes_by_bin,
@@ -44,8 +45,8 @@ from probattn.report.measures import capital
 from probattn.tasks.answering import Drawing
 from probattn.tasks.classification.answering import TextAnswering
 from probattn.tasks.classification.answers import answers_from, dataset_of, examples_of
-from probattn.tasks.classification.attribution import attribution_of
 from probattn.tasks.classification.deciding import TextDeciding
+from probattn.tasks.classification.explaining import explained
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
     TrainedClassifier,
@@ -400,27 +401,26 @@ class Classification(HeadTask):
             *((example, "chosen", GIVEN) for example, _ in answers),
             *((item, "uncertain", data.source) for item in uncertain),
         ]
-        maps, attributed = [], []
+        maps, words = [], []
         for example, reason, source in looked_into:
-            batch = self.single(network, example, source)
+            both = [example.text] if example.pair is None else [example.text, example.pair]
+            batch = self.single(network, both, source)
             maps.append(attention_of(networks, batch, example, options=self.recipe, reason=reason))
-            if network.key == "bayesian_mean":
-                seed = self.recipe.prediction.seed
-                attributed.append(
-                    attribution_of(network, batch, example, class_names(network), seed=seed, reason=reason)
-                )
+            explanation = explained(network, batch, both, class_names(network))
+            if explanation is not None:
+                words.append(WordsExample(example=example, reason=reason, explanation=explanation))
         return {
             "uncertain": tuple(uncertain),
             "mistakes": tuple(mistakes),
             "binned": tuple(binned),
             "attention": tuple(maps),
-            "attribution": tuple(item for item in attributed if item is not None),
+            "words": tuple(words),
         }
 
-    def single(self, network: TrainedClassifier, example: Example, source: str) -> dict[str, Tensor]:
-        """One input as a batch on the network's device."""
-        pairs = None if example.pair is None else (example.pair,)
-        single = TextDataset((example.text,), None, (), source, pairs=pairs)
+    def single(self, network: TrainedClassifier, texts: Sequence[str], source: str) -> dict[str, Tensor]:
+        """One text, or a pair of texts, as a batch on the network's device."""
+        first, *second = texts
+        single = TextDataset((first,), None, (), source, pairs=tuple(second) or None)
         return network.moved(next(iter(self.batches(network, single))))
 
     def topic_data(self, networks: Sequence[TrainedClassifier]) -> TopicData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,13 +20,14 @@ from probattn.data.files import read_text
 from probattn.data.identity import Split
 from probattn.data.readers import cola, sst2
 from probattn.files.durable import digest
+from probattn.inference.effect_results import words_of
+from probattn.inference.explanation import word_spans
 from probattn.inference.posterior import Posterior
 from probattn.models import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
 from probattn.report import Group, Sheet
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
-from probattn.tasks.classification.attribution import Word, words_of
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
@@ -34,6 +35,9 @@ from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked,
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import HeadTask
+
+Word = tuple[str, list[int]]
+"""A word and the positions of its tokens."""
 
 CANDIDATES = 5
 """Candidates for a masked token in an answer."""
@@ -233,7 +237,7 @@ class Language(HeadTask):
     def _encoded_text(self, codec: Any, text: str) -> Encoded:
         """A text whose masked tokens, or all of them, are predicted, with the word that each token belongs to."""
         length = min(self.section_of_examples.block_length, codec.model_max_length)
-        tokens = codec(text, truncation=True, max_length=length, return_offsets_mapping=True)
+        tokens = codec(text, truncation=True, max_length=length)
         ids, labels = tokens["input_ids"], tokens["input_ids"]
         if self.masked:
             # What was masked is not known; any label marks the place.
@@ -243,8 +247,7 @@ class Language(HeadTask):
                     f"expected {codec.mask_token} in a text, in place of a word, got none among its first {length} "
                     f"tokens: {shown(text)}"
                 )
-        names = codec.convert_ids_to_tokens(ids)
-        words = words_of(tokens, names, text)
+        words = list(_words(tokens, text))
         return Encoded([{"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}], words)
 
     def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
@@ -363,6 +366,17 @@ def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dic
     return batch
 
 
+def _words(tokens: Any, text: str) -> Iterator[Word]:
+    """The words of a text and its special tokens, in order."""
+    numbers = words_of(tokens, 0)
+    spans = {span.number: text[span.start : span.end] for span in word_spans(tokens, (text,))}
+    for number, positions in groupby(range(len(numbers)), key=lambda position: numbers[position]):
+        if number is not None:
+            yield spans.get(number, ""), list(positions)
+        else:
+            yield from ((tokens.tokens()[position], [position]) for position in positions)
+
+
 def _surprises(draws: Tensor, truth: Tensor, words: Sequence[Word] | None) -> dict[str, Any]:
     """Negative log-probability of a text's tokens but the first, and of its words."""
     density = draws.gather(2, truth.expand(len(draws), -1)[..., None])[..., 0].double()
@@ -371,13 +385,11 @@ def _surprises(draws: Tensor, truth: Tensor, words: Sequence[Word] | None) -> di
     if words is not None:
         answer["words"] = [
             {
-                "word": word.word,
-                "surprise": round(
-                    sum(surprises[position - 1] for position in word.tokens if position), DIGITS
-                ),
+                "word": word,
+                "surprise": round(sum(surprises[position - 1] for position in positions if position), DIGITS),
             }
-            for word in words
-            if word.tokens != [0]
+            for word, positions in words
+            if positions != [0]
         ]
     return answer
 

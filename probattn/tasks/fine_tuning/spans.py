@@ -23,10 +23,10 @@ from probattn.data.identity import Split, split_of
 from probattn.data.tables import load_hub
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import area_under_risk_coverage
-from probattn.report import MODEL_TITLES, AttributionExample, Example, Listing, ModelKey, Sheet
+from probattn.report import MODEL_TITLES, Example, Listing, ModelKey, Sheet, WordsExample
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
-from probattn.tasks.classification.attribution import attribution_of
+from probattn.tasks.classification.explaining import explained
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.answers import (
     Candidates,
@@ -309,17 +309,7 @@ class Spans(HeadTask):
                 f"{type(codec).__name__}: expected a tokenizer that knows the places of its tokens, got a slow one; "
                 "use a network with a fast tokenizer"
             )
-        section = self.section_of_examples
-        room = section.max_length - section.stride - codec.num_special_tokens_to_add(pair=True)
-        tokens = codec(
-            _cut(codec, [example["question"] for example in examples], max(room // 2, 1)),
-            [example["context"] for example in examples],
-            truncation="only_second",
-            max_length=section.max_length,
-            stride=section.stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
+        tokens = self._tokens(codec, self._questions(codec, examples), examples)
         rows: list[list[Mapping[str, Any]]] = [[] for _ in examples]
         windows: list[list[Tensor]] = [[] for _ in examples]
         for row, owner in enumerate(tokens["overflow_to_sample_mapping"]):
@@ -333,6 +323,25 @@ class Spans(HeadTask):
             rows[owner].append(inputs)
             windows[owner].append(window)
         return [Encoded(*item) for item in zip(rows, windows, strict=True)]
+
+    def _questions(self, codec: Any, examples: Examples) -> list[str]:
+        """Questions, cut behind half of a window."""
+        section = self.section_of_examples
+        room = section.max_length - section.stride - codec.num_special_tokens_to_add(pair=True)
+        return _cut(codec, [example["question"] for example in examples], max(room // 2, 1))
+
+    def _tokens(self, codec: Any, questions: list[str], examples: Examples) -> Any:
+        """The tokenizer's windows."""
+        section = self.section_of_examples
+        return codec(
+            questions,
+            [example["context"] for example in examples],
+            truncation="only_second",
+            max_length=section.max_length,
+            stride=section.stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
 
     def outcomes(self, posterior: Posterior, batch: Batch) -> Iterator[tuple[Candidates, Posterior]]:
         """Of each example its spans, and draws of the scores of all outcomes, no answer first, ``[P, 1, 1 + K]``."""
@@ -455,7 +464,7 @@ class Spans(HeadTask):
             )
         return answers
 
-    def attributed(self, network: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
+    def explained(self, network: TrainedHead, example: Mapping[str, Any]) -> WordsExample | None:
         """Of the window of the most probable span, the leading outcomes, no answer among them."""
         predictor = Predictor(self, network)
         (batch,) = predictor.batches([example])
@@ -485,14 +494,17 @@ class Spans(HeadTask):
         )
         inputs = network.program.inputs(batch.tensors)
         row = {name: value[window : window + 1].to(network.device) for name, value in inputs.items()}
-        return attribution_of(
+        questions = self._questions(network.codec, [example])
+        explanation = explained(
             Network(OutcomeScores(network.program, positions), network.folder, network.key, network.codec),
             row,
-            shown,
+            [*questions, example["context"]],
             names,
-            seed=self.recipe.prediction.seed,
-            reason="uncertain",
+            self._tokens(network.codec, questions, [example]),
         )
+        if explanation is None:
+            return None
+        return WordsExample(example=shown, reason="uncertain", explanation=explanation)
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The true answers."""

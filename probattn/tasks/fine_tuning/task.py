@@ -19,7 +19,6 @@ from probattn.models import load, program_for
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import HeadProgram, Program
 from probattn.report import (
-    AttributionExample,
     DataSet,
     Evaluation,
     Group,
@@ -29,6 +28,7 @@ from probattn.report import (
     Role,
     RunDescription,
     Sheet,
+    WordsExample,
 )
 from probattn.report.bootstrap import Columns
 from probattn.report.columns import entropy_record
@@ -45,8 +45,8 @@ from probattn.tasks.networks import Network, check_finished, model_key, on_devic
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.topics import TopicData
 
-ATTRIBUTED = 4
-"""Most uncertain examples whose variance is attributed to words."""
+EXPLAINED = 4
+"""Most uncertain examples whose words are shown."""
 ROOM = 160
 """Characters of a text in a table."""
 ROLES: Mapping[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
@@ -273,8 +273,8 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         """Further tables of the report, from the columns of the test examples by model."""
         return ()
 
-    def attributed(self, network: TrainedHead, example: Mapping[str, Any]) -> AttributionExample | None:
-        """Where the variance of an example's answer comes from; None where the task has one number a word, or none."""
+    def explained(self, network: TrainedHead, example: Mapping[str, Any]) -> WordsExample | None:
+        """The words for and against an example's answer; None where the task has one answer a word, or none."""
         return None
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> Results:
@@ -306,7 +306,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             self.evaluation(table, data),
             data=data,
             listings=(*self.listings(test), *self._shown(answers["test"], test[networks[-1].key])),
-            attribution=tuple(self._attributed(networks[-1], answers["test"])),
+            words=tuple(self._explained(networks[-1], answers["test"])),
             classes=tuple(self.label_names() or ()),
         )
 
@@ -360,11 +360,10 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
             clusters=len(set(self._clusters(key))) or None,
         )
 
-    def _attributed(self, network: TrainedHead, answers: Sequence[Answer]) -> Iterator[AttributionExample]:
-        if network.key == "bayesian_mean":
-            shown = self._ranked(answers)[: min(ATTRIBUTED, self.recipe.report.uncertain)]
-            records = (self.attributed(network, self.examples["test"][row]) for row in shown)
-            yield from (record for record in records if record is not None)
+    def _explained(self, network: TrainedHead, answers: Sequence[Answer]) -> Iterator[WordsExample]:
+        shown = self._ranked(answers)[: min(EXPLAINED, self.recipe.report.uncertain)]
+        records = (self.explained(network, self.examples["test"][row]) for row in shown)
+        yield from (record for record in records if record is not None)
 
     def _ranked(self, answers: Sequence[Answer]) -> list[int]:
         """Rows of the answers, the most uncertain first."""

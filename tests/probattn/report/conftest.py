@@ -1,22 +1,24 @@
 """Results as a run of sentiment classification might give them, made from random numbers."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
+from probattn.inference import Explanation, Word
 from probattn.report import evaluation
 from probattn.report.alignment import Alignment
-from probattn.report.attention import Example, attention_example
-from probattn.report.attribution import Answer, AttributionExample, Change
+from probattn.report.attention import Example, Reason, attention_example
 from probattn.report.dynamics import Dynamics, WatchedExample, WatchedMaps, WatchedStep
 from probattn.report.head_distances import TokenSample, clouds, head_bandwidths, site_alignments
 from probattn.report.heads import HeadDrops, HeadRows, Heads, SiteHeads
 from probattn.report.record import Curve, DataSet, RunDescription
 from probattn.report.results import Results
 from probattn.report.sites import EdgeAttention, SiteHealth
+from probattn.report.words import WordsExample
 
 CLASSES = ("negative", "positive")
 SETS = (
@@ -210,46 +212,18 @@ def dynamics() -> tuple[Dynamics, ...]:
     )
 
 
-def attributed(
-    example: Example, words: Sequence[str], sites: Sequence[str], **fields: Any
-) -> AttributionExample:
-    """Shares of two heads a site that add to 1, by words; the numbers say whose they are."""
-    sizes = [
-        [[1 + site + 2 * head + word for word in range(len(words))] for head in range(2)]
-        for site in range(len(sites))
-    ]
-    total = sum(number for heads in sizes for row in heads for number in row)
-    share = tuple(
-        tuple(tuple(round(number / total, 5) for number in row) for row in heads) for heads in sizes
-    )
-    answers = (
-        Answer(label=example.predicted, probability=0.625),
-        Answer(label=example.predicted, probability=0.875),
-    )
-    changes = (
-        Change(key=words[-1], share=0.25, half=answers[0], twice=answers[1]),
-        Change(
-            key=words[0],
-            query=words[-1],
-            site=sites[0],
-            head=1,
-            share=0.125,
-            half=answers[1],
-            twice=answers[0],
-        ),
-    )
-    given: dict[str, Any] = {
-        "reason": "chosen",
-        "classes": CLASSES,
-        "spread": 0.0625,
-        "expected": Answer(label=example.predicted, probability=0.75),
-        "changes": changes,
-        "removed": {"share": 0.8125, "spread": -0.03125},
-        "draws": 50,
-    }
-    return AttributionExample(
-        example=example, words=tuple(words), sites=tuple(sites), share=share, **{**given, **fields}
-    )
+def explained(example: Example, *, reason: Reason) -> WordsExample:
+    """Effects of words that a generator draws; none of the last word, which was not left out."""
+    numbers = torch.Generator().manual_seed(len(example.text))
+    words = []
+    for match in re.finditer(r"\w+", example.text):
+        change, doubt = (0.4 * torch.rand(2, generator=numbers) - 0.2).tolist()
+        other = CLASSES[1] if change > 0.15 else None
+        words.append(Word(match[0], 0, *match.span(), 4 * change, change, other, doubt))
+    words[-1] = replace(words[-1], change=None, answer=None, doubt=None)
+    entropy = example.entropy
+    made = Explanation((example.text,), example.predicted, example.probability, entropy, tuple(words))
+    return WordsExample(example=example, reason=reason, explanation=made)
 
 
 def make_results() -> Results:
@@ -310,15 +284,7 @@ def make_results() -> Results:
         health=tuple(health),
         curves=curves(),
         attention=tuple(attention),
-        attribution=tuple(
-            attributed(
-                each.example,
-                each.keys,
-                [one.site for one in each.maps if one.head is None],
-                reason=each.reason,
-            )
-            for each in attention
-        ),
+        words=tuple(explained(item.example, reason=item.reason) for item in attention),
         uncertain=tuple(uncertain),
         mistakes=tuple(mistakes),
         binned=tuple(binned),

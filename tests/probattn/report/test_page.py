@@ -1,11 +1,13 @@
 """The page stands alone, shows what metrics.json holds, and survives any text and any missing part."""
 
 import base64
+import html
 import json
 import os
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,9 +16,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probattn.inference import Explanation, Word
 from probattn.report import evaluation
 from probattn.report.attention import attention_example
-from probattn.report.attribution import Answer, AttributionExample, Change
 from probattn.report.findings import headline
 from probattn.report.markup import breakable, site_labels
 from probattn.report.measures import CLASS_MEASURES
@@ -26,15 +28,16 @@ from probattn.report.results import Results, write_results
 from probattn.report.sites import EDGE_MEASURES, SiteHealth
 from probattn.report.svg import isolated, printable
 from probattn.report.terminal import results_table
+from probattn.report.words import WordsExample
 
 VOID = {"meta", "link", "br", "input", "wbr"}
 ALONE = [
+    ("words", "Words"),
     ("findings", "Findings"),
     ("compare", "Comparison"),
     ("calibration", "Calibration"),
     ("entropy", "OOD inputs"),
     ("selective", "Selective prediction"),
-    ("attribution", "Attribution"),
     ("attention", "Attention"),
     ("alignment", "Queries and keys"),
     ("heads", "Heads"),
@@ -128,7 +131,6 @@ def test_every_section_and_figure_is_there(page: Page, results: Results) -> None
         "KL from the prior during training": 1,
         "Posterior mean of the attention weights": 3,
         "Standard deviation over mean of the attention weights": 3,
-        "Share of the variance by attention call": 3,
         "Probability of ": 12 + len(results.binned),
         "Attention agrees with the probe": 1,
         "Attention by step": 1,
@@ -163,15 +165,15 @@ def test_the_words_are_the_numbers_rounded(page: Page) -> None:
     assert len(page.data) > 150
     for value, words in page.data:
         number = words.replace("\N{MINUS SIGN}", "-").replace(",", "").rstrip("%")
+        number = number.removesuffix(" points").removesuffix(" nats")
         half = 0.5001 * 10.0 ** -len(number.partition(".")[2])
         assert any(abs(scale * float(value) - float(number)) <= half for scale in (1, 100)), (value, words)
         assert number != "-0.0"
 
 
-def payloads(page: Page, key: str = "queries") -> list[dict]:
-    """Numbers for the script: of maps, or of shares ("share16")."""
-    found = [json.loads(block) for block in page.inside["script"] if block.startswith("{")]
-    return [each for each in found if key in each]
+def payloads(page: Page) -> list[dict]:
+    """Numbers of maps for the script."""
+    return [json.loads(block) for block in page.inside["script"] if block.startswith("{")]
 
 
 def unpacked(words: str, scale: int) -> list[float]:
@@ -191,61 +193,54 @@ def test_the_script_gets_the_maps_to_the_last_digit(page: Page, results: Results
             assert unpacked(entry["ratio16"], 1_000) == [value for row in item.ratio for value in row]
 
 
-def test_the_script_gets_the_shares(page: Page, results: Results) -> None:
-    found = payloads(page, "share16")
-    assert len(found) == len(results.attribution) > 1
-    for payload, item in zip(found, results.attribution, strict=True):
-        assert tuple(payload["words"]) == item.words
-        assert (len(payload["sites"]), payload["heads"]) == (len(item.sites), 2)
-        flat = [value for heads in item.share for row in heads for value in row]
-        assert unpacked(payload["share16"], payload["scale"]) == pytest.approx(flat, abs=1e-5)
-
-
-def test_heads_that_a_site_lacks_have_no_share(results: Results) -> None:
-    item = results.attribution[0]
-    short = item.model_copy(update={"share": (item.share[0][:1], *item.share[1:])})
-    payload = payloads(Page(render_report(changed(results, attribution=(short,)))), "share16")[0]
-    values = unpacked(payload["share16"], payload["scale"])
-    words = len(item.words)
-    assert values[words : 2 * words] == [0] * words
-    assert values[2 * words : 3 * words] == pytest.approx(item.share[1][0], abs=1e-5)
-
-
-def test_the_deletion_test_is_the_median_over_inputs(results: Results) -> None:
-    first, second, third = results.attribution
-    items = (
-        first.model_copy(update={"removed": {"share": 0.5, "spread": -0.25}}),
-        second.model_copy(update={"removed": {"share": 0.75, "spread": 0.0}}),
-        third.model_copy(update={"removed": {}}),
-    )
-    text = render_report(changed(results, attribution=items))
-    rows = [
-        " ".join(re.sub("<[^>]*>", " ", row).split()) for row in re.findall("<tr>.*?</tr>", text, re.DOTALL)
+def test_words_are_marked_with_their_side_and_what_they_change(page: Page, results: Results) -> None:
+    marked = [a for a in page.all("span") if (a.get("class") or "").startswith("word ") and a.get("title")]
+    expected = [
+        (f"word {'for' if word.change > 0 else 'against'}", abs(word.change), item)
+        for item in results.words
+        for word in item.explanation.words
+        if word.change is not None and abs(word.change) >= 0.01
     ]
-    assert "their share of the variance 62% 50% to 75%" in rows
-    assert "their own spread, std over mean \N{MINUS SIGN}12% \N{MINUS SIGN}25% to 0%" in rows
-    without = changed(results, attribution=(third.model_copy(update={"removed": {}}),))
-    assert "Variance gone" not in render_report(without)
+    assert [a["class"] for a in marked] == [side for side, _, _ in expected] and len({*expected}) > 6
+    for element, (_, change, item) in zip(marked, expected, strict=True):
+        largest = max(abs(word.change) for word in item.explanation.words if word.change is not None)
+        assert element["style"] == f"--w:{change / largest:.3f}"
+        assert f"{100 * change:.0f} points" in element["title"]
 
 
-def test_shares_of_other_sizes_are_refused(results: Results) -> None:
-    item = dict(results.attribution[0])
-    with pytest.raises(ValueError, match="expected shares of 3 sites and"):
-        AttributionExample(**{**item, "share": item["share"][:2]})
+def test_texts_stay_whole_and_words_that_lead_have_a_row(text: str, results: Results) -> None:
+    section = text[text.index('<section id="words"') :]
+    for item in results.words:
+        paragraph = re.search('<p class="words".*?</p>', section, re.DOTALL)[0]
+        section = section[section.index(paragraph) + len(paragraph) :]
+        assert html.unescape(re.sub("<[^>]*>", "", paragraph)) == item.explanation.texts[0]
+        rows = {
+            re.sub("<[^>]*>", "", row).strip().split(chr(10))[0]
+            for row in re.findall("<tr>.*?</tr>", section[: section.index("</details>")], re.DOTALL)
+        }
+        leading = item.explanation.words_for() + item.explanation.words_against()
+        for word in leading:
+            left = item.explanation.probability - word.change
+            assert any(
+                row.startswith(f"{item.explanation.name_of(word)}{100 * word.change:+.0f} points")
+                and f"{left:.0%}" in row
+                and (word.answer is None or isolated(word.answer) in row)
+                for row in rows
+            )
+    quiet = results.words[0].explanation
+    quiet = replace(quiet, words=tuple(replace(word, change=0.0, doubt=0.0) for word in quiet.words))
+    item = results.words[0].model_copy(update={"explanation": quiet})
+    assert "No word changes the probability" in render_report(changed(results, words=(item,)))
 
 
 def test_the_first_map_stands_without_script(page: Page, results: Results) -> None:
     of_heads = len(results.heads.rows) + len(results.heads.sites)  # the page's other maps
     of_courses = 2 * sum(len(item.maps) for item in results.dynamics)
-    of_shares = len(results.attribution)
-    drawn = 2 * len(results.attention) + of_heads + of_courses + of_shares
+    drawn = 2 * len(results.attention) + of_heads + of_courses
     assert len(page.all("image", "map-picture")) == drawn
     shades = [a["style"] for a in page.all("span", "tok")]
-    lengths = [len(each.keys) for each in results.attention] + [
-        len(each.words) for each in results.attribution
-    ]
-    assert len(shades) == sum(lengths)
-    assert shades.count("--w:1.000") == len(results.attention) + of_shares
+    assert len(shades) == sum(len(item.keys) for item in results.attention)
+    assert shades.count("--w:1.000") == len(results.attention)
     assert "needs-script" in (page.all("div", "choices")[0]["class"] or "")
 
 
@@ -276,19 +271,8 @@ def everywhere(results, words, sites, tokens) -> Results:
     example = results.uncertain[0].model_copy(
         update=dict.fromkeys(("text", "label", "predicted", "baseline_predicted"), words)
     )
-    answer = Answer(label=words, probability=0.5)
-    change = Change(key=words, query=words, site=words, head=0, share=0.5, half=answer, twice=answer)
-    attribution = AttributionExample(
-        example=example,
-        reason="chosen",
-        classes=(words, "b"),
-        spread=0.1,
-        expected=answer,
-        words=(words, "b"),
-        sites=(words,),
-        share=(((0.5, 0.25),),),
-        changes=(change,),
-    )
+    word = Word(words, 0, 0, len(words), 1.0, 0.4, words, 0.2)
+    made = Explanation((words,), words, 0.5, 0.1, (word,))
     fields = ("name", "method", "network", "data", "device", "created", "recipe")
     run = {**dict.fromkeys(fields, words), "versions": {words: words}, "commands": (words,)}
     return changed(
@@ -297,7 +281,7 @@ def everywhere(results, words, sites, tokens) -> Results:
         data=tuple(item.model_copy(update={"title": words, "source": words}) for item in results.data),
         classes=(words, "b"),
         attention=(attention_example(example, tokens, sites, heads=(1,)),),
-        attribution=(attribution,),
+        words=(WordsExample(example=example, reason="chosen", explanation=made),),
         uncertain=(example,),
         mistakes=(example,),
         health=(SiteHealth(site=words, spread=0.1, kl_nats=1.0, reduction="mean"),),
@@ -309,7 +293,7 @@ def test_hostile_text_stays_text(results: Results, draw_weights: Callable[..., t
     sites = {HOSTILE: draw_weights(2), "s.1": draw_weights(2)}
     text = render_report(everywhere(results, HOSTILE, sites, (HOSTILE, "b")))
     page = Page(text)
-    assert len(page.all("script")) == 3  # the numbers of maps and of shares, and the page's own
+    assert len(page.all("script")) == 2  # the numbers of maps, and the page's own
     assert not page.all("img")
     assert "<script>alert" not in text
     assert "<img" not in text
@@ -325,9 +309,7 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
     example = results.uncertain[0].model_copy(update={"text": text, "predicted": text, "label": text})
     weights = {"s": torch.full((2, 1, 1, 1), 1.0)}
     shown = attention_example(example, [text], weights)
-    without = dict.fromkeys(
-        ("mistakes", "binned", "curves", "attribution", "edges", "dynamics", "health"), ()
-    )
+    without = dict.fromkeys(("mistakes", "binned", "curves", "words", "edges", "dynamics", "health"), ())
     texts = {"uncertain": (example,), "attention": (shown,), "alignment": None, "heads": None}
     rendered = render_report(changed(results, **without, **texts))
     page = Page(rendered)
@@ -343,7 +325,7 @@ def test_any_text_makes_a_page(results: Results, text: str) -> None:
         ({"health": ()}, {"posterior"}),
         ({"curves": ()}, {"training"}),
         ({"attention": ()}, {"attention"}),
-        ({"attribution": ()}, {"attribution"}),
+        ({"words": ()}, {"words"}),
         ({"alignment": None}, {"alignment"}),
         ({"heads": None}, {"heads"}),
         ({"edges": ()}, {"edges"}),
@@ -398,7 +380,7 @@ def test_one_model_alone(results: Results, only: str) -> None:
     scores = tuple(
         score.model_copy(update={"model": only}) for score in results.scores if score.model == like
     )
-    text = render_report(changed(results, scores=scores, differences=()))
+    text = render_report(changed(results, scores=scores, differences=(), words=()))
     page = Page(text)
     heads = page.inside["thead"][0]
     assert ("Deterministic" in heads) == (only == "deterministic")
@@ -422,9 +404,7 @@ def test_without_a_bayesian_model_no_draw_is_spoken_of(results: Results) -> None
         scores=scores,
         attention=(results.attention[0].model_copy(update={"maps": own, "example": example}),),
         uncertain=(example,),
-        **dict.fromkeys(
-            ("attribution", "differences", "health", "curves", "mistakes", "edges", "dynamics"), ()
-        ),
+        **dict.fromkeys(("words", "differences", "health", "curves", "mistakes", "edges", "dynamics"), ()),
         alignment=None,
         heads=None,
         run=results.run.model_copy(
@@ -491,7 +471,7 @@ def test_many_classes_one_site_long_texts(results, draw_weights) -> None:
     shown = attention_example(results.uncertain[0], tokens, {"net.attention": weights})
     text = render_report(changed(results, attention=(shown,)))
     page = Page(text)
-    absent = {"alignment", "attribution", "heads", "edges", "dynamics"}
+    absent = {"alignment", "words", "heads", "edges", "dynamics"}
     assert page.sections() == [name for name, _ in ALONE if name not in absent]
     assert len(page.all("span", "tok")) == 200
     assert not page.all("input")  # one site, one head: nothing to choose
@@ -507,7 +487,7 @@ def test_many_classes_one_site_long_texts(results, draw_weights) -> None:
 def test_cross_attention_shows_the_keys(results: Results) -> None:
     weights = {"decoder": torch.full((2, 1, 2, 3), 1 / 3)}
     shown = attention_example(results.uncertain[0], ["q1", "q2"], weights, keys=["k1", "k2", "k3"])
-    page = Page(render_report(changed(results, attention=(shown,), attribution=())))
+    page = Page(render_report(changed(results, attention=(shown,), words=())))
     assert [a["title"] for a in page.all("span", "tok")] == [isolated(f"k{n}") for n in (1, 2, 3)]
 
 

@@ -129,9 +129,9 @@ def written(path: Path, content: bytes | str) -> Path:
         ('{"schema_version": 1,\n "run": ', "expected JSON, got .* at line 2 column 8"),
         ("[1, 2]", r"at the whole: .*object, got \[1, 2\]"),
         ("{}", "this is no metrics.json"),
-        ('{"schema_version": 2}', "expected schema version 3, got 2"),
-        ('{"schema_version": 1}', "expected schema version 3, got 1"),
-        ('{"schema_version": 3}', r"at run: Field required, got .* \(and 2 more\)"),
+        ('{"schema_version": 2}', "expected schema version 4, got 2"),
+        ('{"schema_version": 1}', "expected schema version 4, got 1"),
+        ('{"schema_version": 4}', r"at run: Field required, got .* \(and 2 more\)"),
         *(
             (content, "metrics.json: ")
             for content in (
@@ -178,7 +178,7 @@ def test_unreadable_files_say_why_in_one_line(content: bytes | str, message: str
 )
 def test_wrong_values_are_named_by_their_place(results, tmp_path, place, value, message) -> None:
     content = json.loads(write_results(results, tmp_path / "metrics.json").read_text(encoding="utf-8"))
-    assert content["schema_version"] == 3
+    assert content["schema_version"] == 4
     target = content
     for step in place[:-1]:
         target = target[step]

@@ -169,7 +169,7 @@ def test_it_is_evaluated_and_reported(name: str, reported) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_damaged_evaluation_is_refused_in_one_line_and_made_anew(name: str, reported, copied) -> None:
     place, before = copied(name), json.loads((reported(name) / "metrics.json").read_text(encoding="utf-8"))
-    (place / "metrics.json").write_text('{"schema_version": 3}', encoding="utf-8")
+    (place / "metrics.json").write_text('{"schema_version": 4}', encoding="utf-8")
     with pytest.raises(ResultsFileError):
         tasks.load_results(place)
     assert "metrics.json" in refused("report", place)

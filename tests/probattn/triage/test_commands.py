@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from probattn.data import TextDataset
-from probattn.inference import FeatureDistance
+from probattn.inference import Explanation, FeatureDistance, explain
 from probattn.tasks import RunError, devices, run_task
 from probattn.tasks.classification.task import Classification
 from probattn.triage import Seen, TriageOptions, TriageResults, dataset_shift, read_policy, write_policy
 from probattn.triage.calibration import error_curve
+from probattn.triage.page import WORDS
 from probattn.triage.policy import score_of
 from probattn.triage.running import judge, triage_run
 
@@ -122,8 +123,10 @@ def test_policies_are_those_of_predictions_that_are_kept(triaged, command):
     assert json.loads((folder / "held_out" / "test.jsonl").read_text().splitlines()[0])["num_samples"] == 3
 
 
-def test_predictions_follow_the_policy(triaged, command, tmp_path):
+def test_predictions_follow_the_policy(triaged, command, tmp_path, monkeypatch):
     """A threshold between the two texts: one is answered, the other goes to a person with the words behind it."""
+    for method in (Explanation.words_for, Explanation.words_against, Explanation.causes_of_doubt):
+        monkeypatch.setattr(method, "__defaults__", (3, 1e-12))  # a network of chance
     folder, _ = triaged
     texts = ["the film was good", "a bad plot"]
     plain = [
@@ -138,10 +141,15 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path):
     done = command("predict", folder, *texts, "--json", "--policy", place)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     surer = scores.index(min(scores))
-    assert answers[surer]["decision"] == "answer" and answers[surer]["unsure_about"] == []
+    assert answers[surer]["decision"] == "answer"
     unsure = answers[1 - surer]
-    assert unsure["decision"] == "person" and set(unsure["unsure_about"]) <= set(texts[1 - surer].split())
-    assert unsure["unsure_about"] and unsure["set"][0] == unsure["label"]
+    assert unsure["decision"] == "person" and unsure["set"][0] == unsure["label"]
+    network = run_task(folder).network(folder)
+    (explanation,) = explain(network.net, network.codec, texts[1 - surer])
+    assert {name: unsure[name] for name in WORDS} == explanation.columns() and any(
+        explanation.columns().values()
+    )
+    assert all(answers[surer][name] == [] for name in WORDS)
     shown = command("predict", folder, *texts, "--policy", place)
     assert "unsure about" in shown.stdout and "Promise: error of at most 90%" in shown.stdout
 
@@ -160,11 +168,11 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path):
     assert "decisions: 1 of 2 answered (50.0%; of the held-out inputs" in done.stdout
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["decision"] for row in rows] == [each["decision"] for each in answers]
-    assert list(rows[0])[:4] == ["text", "decision", "unsure_about", "set"]
+    assert list(rows[0])[:5] == ["text", "decision", *WORDS]
     assert rows[1 - surer]["set"] == unsure["set"]
     shown = command("predict", folder, *options[:2], "--policy", place, "--quiet").stdout
     (row,) = [row for row in csv.DictReader(shown.splitlines()) if row["decision"] == "person"]
-    assert row["set"] == "; ".join(unsure["set"]) and row["unsure_about"] == "; ".join(unsure["unsure_about"])
+    assert all(row[name] == "; ".join(unsure[name]) for name in ("set", *WORDS))
     done = command("predict", folder, "a film", "--policy", place, "--num-samples", "5")
     assert done.exit_code == 2 and "--num-samples 5: expected no such option beside --policy" in done.output
 
@@ -427,7 +435,7 @@ def test_rows_without_a_text_go_to_a_person(triaged, command, tmp_path):
     for row in (rows[0], rows[2], rows[4]):
         assert row["decision"] == "person" and row.keys() == rows[1].keys()
         told = {name for name, value in row.items() if value is not None}
-        assert told == {"id", "text", "decision", "unsure_about"} and row["unsure_about"] == []
+        assert told == {"id", "text", "decision", *WORDS} and not any(row[name] for name in WORDS)
     assert f"predictions: {out} (5 rows)" in done.stdout and "of 2 answered" in done.stdout
     assert "; 3 rows without a text, too" in done.stdout
     assert command("predict", folder, "--input", place, "--quiet").exit_code == 2  # without a policy
@@ -440,7 +448,10 @@ def test_rows_without_a_text_go_to_a_person(triaged, command, tmp_path):
     assert [row["decision"] for row in table][::2] == ["person"] * 2
     place.write_text('text\n" "\n')
     done = command("predict", folder, "--input", place, "--policy", folder, "--quiet")
-    assert done.exit_code == 0 and done.stdout.split() == ["text,decision,unsure_about", ",person,"]
+    assert done.exit_code == 0 and done.stdout.split() == [
+        "text,decision,words_for,words_against,unsure_about",
+        ",person,,,",
+    ]
 
 
 def test_copies_and_texts_that_chose_the_network_are_told(run, command, tmp_path):
@@ -513,7 +524,7 @@ def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
     assert "by the features of the last layer" in page and ">Far<" in page and "--novelty 0.2" in page
 
     task = run_task(folder)
-    network = task.network(folder)
+    network = run_task(folder).network(folder)
     distance = FeatureDistance.fit(task.features(network, task.texts.train))
     given = task.deciding.held_out()["test"]
     held = judge(task, folder, "test", given, task.answering.drawing(policy.drawing))

@@ -153,7 +153,7 @@ report: {{resamples: 100, uncertain: 1, texts: [a good film], pairs: [the bad pl
     results = read_results(run / "metrics.json")
     expected = [("shifted", "shifted", 20), ("shifted_2", "shifted", 20)]
     assert [(data.key, data.role, data.size) for data in results.data][1:] == expected
-    assert results.attention and results.attribution
+    assert results.attention and results.words
     network = load_network(run)
     batch = network.moved(next(iter(network_batches(network))))
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]

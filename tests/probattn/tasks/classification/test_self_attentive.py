@@ -61,9 +61,7 @@ def test_every_method_trains_evaluates_reports_and_predicts(run, command):
     assert [len(row) for row in only.mean] == [4] * 4
     assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in only.mean)
     assert bool(only.ratio) == (run.name == "bayesian") and bool(only.baseline) == (run.name != "bayesian")
-    assert bool(found.attribution) == (run.name == "bayesian")
-    for item in found.attribution[:1]:
-        assert item.words == shown.keys and sum(item.by_word()) == pytest.approx(1, abs=1e-3)
+    assert [word.word for word in found.words[0].explanation.words] == list(shown.keys)
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Shown: attention, a row a head." in page and "average of the heads" not in page
     result = command("predict", run, "a good film", "--json")

@@ -372,10 +372,11 @@ def test_a_run_is_measured_and_reported(trained):
     assert all(value >= 0 for values in models.values() for value in values.values() if value is not None)
     succeeds("report", trained)
     results = Results.model_validate_json((trained / "metrics.json").read_text(encoding="utf-8"))
-    assert results.attribution
-    for each in results.attribution:
-        assert each.example.text == "was the film good" and sum(each.by_word()) == pytest.approx(1, abs=0.01)
-        assert each.expected.label in (*each.classes, each.example.predicted)
+    assert results.words
+    for item in results.words:
+        assert item.example.text == "was the film good"
+        assert item.explanation.texts == (item.example.text, item.example.pair)
+        assert {word.text for word in item.explanation.words} == {0, 1}
     values = results.scores[0].values
     assert values["f1_tuned"] >= 0 and "Threshold of no answer" in [each.title for each in results.listings]
     page = (trained / "report.html").read_text()
