@@ -48,6 +48,7 @@ def _shown(item: WordsExample) -> dict[str, Any]:
         and f"{made.probability:.0%}" != f"{item.example.probability:.0%}",
         "texts": [list(_pieces(made, number)) for number in range(len(made.texts))],
         "groups": _groups(made),
+        "doubts": [(made.name_of(word), _nats(word)) for word in made.causes_of_doubt()],
     }
 
 
@@ -67,13 +68,9 @@ def _pieces(made: Explanation, text: int) -> Iterator[tuple[str, str, str, str]]
 
 
 def _groups(made: Explanation) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The words that lead, by what they do."""
+    """The words that lead, by their side."""
     answer = isolated(made.answer)
-    groups = {
-        f"For {answer}": made.words_for(),
-        f"Against {answer}": made.words_against(),
-        "Makes it unsure": made.causes_of_doubt(),
-    }
+    groups = {f"For {answer}": made.words_for(), f"Against {answer}": made.words_against()}
     return [(name, [_row(made, word) for word in words]) for name, words in groups.items() if words]
 
 
@@ -86,7 +83,15 @@ def _row(made: Explanation, word: Word) -> dict[str, Any]:
         without = Markup("{} ({} {})").format(isolated(word.answer), isolated(made.answer), without)
     return {
         "name": made.name_of(word),
-        "size": exact(word.change, made.size_of(word)),
-        "entropy": exact(word.doubt, "" if word.doubt is None else f"{word.doubt:+.2f} nats"),
+        "size": exact(word.change, _signed(made.size_of(word))),
+        "entropy": _nats(word),
         "without": without,
     }
+
+
+def _nats(word: Word) -> Markup:
+    return exact(word.doubt, "" if word.doubt is None else _signed(f"{word.doubt:+.2f} nats"))
+
+
+def _signed(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")

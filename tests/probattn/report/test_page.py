@@ -222,7 +222,11 @@ def test_texts_stay_whole_and_words_that_lead_have_a_row(text: str, results: Res
         for word in leading:
             left = item.explanation.probability - word.change
             assert any(
-                row.startswith(f"{item.explanation.name_of(word)}{100 * word.change:+.0f} points")
+                row.startswith(
+                    f"{item.explanation.name_of(word)}{100 * word.change:+.0f} points".replace(
+                        "-", "\N{MINUS SIGN}"
+                    )
+                )
                 and f"{left:.0%}" in row
                 and (word.answer is None or isolated(word.answer) in row)
                 for row in rows
