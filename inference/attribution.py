@@ -1,4 +1,4 @@
-"""Attributed uncertainty: sums of shares, leading pairs, other attention somewhere, and the deletion test."""
+"""Where the noise of a posterior enters: sums of shares, leading pairs, other attention somewhere, and the deletion test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
         head: index of the head.
         query: position that attends.
         key: position that is attended to.
-        share: its part of the variance, in [0, 1].
+        noise_share: the part of the variance that its noise brings in, in [0, 1].
         slope: derivative of the attributed number by the logarithm of the unnormalised weight.
     """
 
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
     head: int
     query: int
     key: int
-    share: float
+    noise_share: float
     slope: float
 
 
@@ -46,7 +46,7 @@ def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
     """Sums attributed maps over everything but the named parts.
 
     Args:
-        maps: :attr:`Moments.share`, or :attr:`Moments.slope`, whose sums are derivatives by a factor that the weights
+        maps: :attr:`Moments.noise_share`, or :attr:`Moments.slope`, whose sums are derivatives by a factor that the weights
             have in common; ``[B, ..., H, T, S]`` by site.
         *dimensions: what to keep, of "site", "head", "query" and "key"; none for the sum of all.
 
@@ -93,7 +93,7 @@ def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
         ValueError: moments without shares, or with several predictions a row: compute one with ``positions``.
     """
     check_integer("leading_pairs", "number", number, minimum=1)
-    share, slope = moments.share, moments.slope
+    share, slope = moments.noise_share, moments.slope
     if share is None or slope is None:
         raise ValueError(
             "leading_pairs: expected shares, got none; call posterior_moments(..., attribution=True)"
@@ -198,7 +198,7 @@ def variance_removed(
         model: as in :func:`posterior_moments`, with one prediction a row and a learned scale at none of its sites.
         batch: its inputs.
         fraction: of the weights, in (0, 1].
-        by: "share", :attr:`Moments.share`; "spread", the standard deviation of S over its mean, where equal spreads,
+        by: "share", :attr:`Moments.noise_share`; "spread", the standard deviation of S over its mean, where equal spreads,
             such as all of a constant concentration, are ordered at random; or "random".
         num_samples: draws, with and without.
         seed: of the draws, and of the random ranking.
@@ -231,7 +231,7 @@ def variance_removed(
     )
     if moments.classes.dim() != 2 or moments.link != "softmax":
         raise ValueError(f"{OWNER}: expected one class a row, got logits {list(moments.logits.shape)}")
-    masks = _leading(_ranking(program, inputs, by, seed, moments.share), fraction, rows)
+    masks = _leading(_ranking(program, inputs, by, seed, moments.noise_share), fraction, rows)
 
     def masked_program(chunk: Mapping[str, Tensor]) -> Tensor:
         with Holding(masks):

@@ -108,7 +108,7 @@ def posterior_moments(
     Args:
         model: as in :func:`posterior_predict`, but no :class:`ParticleEnsemble`.
         batch: likewise; "labels" are dropped, and a data set or a loader goes batch by batch.
-        attribution: keep :attr:`Moments.share` and :attr:`Moments.slope` of one number a row (and position): of the
+        attribution: keep :attr:`Moments.noise_share` and :attr:`Moments.slope` of one number a row (and position): of the
             difference of the two leading logits, the least certain label under "sigmoid", the first number under
             "identity" (True), or of the named one: a pair of classes, a label, a number.
         classes: K >= 2 (1 under "sigmoid"), the leading classes whose covariance is computed; 6 by default, or all of
@@ -140,7 +140,7 @@ def posterior_moments(
         >>> moments = posterior_moments(net, {"input_ids": torch.ones(3, 4, dtype=torch.long)}, attribution=True)
         >>> moments.source, moments.mean.shape, moments.std.shape
         ('expansion', torch.Size([3, 2]), torch.Size([3, 2]))
-        >>> moments.share["bert.encoder.layer.0.attention.self"].shape
+        >>> moments.noise_share["bert.encoder.layer.0.attention.self"].shape
         torch.Size([3, 2, 4, 4])
     """
     model = as_program(model)
@@ -326,7 +326,7 @@ def _expanded(
     share, slope = derivatives.maps(shape) if attribute else (None, None)
     covariance = centred(covariance) if link == "softmax" else covariance
     noise = getattr(model, "noise", None) if link == "identity" else None
-    moments = Moments(logits.detach(), classes, covariance, link, noise, share=share, slope=slope)
+    moments = Moments(logits.detach(), classes, covariance, link, noise, noise_share=share, slope=slope)
     relative = derivatives.relative_variance.reshape(shape)
     return replace(moments, relative_variance=relative), derivatives.sites
 

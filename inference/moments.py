@@ -70,8 +70,9 @@ class Moments:
         link: what makes probabilities of logits, as in :class:`Posterior`.
         noise: law of an observed number around its prediction; None for classes.
         source: "expansion" in closed form, "draws", or "mixed": some rows in closed form, others of draws.
-        share: of the variance of one number, the part that each pair of query and key brings in, by site, ``[B, H, T,
-            S]``; its sum over everything is 1. None unless requested.
+        noise_share: of the variance of one number, the part that the noise of each weight brings in, by site, ``[B, H,
+            T, S]``; its sum over everything is 1. None unless requested. It has no sign, and does not say which words
+            make a network unsure: :func:`attention_effects` does.
         slope: derivative of that number by the logarithm of the pair's unnormalised weight, likewise.
         relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` by shares, ``[B, ...]``; None of draws.
         check: what draws say of the closed form; None unless it was checked.
@@ -92,7 +93,7 @@ class Moments:
     link: Link = "softmax"
     noise: ObservedNoise | None = None
     source: Literal["expansion", "draws", "mixed"] = "expansion"
-    share: dict[str, Tensor] | None = None
+    noise_share: dict[str, Tensor] | None = None
     slope: dict[str, Tensor] | None = None
     relative_variance: Tensor | None = None
     check: MomentCheck | None = None
@@ -195,7 +196,7 @@ class Moments:
         names = ("logits", "classes", "covariance", "relative_variance")
         tensors = {name: getattr(self, name) for name in names}
         some: dict[str, Any] = {name: None if one is None else one[places] for name, one in tensors.items()}
-        for name, maps in (("share", self.share), ("slope", self.slope)):
+        for name, maps in (("noise_share", self.noise_share), ("slope", self.slope)):
             some[name] = None if maps is None else {site: value[places] for site, value in maps.items()}
         return replace(self, **some)._counted(self._counts()[places])
 
@@ -236,7 +237,7 @@ class Moments:
             joined([moments.covariance for moments in parts], 0, 0.0),
             first.link,
             first.noise,
-            share=joined_maps([moments.share for moments in parts], 0),
+            noise_share=joined_maps([moments.noise_share for moments in parts], 0),
             slope=joined_maps([moments.slope for moments in parts], 0),
             relative_variance=joined(variances, 0, 0.0) if len(variances) == len(parts) else None,
             check=max(checks, key=lambda check: check.residual, default=None),
@@ -259,7 +260,7 @@ class Moments:
         rows, *inner, classes = self.logits.shape
         positions = f" at {'x'.join(map(str, inner))} positions" if inner else ""
         what = f"{classes} numbers" if self.link == "identity" else f"{self.link} over {classes}"
-        sites = f", shares of {len(self.share)} sites" if self.share else ""
+        sites = f", shares of {len(self.noise_share)} sites" if self.noise_share else ""
         draws = f" ({int(self.drawn.sum())} of draws)" if self.source == "mixed" else ""
         head = f"Moments({rows} row{'s' * (rows != 1)}, {what}{positions}, {self.source}{draws}{sites})"
         return "\n".join([head, *self._first_rows(), *["  ..."] * (rows > SHOWN_ROWS)])

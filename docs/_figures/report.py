@@ -1,4 +1,4 @@
-"""Takes ``docs/images/report.png``: the top of a run's report and the words that make one answer unsure.
+"""Takes ``docs/images/report.png``: the top of a run's report, with the words for and against one answer.
 
     python docs/_figures/report.py runs/demo
 
@@ -16,11 +16,11 @@ from probattn.report import read_results, render_report
 
 FILE = Path(__file__).parents[1] / "images" / "report.png"
 SHOWN = """<style>
-nav, section:not(#attribution), #attribution .fine, #attribution .removed ~ .example ~ .example { display: none; }
+nav, section:not(#words), #words .example:not([open]) { display: none; }
 main { padding-inline: 76px; }
 section { padding-top: 24px; }
 </style></head>"""
-"""Leaves of the page its top and the first input of the section on attribution."""
+"""Leaves of the page its top and the first input of the section on words."""
 
 
 def main(run: Path) -> None:
@@ -29,7 +29,7 @@ def main(run: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.html"
         file.write_text(page, encoding="utf-8")
-        picture(file, FILE, (1200, 1580), 0.8)
+        picture(file, FILE, (1200, 1300), 0.8)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probattn.inference import Moments, Posterior
 
-Statistic = Literal["mean", "std", "share"]
+Statistic = Literal["mean", "std", "noise_share"]
 
 
 def attention_layers(
@@ -29,7 +29,7 @@ def attention_layers(
             moments with shares: ``posterior_moments(..., attribution=True)``.
         row: number of the row.
         statistic: of draws their "mean", the default, or their standard deviation "std" (divisor P - 1; 0 for one
-            draw); of moments the "share" of the variance of the prediction.
+            draw); of moments the "noise_share" of the variance of the prediction.
         sites: names of the layers' sites in their order. Default: all, in the order of the network; of an
             encoder-decoder name those of the encoder, of the decoder or between them.
         queries: the row's attention mask ``[T]``; positions where it is 0 are left out.
@@ -69,14 +69,14 @@ def attention_layers(
 
 def _maps(posterior: Posterior | Moments, statistic: Statistic | None) -> Mapping[str, Tensor]:
     """Maps ``[B, H, T, S]`` by site."""
-    statistics = ("share",) if isinstance(posterior, Moments) else ("mean", "std")
+    statistics = ("noise_share",) if isinstance(posterior, Moments) else ("mean", "std")
     if (statistic or statistics[0]) not in statistics:
         raise ValueError(
             f"attention_layers: expected statistic {' or '.join(map(repr, statistics))} of {type(posterior).__name__}, "
             f"got {statistic!r}"
         )
     if isinstance(posterior, Moments):
-        maps, how = posterior.share, "use posterior_moments(..., attribution=True)"
+        maps, how = posterior.noise_share, "use posterior_moments(..., attribution=True)"
     elif posterior.attention:
         return {name: _summary(draws, statistic) for name, draws in posterior.attention.items()}
     else:

@@ -56,7 +56,7 @@ def test_all_of_the_variance_goes_with_all_weights_and_most_with_those_of_the_la
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_held_weights_have_their_expectations_in_every_draw_of_their_row(method):
     net, batch = network(method), rows()
-    sites = posterior_moments(net, batch, attribution=True, method="expansion").share
+    sites = posterior_moments(net, batch, attribution=True, method="expansion").noise_share
     held = {name: torch.zeros_like(share, dtype=torch.bool) for name, share in sites.items()}
     for each in held.values():
         each[1] = True
@@ -108,7 +108,7 @@ def test_of_three_classes_the_difference_of_the_leading_two_is_meant(by):
 
 
 def _shares(net):
-    return posterior_moments(net, rows(), classes=2, method="expansion", attribution=True).share
+    return posterior_moments(net, rows(), classes=2, method="expansion", attribution=True).noise_share
 
 
 def test_rankings_are_by_share_by_the_spread_of_the_distribution_or_random():

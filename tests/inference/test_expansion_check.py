@@ -310,7 +310,7 @@ def test_a_prediction_without_variance_has_no_share_of_it():
     torch.nn.init.zeros_(net.classifier.weight)
     moments = posterior_moments(net, rows(), attribution=True)
     assert moments.source == "expansion" and not moments.covariance.any()
-    for share in moments.share.values():
+    for share in moments.noise_share.values():
         assert torch.equal(share, torch.zeros_like(share))
     assert torch.equal(moments.relative_variance, torch.zeros(5))
 

@@ -142,7 +142,7 @@ def test_every_family_has_the_spread_of_its_draws(family, families):
     ratio = moments.difference_std() / drawn.std(dim=0)
     # 400 draws know a standard deviation to 4%; these networks of six words are far from linear.
     assert ratio.log().abs().median() < 0.1, ratio
-    total = sum(share.flatten(1).sum(dim=1) for share in moments.share.values())
+    total = sum(share.flatten(1).sum(dim=1) for share in moments.noise_share.values())
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
@@ -254,8 +254,8 @@ def test_chunks_loaders_and_modes_change_nothing():
         inside = posterior_moments(model, rows(), attribution=True)
     for other in (parts, loaded, inside):
         torch.testing.assert_close(other.covariance, whole.covariance)
-        for name in whole.share:
-            torch.testing.assert_close(other.share[name], whole.share[name], atol=1e-5, rtol=1e-3)
+        for name in whole.noise_share:
+            torch.testing.assert_close(other.noise_share[name], whole.noise_share[name], atol=1e-5, rtol=1e-3)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -289,7 +289,7 @@ def test_rows_that_depend_on_one_another(families, by_name):
     assert moments.logits.shape == (3, 3)  # each picture with the texts of all rows
     # The towers' sites of all rows move each picture's score: those of its own row are not all of the variance.
     for row in range(3):
-        share = {name: each[row] for name, each in moments.share.items()}
+        share = {name: each[row] for name, each in moments.noise_share.items()}
         own = sum(each[row].sum() for name, each in share.items())
         assert sum(each.sum() for each in share.values()).item() == pytest.approx(1, rel=1e-4)
         assert own < 0.99
@@ -514,7 +514,7 @@ def test_what_is_printed_names_rows_positions_numbers_and_sites():
     three = str(moments.rows(torch.arange(3))).splitlines()
     assert three == ["Moments(3 rows, softmax over 4, expansion)", *lines[1:4]]
     counts = torch.tensor([0, 5, 5, 0])
-    mixed = moments_of_rows(source="mixed", num_samples=counts, share={"one": torch.zeros(4, 1, 1, 1)})
+    mixed = moments_of_rows(source="mixed", num_samples=counts, noise_share={"one": torch.zeros(4, 1, 1, 1)})
     assert str(mixed).startswith("Moments(4 rows, softmax over 4, mixed (2 of draws), shares of 1 sites)\n")
     tokens = Moments(
         torch.zeros(1, 7, 2), torch.tensor([[[0, 1]] * 7]), torch.zeros(1, 7, 2, 2), link="identity"
@@ -525,9 +525,9 @@ def test_what_is_printed_names_rows_positions_numbers_and_sites():
 
 def test_rows_have_their_shares_and_numbers_of_draws():
     maps = {"one": torch.arange(4.0).view(4, 1, 1, 1)}
-    whole = moments_of_rows(share=maps, slope={"one": -maps["one"]}, relative_variance=torch.arange(4.0))
+    whole = moments_of_rows(noise_share=maps, slope={"one": -maps["one"]}, relative_variance=torch.arange(4.0))
     some = whole.rows(torch.tensor([3, 1]))
-    assert some.share["one"].flatten().tolist() == [3, 1] and some.slope["one"].flatten().tolist() == [-3, -1]
+    assert some.noise_share["one"].flatten().tolist() == [3, 1] and some.slope["one"].flatten().tolist() == [-3, -1]
     assert some.relative_variance.tolist() == [3, 1] and torch.equal(some.logits, whole.logits[[3, 1]])
     assert (some.source, some.num_samples) == ("expansion", None)
     assert (
@@ -544,7 +544,7 @@ def test_rows_have_their_shares_and_numbers_of_draws():
         torch.equal(replaced.logits[[0, 2, 3]], whole.logits[[0, 2, 3]]) and not replaced.covariance[0].any()
     )
     joined = Moments.together([some, whole])
-    assert joined.share["one"].flatten().tolist() == [3, 1, 0, 1, 2, 3]
+    assert joined.noise_share["one"].flatten().tolist() == [3, 1, 0, 1, 2, 3]
     assert joined.slope["one"].flatten().tolist() == [-3, -1, 0, -1, -2, -3]
     assert joined.relative_variance.tolist() == [3, 1, 0, 1, 2, 3] and joined.check is None
     assert Moments.together([some, replace(whole, relative_variance=None)]).relative_variance is None
@@ -612,4 +612,4 @@ def test_six_classes_lead_unless_others_are_named_and_small_slopes_count_as_none
     for name, slope in moments.slope.items():
         squares = slope.double().square().flatten(1)
         matter = squares > 1e-3 * squares.mean(dim=1, keepdim=True)
-        assert torch.equal(moments.share[name].flatten(1) > 0, matter) and 0 < matter.double().mean() < 1
+        assert torch.equal(moments.noise_share[name].flatten(1) > 0, matter) and 0 < matter.double().mean() < 1

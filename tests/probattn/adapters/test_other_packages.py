@@ -111,7 +111,7 @@ def test_bertviz_draws_shares_of_uncertainty(program, columns):
     layers = attention_layers(moments, row=0, queries=mask)
     assert float(torch.stack(layers).sum()) == pytest.approx(1)
     assert "div id" in bertviz.head_view(layers, ["one", "two", "three"], html_action="return").data
-    with pytest.raises(ValueError, match="expected statistic 'share' of Moments, got 'std'"):
+    with pytest.raises(ValueError, match="expected statistic 'noise_share' of Moments, got 'std'"):
         attention_layers(moments, statistic="std")
     with pytest.raises(ValueError, match=r"use posterior_moments\(..., attribution=True\)"):
         attention_layers(posterior_moments(program, columns))
