@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from probattn.inference.explanation import FLOOR
 from probattn.report import MODEL_TITLES
 from probattn.report.markup import Section, heatmap
 from probattn.report.measures import MODEL_STYLES
-from probattn.report.svg import add, drawing, hint, text_of
-from probattn.tasks.visual_questions.results import VisualQuestionResults, VisualQuestionSample
+from probattn.report.svg import add, drawing, hint, text_of, write
+from probattn.tasks.visual_questions.results import PartEffect, VisualQuestionResults, VisualQuestionSample
 
 SMALL = 60.0
 """Height of the overlays of single words."""
@@ -33,7 +34,6 @@ def sections(results: VisualQuestionResults) -> Iterator[Section]:
     context = {
         "samples": [shown(sample) for sample in results.samples],
         "latent": any(sample.region_weights.spread for sample in results.samples),
-        "shares": any(sample.region_shares for sample in results.samples),
         "draws": results.run.num_samples,
     }
     yield Section("samples", "Questions", "Attention over the image", "samples.html", context)
@@ -67,11 +67,9 @@ def _whole(sample: VisualQuestionSample) -> list[Drawn]:
     if weights.spread:
         words = "its standard deviation"
         drawings.append(Drawn(words, overlay(sample, weights.spread[0], "Standard deviation of the weight")))
-    if sample.region_shares:
-        words = f"share of the variance, {sum(sample.region_shares):.0%} in regions"
-        drawings.append(
-            Drawn(words, overlay(sample, sample.region_shares, "Share of the variance of the answer"))
-        )
+    if sample.region_effects:
+        changes, words = [effect.change for effect in sample.region_effects], "for and against the answer"
+        drawings.append(Drawn(f"{words}, points", overlay(sample, changes, f"Regions {words}", signed=True)))
     return drawings
 
 
@@ -79,7 +77,7 @@ def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
     """For each word the attention of regions to it, and its own weight."""
     maps = {"weight": sample.region_map.mean, "standard deviation": sample.region_map.spread}
     tops = {name: max(chain.from_iterable(rows), default=0.0) for name, rows in maps.items()}
-    weights = sample.word_weights
+    weights, effects = sample.word_weights, sample.word_effects or [None] * len(sample.words)
     return [
         {
             "word": word,
@@ -90,10 +88,18 @@ def _words(sample: VisualQuestionSample) -> list[dict[str, Any]]:
             ],
             "weight": weights.mean[0][index],
             "spread": weights.spread[0][index] if weights.spread else None,
-            "share": sample.word_shares[index] if sample.word_shares else None,
+            "effect": effects[index],
+            "side": _side(effects[index]),
         }
         for index, word in enumerate(sample.words)
     ]
+
+
+def _side(effect: PartEffect | None) -> str:
+    """Whether a part speaks for the answer or against it, by a point of probability or more."""
+    if effect is None or abs(effect.change) < FLOOR:
+        return ""
+    return "for" if effect.change > 0 else "against"
 
 
 def _maps(sample: VisualQuestionSample) -> list[Drawn]:
@@ -135,8 +141,12 @@ def overlay(
     *,
     top: float | None = None,
     size: float = 144,
+    signed: bool = False,
 ) -> Markup:
-    """An image under shades, the darker the smaller a region's value; ``top``, or the largest value, has none."""
+    """An image under shades, the darker the smaller a region's value; ``top``, or the largest value, has none.
+
+    ``signed`` values have color, sign and points of probability instead, the stronger the larger they are.
+    """
     root = drawing(size, size, title, css="chart overlaid")
     if sample.image_url:
         image = add(root, "image", "image", x=0, y=0, width=size, height=size)
@@ -146,16 +156,19 @@ def overlay(
         add(root, "rect", "blank", x=0, y=0, width=size, height=size)
     if values is None:
         return text_of(root)
-    maximum = max(values, default=0.0) if top is None else top
+    maximum = max(map(abs, values), default=0.0) if top is None else top
     for number, ((left, up, right, down), value) in enumerate(zip(boxes_of(sample), values, strict=True)):
-        share = min(1.0, value / maximum) if maximum else 0.0
+        share = min(1.0, abs(value) / maximum) if maximum else 0.0
         box = {
             "x": size * left,
             "y": size * up,
             "width": max(0.0, size * (right - left)),
             "height": max(0.0, size * (down - up)),
         }
-        shade = add(root, "rect", "shade", **box)
-        shade.set("fill-opacity", f"{SHADE * (1 - share):.3f}")
-        hint(shade, f"region {number}: {value:.4f}")
+        shade = add(root, "rect", ("for" if value > 0 else "against") if signed else "shade", **box)
+        shade.set("fill-opacity", f"{SHADE * (share if signed else 1 - share):.3f}")
+        hint(shade, f"region {number}: {value:{'+' * signed}.4f}")
+        if signed and abs(value) >= FLOOR:
+            x, y = size * (left + right) / 2, size * (up + down) / 2 + 4
+            write(root, x, y, f"{100 * value:+.0f}", "points", "middle")
     return text_of(root)

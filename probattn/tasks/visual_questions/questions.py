@@ -18,13 +18,19 @@ from probattn.data import DataError, ImageFiles, VisualQuestion, VisualQuestions
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.moments import Moments
 from probattn.inference.posterior import Posterior
-from probattn.inference.predictive import posterior_predict
-from probattn.models import McanForQuestionAnswering, VisualQuestionProgram, inspect
+from probattn.inference.predictive import posterior_expectation, posterior_predict
+from probattn.models import VisualQuestionProgram
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
 from probattn.tasks.answering import Answering, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.networks import Network, in_batches, predictions
-from probattn.tasks.visual_questions.results import AnswerMap, GivenAnswer, Values, VisualQuestionSample
+from probattn.tasks.visual_questions.results import (
+    AnswerMap,
+    GivenAnswer,
+    PartEffect,
+    Values,
+    VisualQuestionSample,
+)
 
 if TYPE_CHECKING:
     from probattn.tasks.visual_questions.task import VisualQuestionTask
@@ -42,8 +48,7 @@ def answers_of(network: Trained) -> tuple[str, ...]:
 
 def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any) -> dict[str, AnswerMap]:
     """Attention of a single question without padding, by the names that a sample has for it."""
-    config, words = network.net.config, inputs["input_ids"].shape[1]
-    regions = inputs["region_features"].shape[1] if config.grid_size is None else config.grid_size**2
+    words, regions = inputs["input_ids"].shape[1], _regions(network, inputs)
     shapes = {
         "word_map": (words, words),
         "region_map": (regions, words),
@@ -72,19 +77,34 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
     }
 
 
-def variance_shares(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict[str, Values]:
-    """Parts of words and of regions, as keys, in the variance of an answer to a single question; 1 together."""
-    if network.key != "bayesian_mean":
-        return {}
-    words = cast("McanForQuestionAnswering", network.net).dry_inputs()["input_ids"].shape[1]
-    of_words = {call.name for call in inspect(network.net) if call.shape[2] == words}
-    number = answers_of(network).index(answer)
-    moments = posterior_moments(network.program, inputs, attribution=number, method="expansion")
-    sums: dict[str, Tensor] = {}
-    for site, share in (moments.share or {}).items():
-        name = "word_shares" if site in of_words else "region_shares"
-        sums[name] = sums.get(name, 0) + share[0].sum(dim=(0, 1))
-    return {name: _rows(total[None])[0] for name, total in sums.items()}
+def effects(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict[str, tuple[PartEffect, ...]]:
+    """What each word and each region of a question without padding does to the probability of an answer.
+
+    One at a time is masked in every attention call and left out of what the LSTM reads; where there is one word, or one
+    region, it has no effect, for nothing would be left.
+    """
+    names, words = answers_of(network), inputs["input_ids"].shape[1]
+    regions, device = _regions(network, inputs), inputs["input_ids"].device
+    sizes = [size if size > 1 else 0 for size in (words, regions)]
+    count = 1 + sum(sizes)  # the first row has everything
+    mask = torch.ones(count, words + regions, dtype=torch.long, device=device)
+    parts = torch.tensor([*range(sizes[0]), *range(words, words + sizes[1])], device=device)
+    mask[torch.arange(1, count, device=device), parts] = 0
+    rows = {name: value.expand(count, *value.shape[1:]) for name, value in inputs.items()}
+    rows |= {"attention_mask": mask[:, :words], "region_mask": mask[:, words:]}
+    logits = posterior_expectation(network.program, {name: rows[name] for name in rows if name != "labels"})
+    p, best = logits[:, names.index(answer)].double().sigmoid(), logits.argmax(dim=-1).tolist()
+    made = [
+        PartEffect(change=round(change, WEIGHT_DIGITS), answer=None if other == best[0] else names[other])
+        for change, other in zip((p[0] - p[1:]).tolist(), best[1:], strict=True)
+    ]
+    return {"word_effects": tuple(made[: sizes[0]]), "region_effects": tuple(made[sizes[0] :])}
+
+
+def _regions(network: Trained, inputs: Mapping[str, Tensor]) -> int:
+    """Number of regions of the images."""
+    grid = network.net.config.grid_size
+    return inputs["region_features"].shape[1] if grid is None else int(grid**2)
 
 
 def _rows(values: Tensor) -> tuple[Values, ...]:
@@ -192,7 +212,7 @@ def sample_of(
         ).items()
     }
     maps: dict[str, Any] = attention_maps(last, inputs, options)
-    maps |= variance_shares(last, inputs, answers[last.key][0].answer)
+    maps |= effects(last, inputs, answers[last.key][0].answer)
     return VisualQuestionSample(
         question=row.question,
         words=tuple(last.codec.convert_ids_to_tokens(inputs["input_ids"][0].tolist())),

@@ -35,11 +35,18 @@ class AnswerMap(Record):
     spread: tuple[Values, ...] = ()
 
 
+class PartEffect(Record):
+    """What a word or region does to the probability of the answer, in [-1, 1]; the answer without it, where another."""
+
+    change: Annotated[float, Field(ge=-1, le=1)]
+    answer: str | None = None
+
+
 class VisualQuestionSample(Record):
     """A test question: answers by model, the attention maps of the run's own network, the image as a data address.
 
-    Boxes are left, top, right and bottom as shares of the image; shares of the answer's variance, of words and regions,
-    are 1 together, and empty where nothing is latent.
+    Boxes are left, top, right and bottom as shares of the image; effects of words, or regions, are empty where one is
+    alone.
     """
 
     question: str
@@ -53,8 +60,8 @@ class VisualQuestionSample(Record):
     region_map: AnswerMap
     word_weights: AnswerMap
     region_weights: AnswerMap
-    word_shares: Values = ()
-    region_shares: Values = ()
+    word_effects: tuple[PartEffect, ...] = ()
+    region_effects: tuple[PartEffect, ...] = ()
 
     @model_validator(mode="after")
     def _shapes(self) -> VisualQuestionSample:
@@ -69,7 +76,7 @@ class VisualQuestionSample(Record):
             for rows in (values.mean, *([values.spread] if values.spread else [])):
                 if [len(row) for row in rows] != [width] * height:
                     raise ValueError(f"{name}: expected {height} rows of {width} numbers")
-        for name, size in (("boxes", regions), ("word_shares", words), ("region_shares", regions)):
+        for name, size in (("boxes", regions), ("word_effects", words), ("region_effects", regions)):
             if (got := len(getattr(self, name))) not in (0, size):
                 raise ValueError(f"{name}: expected {size} or none, got {got}")
         return self

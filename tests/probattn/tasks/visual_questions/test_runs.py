@@ -1,6 +1,7 @@
 """Runs on tiny pictures: what is measured, shown, predicted and refused."""
 
 import base64
+import copy
 import io
 import json
 import re
@@ -17,8 +18,9 @@ from torch.nn import functional as F
 
 from probattn.data import DataWarning, read_visual_questions
 from probattn.data.visual_questions import VisualQuestion
-from probattn.inference import posterior_expectation, posterior_moments, posterior_predict
+from probattn.inference import posterior_expectation, posterior_predict
 from probattn.metrics.functional import calibration_error, negative_log_likelihood, pavpu
+from probattn.models import revert
 from probattn.recipes import RecipeError, load_any_recipe, read_recipe
 from probattn.report import Predictions
 from probattn.tasks import load_network, load_results, load_task, run_task
@@ -28,9 +30,8 @@ from probattn.tasks.visual_questions.questions import (
     VisualAnswering,
     answers_of,
     attention_maps,
+    effects,
     questions_of,
-    sample_of,
-    variance_shares,
 )
 from probattn.tasks.visual_questions.recipe import EpochSchedule, VisualQuestionDataRecipe
 from probattn.tasks.visual_questions.results import VisualQuestionSample, answer_columns, figures
@@ -112,32 +113,52 @@ def test_the_report_has_both_data_sets_kinds_and_maps(run):
             rows = torch.tensor(weights.mean)
             torch.testing.assert_close(rows.sum(-1), torch.ones(len(rows)), atol=1e-3, rtol=0)
         assert max(map(max, sample.word_map.spread)) > 0 and "?" not in sample.words and words >= 4
-        assert sum(sample.word_shares) + sum(sample.region_shares) == pytest.approx(1, abs=1e-3)
+        assert (len(sample.word_effects), len(sample.region_effects)) == (words, 4)
         assert boxes_of(sample)[1] == (0.5, 0.0, 1.0, 0.5)
         assert sample.image_url.startswith("data:image/png;base64,")
         assert all(answer.spread == 0 for answer in sample.answers["deterministic"])
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Attention over the image" in page
-    assert "share of the variance" in page
+    assert "its part in the answer" in page
     assert "Kinds of questions" in page
 
 
-def test_shares_are_those_of_the_given_answer(run):
+@pytest.mark.parametrize("plain", [False, True])
+def test_effects_are_those_of_questions_and_images_without_the_part(run, plain):
     network, task = load_network(run), run_task(run)
-    (first, *_) = task.datasets["test"].rows
-    single = replace(task.datasets["test"], rows=(first,))
+    if plain:
+        network = replace(network, program=task.program_of(revert(copy.deepcopy(network.net))).eval())
+    single = replace(task.datasets["test"], rows=task.datasets["test"].rows[:1])
     inputs = network.moved(next(task.batches(network, task.rows(network, single))))
-    names = answers_of(network)
-    found = {name: variance_shares(network, inputs, name) for name in names[:2]}
-    for number, name in enumerate(names[:2]):
-        moments = posterior_moments(network.program, inputs, attribution=number, method="expansion")
-        of_keys = sum(share[0].sum(dim=(0, 1)).sum().item() for share in moments.share.values())
-        assert sum(map(sum, found[name].values())) == pytest.approx(of_keys, abs=1e-3)
-    assert found[names[0]] != found[names[1]]
-    sample = sample_of([network], {network.key: inputs}, single, task.recipe.prediction)
-    given = sample.answers["bayesian_mean"][0].answer
-    expected = variance_shares(network, inputs, given)
-    assert (sample.word_shares, sample.region_shares) == (expected["word_shares"], expected["region_shares"])
+    net, names = network.net, answers_of(network)
+    made = {name: effects(network, inputs, name) for name in names[:2]}
+    assert made[names[0]] != made[names[1]]
+    with torch.no_grad():
+        regions = torch.cat([net.grid(inputs["pixel_values"])] * 2)
+    ids = inputs["input_ids"]
+    (words,), count = ids.shape[1:], regions.shape[1]
+
+    def probability(without_word=None, without_region=None):
+        """Of the first answer, by a network that is handed the other words, or the other regions, alone."""
+        keep = [word for word in range(words) if word != without_word]
+        some = [region for region in range(count) if region != without_region]
+        rows = {"input_ids": ids[:, keep], "pixel_values": inputs["pixel_values"]}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(net.grid, "forward", lambda pixels: regions[: len(pixels), some])
+            return posterior_expectation(network.program, rows)[0].sigmoid()
+
+    whole, (answer, *_) = probability(), names
+    best = int(whole.argmax())
+    parts = [probability(without_word=word) for word in range(words)]
+    parts += [probability(without_region=region) for region in range(count)]
+    listed = [*made[answer]["word_effects"], *made[answer]["region_effects"]]
+    assert len(listed) == len(parts) > count > 1
+    for effect, other in zip(listed, parts, strict=True):
+        assert effect.change == pytest.approx(float(whole[0] - other[0]), abs=2e-5)
+        assert effect.answer == (None if int(other.argmax()) == best else names[int(other.argmax())])
+    assert max(abs(effect.change) for effect in listed) > 1e-3
+    one = {**inputs, "input_ids": ids[:, :1], "attention_mask": ids[:, :1].new_ones(1, 1)}
+    assert effects(network, one, answer)["word_effects"] == ()
 
 
 def test_test_questions_about_training_images_are_counted(tmp_path):
@@ -214,14 +235,36 @@ def test_drawings_darken_what_has_no_weight_and_keep_the_order_of_rows(run):
     assert np.array_equal(pixels[1], np.asarray(Image.open(file)))
 
 
+def test_regions_for_and_against_differ_in_color_sign_and_size(run):
+    sample = load_results(run).samples[0]
+    root = ET.fromstring(str(overlay(sample, [0.1, -0.2, 0.0, 0.004], "effects", signed=True)))
+    cells = [item for item in root.iter() if item.get("class") in ("for", "against")]
+    assert [(item.get("class"), item.get("fill-opacity")) for item in cells] == [
+        ("for", "0.440"),
+        ("against", "0.880"),
+        ("against", "0.000"),
+        ("for", "0.018"),
+    ]
+    assert [item.text for item in root.iter() if item.get("class") == "points"] == ["+10", "-20"]
+    effects = (
+        {"change": 0.2},
+        {"change": -0.02, "answer": "red"},
+        *[{"change": 0.004}] * (len(sample.words) - 2),
+    )
+    made = VisualQuestionSample.model_validate(sample.model_dump() | {"word_effects": effects})
+    assert [row["side"] for row in shown(made)["words"]][:3] == ["for", "against", ""]
+    alone = VisualQuestionSample.model_validate(sample.model_dump() | {"word_effects": ()})
+    assert [row["effect"] for row in shown(alone)["words"]] == [None] * len(sample.words)
+
+
 def test_samples_whose_parts_do_not_fit_are_refused(run):
     sample = load_results(run).samples[0].model_dump()
     for name, value in (
         ("word_weights", {"mean": ((0.5,),)}),
         ("region_map", {"mean": sample["region_map"]["mean"], "spread": ((0.1,),)}),
         ("boxes", ((0.0, 0.0, 1.0, 1.0),)),
-        ("word_shares", (0.1,)),
-        ("region_shares", (0.1,)),
+        ("word_effects", ({"change": 0.1},)),
+        ("region_effects", ({"change": 0.1},)),
     ):
         with pytest.raises(ValueError, match=f"{name}: expected"):
             VisualQuestionSample.model_validate(sample | {name: value})
@@ -423,7 +466,7 @@ def test_regions_of_a_detector_are_read_by_path(recipe, tmp_path):
     assert len(sample.boxes) == len(sample.region_map.mean) == regions and sample.image_url == ""
     assert sample.boxes[0] == (0.0, 0.0, 1.0, 1.0)
     assert not sample.region_weights.spread
-    assert not sample.word_shares
+    assert len(sample.region_effects) == regions
     (row,) = (row for row in test.rows if (row.question, row.image) == (sample.question, sample.image))
     assert sample.truth == tuple(dict.fromkeys((row.answer, "no")))
     assert len(results.heads.sites) > 0 and test.rows[0].score("no") >= 0.9
