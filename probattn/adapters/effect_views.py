@@ -17,9 +17,6 @@ from probattn.inference.effects import Method
 if TYPE_CHECKING:
     import shap
 
-BETWEEN = " | "
-"""What is drawn between the texts of a pair."""
-
 
 def to_shap(explanations: Sequence[Explanation]) -> shap.Explanation:
     r"""Effects of words on the probability of the answer, or on the number, as shap's plots take them.
@@ -32,8 +29,7 @@ def to_shap(explanations: Sequence[Explanation]) -> shap.Explanation:
         explanations: of B texts, by ``explain(..., method="knockout")``.
 
     Returns:
-        B rows for ``shap.plots.text``, of which a single one is for ``shap.plots.bar`` and ``waterfall``. The data of a
-        row are the pieces of its text.
+        B rows for ``shap.plots.text``, of which a single one is for ``shap.plots.bar`` and ``waterfall``.
 
     Raises:
         ImportError: shap is not installed.
@@ -42,35 +38,28 @@ def to_shap(explanations: Sequence[Explanation]) -> shap.Explanation:
     package = optional("to_shap", "shap", "shap")
     if not explanations:
         raise ValueError("to_shap: expected explanations, got none")
-    rows = []
-    for number, explanation in enumerate(explanations, 1):
-        missing = sum(word.change is None for word in explanation.words)
-        if missing:
+    columns = np.empty((3, len(explanations)), dtype=object)  # rows of different lengths
+    for row, explanation in enumerate(explanations):
+        changes = [word.change for word in explanation.words]
+        if missing := changes.count(None):
             raise ValueError(
-                f"to_shap: text {number}: expected a knock-out of every word, got none of {missing} of "
-                f"{len(explanation.words)} words; explain(..., method='knockout')"
+                f"to_shap: text {row + 1}: expected a knock-out of every word, got none of {missing} of {len(changes)} "
+                "words; explain(..., method='knockout')"
             )
         pieces, values = map(np.array, zip(*_pieces(explanation), strict=True))
         end = explanation.number if explanation.probability is None else explanation.probability
-        rows.append((values, end - values.sum(), pieces))
-    columns = np.empty((3, len(rows)), dtype=object)  # rows of different lengths
-    for number, row in enumerate(rows):
-        columns[:, number] = row
+        columns[:, row] = values, end - values.sum(), pieces
     return package.Explanation(columns[0], columns[1].astype(float), columns[2], feature_names=columns[2])
 
 
 def _pieces(explanation: Explanation) -> Iterator[tuple[str, float]]:
-    """The words with the blanks after them and their values, and what else the texts have, with 0."""
+    """The words, with what stands between them and the next, and their values."""
     for number, text in enumerate(explanation.texts):
         words = [word for word in explanation.words if word.text == number]
-        starts = [*(word.start for word in words), len(text)]
-        if before := BETWEEN * (number > 0) + text[: starts[0]]:
-            yield before, 0.0
-        for word, end in zip(words, starts[1:], strict=True):
-            rest = text[word.end : end].lstrip()  # which is not read
-            yield text[word.start : end - len(rest)], word.change or 0.0
-            if rest:
-                yield rest, 0.0
+        if number and words:
+            yield " | ", 0.0
+        for word, after in zip(words, [*words[1:], None], strict=True):
+            yield text[word.start : word.end if after is None else after.start], word.change or 0.0
 
 
 class AttentionAttribution:
@@ -92,17 +81,14 @@ class AttentionAttribution:
         self.model, self.method = model, method
 
     def attribute(self, inputs: Tensor, target: Any = None, additional_forward_args: Any = None) -> Tensor:
-        """Effects of the tokens on the log-odds of a class, the logit of a label, or a number.
+        """Effects ``[B, S]`` of the tokens on the log-odds of a class, the logit of a label, or a number.
 
         Args:
             inputs: int64 ``[B, S]``, tokens, or their embeddings ``[B, S, E]``.
             target: a class, label or number; of a network that classifies tokens a pair (token, class); or a list of
                 them, one for each row. Default: the most probable class of each row.
-            additional_forward_args: one, or a tuple: what the network's ``forward`` takes after its first argument, in
-                its order, such as the attention mask; None for what is left out.
-
-        Returns:
-            Effects ``[B, S]``; of embeddings too, since a token is attended to as a whole.
+            additional_forward_args: what the network's ``forward`` takes after its first argument, one or a tuple, such
+                as the attention mask; None for what is left out.
 
         Raises:
             TypeError: inputs that are no tensor, or more arguments than ``forward`` has.
@@ -116,14 +102,13 @@ class AttentionAttribution:
             if isinstance(additional_forward_args, tuple)
             else (additional_forward_args,)
         )
-        arguments = inspect.signature(self.model.forward).bind(inputs, *args).arguments
+        batch = inspect.signature(self.model.forward).bind(inputs, *args).arguments
         if inputs.is_floating_point():
-            arguments["inputs_embeds"] = arguments.pop(next(iter(arguments)))
-        batch = {name: item for name, item in arguments.items() if item is not None}
+            batch["inputs_embeds"] = batch.pop(next(iter(batch)))
+        batch = {name: item for name, item in batch.items() if item is not None}
         position, answer = _indices(target)
-        return attention_effects(
-            self.model, batch, target=answer, position=position, method=self.method
-        ).effect
+        effects = attention_effects(self.model, batch, target=answer, position=position, method=self.method)
+        return effects.effect
 
 
 def _indices(target: Any) -> tuple[Any, Any]:

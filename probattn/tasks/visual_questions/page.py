@@ -143,10 +143,7 @@ def overlay(
     size: float = 144,
     signed: bool = False,
 ) -> Markup:
-    """An image under shades, the darker the smaller a region's value; ``top``, or the largest value, has none.
-
-    ``signed`` values have color, sign and points of probability instead, the stronger the larger they are.
-    """
+    """An image under shades, the darker the smaller a value; ``top`` has none. Signed ones have color, sign, points."""
     root = drawing(size, size, title, css="chart overlaid")
     if sample.image_url:
         image = add(root, "image", "image", x=0, y=0, width=size, height=size)
@@ -159,6 +156,7 @@ def overlay(
     maximum = max(map(abs, values), default=0.0) if top is None else top
     for number, ((left, up, right, down), value) in enumerate(zip(boxes_of(sample), values, strict=True)):
         share = min(1.0, abs(value) / maximum) if maximum else 0.0
+        share = 0.0 if signed and abs(value) < FLOOR else share
         box = {
             "x": size * left,
             "y": size * up,
@@ -168,7 +166,7 @@ def overlay(
         shade = add(root, "rect", ("for" if value > 0 else "against") if signed else "shade", **box)
         shade.set("fill-opacity", f"{SHADE * (share if signed else 1 - share):.3f}")
         hint(shade, f"region {number}: {value:{'+' * signed}.4f}")
-        if signed and abs(value) >= FLOOR:
+        if signed and share:
             x, y = size * (left + right) / 2, size * (up + down) / 2 + 4
             write(root, x, y, f"{100 * value:+.0f}", "points", "middle")
     return text_of(root)

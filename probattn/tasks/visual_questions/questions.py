@@ -78,27 +78,27 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
 
 
 def effects(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict[str, tuple[PartEffect, ...]]:
-    """What each word and each region of a question without padding does to the probability of an answer.
+    """What each word and region of an unpadded question does to the probability of an answer; none if it is alone.
 
-    One at a time is masked in every attention call and left out of what the LSTM reads; where there is one word, or one
-    region, it has no effect, for nothing would be left.
+    One at a time is masked in every attention call, and a word left out of what the LSTM reads.
     """
-    names, words = answers_of(network), inputs["input_ids"].shape[1]
-    regions, device = _regions(network, inputs), inputs["input_ids"].device
-    sizes = [size if size > 1 else 0 for size in (words, regions)]
-    count = 1 + sum(sizes)  # the first row has everything
-    mask = torch.ones(count, words + regions, dtype=torch.long, device=device)
-    parts = torch.tensor([*range(sizes[0]), *range(words, words + sizes[1])], device=device)
-    mask[torch.arange(1, count, device=device), parts] = 0
-    rows = {name: value.expand(count, *value.shape[1:]) for name, value in inputs.items()}
+    names, (words, regions) = answers_of(network), (inputs["input_ids"].shape[1], _regions(network, inputs))
+    parts = [*range(words if words > 1 else 0), *range(words, words + (regions if regions > 1 else 0))]
+    mask = inputs["input_ids"].new_ones(1 + len(parts), words + regions)  # the first row has everything
+    mask[range(1, len(mask)), parts] = 0
+    rows = {
+        name: value.expand(len(mask), *value.shape[1:]) for name, value in inputs.items() if name != "labels"
+    }
     rows |= {"attention_mask": mask[:, :words], "region_mask": mask[:, words:]}
-    logits = posterior_expectation(network.program, {name: rows[name] for name in rows if name != "labels"})
+    logits = posterior_expectation(network.program, rows)
     p, best = logits[:, names.index(answer)].double().sigmoid(), logits.argmax(dim=-1).tolist()
-    made = [
-        PartEffect(change=round(change, WEIGHT_DIGITS), answer=None if other == best[0] else names[other])
-        for change, other in zip((p[0] - p[1:]).tolist(), best[1:], strict=True)
-    ]
-    return {"word_effects": tuple(made[: sizes[0]]), "region_effects": tuple(made[sizes[0] :])}
+    made: dict[str, tuple[PartEffect, ...]] = {"word_effects": (), "region_effects": ()}
+    for part, change, other in zip(parts, (p[0] - p[1:]).tolist(), best[1:], strict=True):
+        effect = PartEffect(
+            change=round(change, WEIGHT_DIGITS), answer=None if other == best[0] else names[other]
+        )
+        made["word_effects" if part < words else "region_effects"] += (effect,)
+    return made
 
 
 def _regions(network: Trained, inputs: Mapping[str, Tensor]) -> int:

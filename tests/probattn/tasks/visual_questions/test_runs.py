@@ -243,7 +243,7 @@ def test_regions_for_and_against_differ_in_color_sign_and_size(run):
         ("for", "0.440"),
         ("against", "0.880"),
         ("against", "0.000"),
-        ("for", "0.018"),
+        ("for", "0.000"),
     ]
     assert [item.text for item in root.iter() if item.get("class") == "points"] == ["+10", "-20"]
     effects = (
