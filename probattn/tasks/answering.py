@@ -18,6 +18,7 @@ from probattn.tasks.errors import RunError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from probattn.inference import Explanation
     from probattn.inference.last_layer import Features
     from probattn.report import Sheet
     from probattn.tasks.held_out import HeldOut
@@ -196,10 +197,10 @@ class Deciding(ABC):
             RunError: the network has no such layer, one that reads a vector for each input.
         """
 
-    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Sequence[str]]] | None:
+    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Explanation | None] | None:
         """What names the words for and against an answer and those that make it unsure; None where nothing does.
 
-        It is a function of one object of :meth:`Answering.answers`, to columns of words with their sizes.
+        It is a function of one object of :meth:`Answering.answers`.
         """
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -13,6 +14,7 @@ from probattn.report.lines import Line, line_chart, nice_top, ticks
 from probattn.report.markup import Section, plain
 from probattn.report.page import render_page, run_section
 from probattn.report.svg import Axis
+from probattn.report.words import words_section
 from probattn.triage.policy import Decision, Limit, Policy, TriageResults
 from probattn.triage.shift import Shift
 
@@ -298,6 +300,9 @@ def _sections(results: TriageResults) -> Iterator[Section]:
         return Section(anchor, title, heading, "triage.html", {**shared, "anchor": anchor, **context})
 
     yield section("promises", "Promises", "What can be answered", chart=_chart(results))
+    people = words_section(results.examples)
+    if people is not None:
+        yield replace(people, heading="For a person: the most uncertain inputs, and their words")
     yield section("outcomes", "Data sets", "What the policy does")
     yield section("classes", "Classes", "By class", **_classes(results))
     yield section("costs", "Costs", "What a decision costs")

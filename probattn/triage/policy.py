@@ -17,6 +17,7 @@ from probattn.files.json_files import first_problem
 from probattn.metrics.functional import prediction_sets
 from probattn.options import ConformalScore, DrawingOptions, Uncertainty
 from probattn.report.record import Count, Probability, Record, RiskCoverage, RunDescription
+from probattn.report.words import WordsExample
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import answer_problem
 from probattn.triage.options import Score
@@ -381,6 +382,7 @@ class TriageResults(Record):
         costs: by cost of a wrong answer.
         set_sizes: number of calibration inputs by the size of their set; None without sets.
         doubts: what is to be known of the calibration data, in sentences.
+        examples: calibration inputs that are left to a person, with their words.
     """
 
     kind: Literal["triage"] = "triage"
@@ -395,3 +397,4 @@ class TriageResults(Record):
     costs: tuple[Costs, ...]
     set_sizes: Mapping[int, Count] | None
     doubts: tuple[str, ...] = ()
+    examples: tuple[WordsExample, ...] = ()

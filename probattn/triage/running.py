@@ -16,8 +16,9 @@ from torch import Tensor
 
 from probattn.data import DataWarning
 from probattn.files.durable import digest, write_atomically
+from probattn.inference import Explanation
 from probattn.inference.last_layer import FeatureDistance
-from probattn.report import Sheet
+from probattn.report import Example, Sheet, WordsExample
 from probattn.tasks import RunError, Task, required
 from probattn.tasks.answering import Answering, Deciding, Drawing
 from probattn.tasks.held_out import KEPT, HeldOut, network_digest
@@ -29,6 +30,8 @@ from probattn.triage import policy as policies
 from probattn.triage.options import TriageOptions
 from probattn.triage.shift import Seen, dataset_shift
 
+EXAMPLES = 3
+"""Inputs on the page of a policy."""
 FEATURES = ".features.safetensors"
 """Ending of the file beside a policy by which inputs far from the training data are told."""
 
@@ -123,6 +126,7 @@ def triage_run(
         confused=calibration.confusions(reference, answered),
         costs=calibration.costs(reference, answered, policy),
         set_sizes=calibration.set_sizes(reference, policy),
+        examples=_for_a_person(deciding, run, tested, reference, answered),
     )
     file.parent.mkdir(parents=True, exist_ok=True)
     if features is not None:
@@ -133,6 +137,30 @@ def triage_run(
     write_atomically(sibling(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
     write_atomically(sibling(file, ".html"), pages.page(results).encode())
     return file, results
+
+
+def _for_a_person(
+    deciding: Deciding, run: Path, inputs: HeldOut, judged: calibration.Judged, answered: Tensor
+) -> tuple[WordsExample, ...]:
+    """The words of the inputs that are left to a person with the largest entropy."""
+    reasons, examples = deciding.reasons(run), []
+    left = [number for number, is_answered in enumerate(answered.tolist()) if not is_answered]
+    for number in sorted(left, key=lambda number: -judged.answers[number]["entropy"])[:EXAMPLES]:
+        row, answer = inputs.unseen[number], judged.answers[number]
+        text, pair = inputs.texts[row], None if inputs.pairs is None else inputs.pairs[row]
+        explanation = None if reasons is None else reasons({"text": text, "pair": pair, **answer})
+        if explanation is not None:
+            example = Example(
+                text=text,
+                pair=pair,
+                label=None if judged.labels is None else judged.labels[number],
+                predicted=answer["label"],
+                probability=answer["probabilities"][answer["label"]],
+                spread=0.0,
+                entropy=answer["entropy"],
+            )
+            examples.append(WordsExample(example=example, reason="uncertain", explanation=explanation))
+    return tuple(examples)
 
 
 def _distances_of(
@@ -217,7 +245,7 @@ class AppliedPolicy:
 
     answering: Answering
     policy: policies.Policy
-    reasons: Callable[[policies.Answer], Mapping[str, Sequence[str]]] | None
+    reasons: Callable[[policies.Answer], Explanation | None] | None
     distances: Callable[[HeldOut], Tensor] | None = None
     scores: array[float] = field(default_factory=lambda: array("d"))
     far: array[float] = field(default_factory=lambda: array("d"))
@@ -233,7 +261,8 @@ class AppliedPolicy:
         self.decided[answer["label"], decision.answered] += 1
         if decision.answered or self.reasons is None:
             return decision, {}
-        return decision, self.reasons(answer)
+        explanation = self.reasons(answer)
+        return decision, {} if explanation is None else explanation.columns()
 
     @property
     def undecided(self) -> dict[str, Any]:

@@ -54,7 +54,9 @@ def test_sums_are_those_of_numpy_and_add_to_one():
     moments = posterior_moments(network(METHODS["babn"]), rows(), attribution=True, method="expansion")
     maps = np.stack([share.numpy() for share in moments.noise_share.values()], axis=1)  # [B, L, H, T, S]
     for parts, axes in ((("key",), (1, 2, 3)), (("head", "site"), (3, 4)), (("query",), (1, 2, 4))):
-        np.testing.assert_allclose(share_by(moments.noise_share, *parts), maps.sum(axis=axes), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            share_by(moments.noise_share, *parts), maps.sum(axis=axes), rtol=1e-5, atol=1e-7
+        )
     np.testing.assert_allclose(share_by(moments.noise_share), np.ones(3), rtol=1e-5)
     assert not share_by(moments.noise_share, "key")[0, 5:].any(), "padding has no share"
 
@@ -144,11 +146,15 @@ def test_what_cannot_be_summed_ranked_or_changed_is_refused():
         factors = dict.fromkeys(moments.noise_share, torch.ones(8)) | {
             [*moments.noise_share][-1]: torch.tensor([1.0, bad])
         }
-        with pytest.raises(ValueError, match=rf"{[*moments.noise_share][-1]}: expected factors above 0 and finite"):
+        with pytest.raises(
+            ValueError, match=rf"{[*moments.noise_share][-1]}: expected factors above 0 and finite"
+        ):
             reweighted_expectation(net, rows(), factors)
     with pytest.raises(ValueError, match=r"leading_pairs.number: expected an integer >= 1, got 0"):
         leading_pairs(moments, 0)
-    several = replace(moments, noise_share={name: value[:, None] for name, value in moments.noise_share.items()})
+    several = replace(
+        moments, noise_share={name: value[:, None] for name, value in moments.noise_share.items()}
+    )
     with pytest.raises(ValueError, match=r"expected shares \[B, H, T, S\], got \[\[3, 1, 2, 8, 8\]"):
         leading_pairs(several)
 

@@ -525,9 +525,14 @@ def test_what_is_printed_names_rows_positions_numbers_and_sites():
 
 def test_rows_have_their_shares_and_numbers_of_draws():
     maps = {"one": torch.arange(4.0).view(4, 1, 1, 1)}
-    whole = moments_of_rows(noise_share=maps, slope={"one": -maps["one"]}, relative_variance=torch.arange(4.0))
+    whole = moments_of_rows(
+        noise_share=maps, slope={"one": -maps["one"]}, relative_variance=torch.arange(4.0)
+    )
     some = whole.rows(torch.tensor([3, 1]))
-    assert some.noise_share["one"].flatten().tolist() == [3, 1] and some.slope["one"].flatten().tolist() == [-3, -1]
+    assert some.noise_share["one"].flatten().tolist() == [3, 1] and some.slope["one"].flatten().tolist() == [
+        -3,
+        -1,
+    ]
     assert some.relative_variance.tolist() == [3, 1] and torch.equal(some.logits, whole.logits[[3, 1]])
     assert (some.source, some.num_samples) == ("expansion", None)
     assert (
@@ -612,4 +617,6 @@ def test_six_classes_lead_unless_others_are_named_and_small_slopes_count_as_none
     for name, slope in moments.slope.items():
         squares = slope.double().square().flatten(1)
         matter = squares > 1e-3 * squares.mean(dim=1, keepdim=True)
-        assert torch.equal(moments.noise_share[name].flatten(1) > 0, matter) and 0 < matter.double().mean() < 1
+        assert (
+            torch.equal(moments.noise_share[name].flatten(1) > 0, matter) and 0 < matter.double().mean() < 1
+        )

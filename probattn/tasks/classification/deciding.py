@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probattn.data import TextDataset
 from probattn.data.task import role_of
+from probattn.inference import Explanation
 from probattn.inference.last_layer import FITTED
 from probattn.tasks.classification.answers import examples_of
 from probattn.tasks.classification.explaining import explained
@@ -62,16 +63,13 @@ class TextDeciding(ClassesDeciding):
         self.task.check_classes(network)
         return examples_of(self.task.texts.train.take(FITTED))
 
-    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Sequence[str]]]:
-        """The words of a text and their sizes; see the base class."""
+    def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Explanation | None]:
+        """Words of one text or of a pair; see the base class."""
         network = self.task.network(run)
 
-        def words(answer: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+        def words(answer: Mapping[str, Any]) -> Explanation | None:
             pair = answer.get("pair")
             texts = [answer["text"]] if pair is None else [answer["text"], pair]
-            explanation = explained(
-                network, self.task.single(network, texts, GIVEN), texts, class_names(network)
-            )
-            return {} if explanation is None else explanation.columns()
+            return explained(network, self.task.single(network, texts, GIVEN), texts, class_names(network))
 
         return words

@@ -52,6 +52,7 @@ def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
     validation = [json.loads(line) for line in lines]
     scores = [score_of(answer, policy.score) for answer in validation]
     assert results.pilot == dataset_shift(Seen.of(scores, [it["label"] for it in validation]), policy.held)
+    assert not results.examples  # every input is answered
     page = (folder / "triage.html").read_text(encoding="utf-8")
     for words in (
         "What can be answered",
@@ -121,6 +122,21 @@ def test_policies_are_those_of_predictions_that_are_kept(triaged, command):
     done = command("triage", folder, *options)
     assert done.exit_code == 0
     assert json.loads((folder / "held_out" / "test.jsonl").read_text().splitlines()[0])["num_samples"] == 3
+
+
+def test_the_page_has_the_words_of_inputs_for_a_person(run, command, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    done = command("triage", folder, "--error", "0.001", "--num-samples", "3", "--quiet")
+    assert done.exit_code == 0, done.output
+    results = TriageResults.model_validate_json((folder / "triage.json").read_bytes())
+    lines = (folder / "held_out" / "test.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    entropies = [json.loads(line)["entropy"] for line in lines]
+    texts = run_task(folder).texts.test.texts
+    expected = sorted(zip(entropies, texts, strict=True), key=lambda item: -item[0])[:3]
+    assert [(item.example.entropy, item.example.text) for item in results.examples] == expected
+    assert all(item.explanation.texts == (item.example.text,) for item in results.examples)
+    page = (folder / "triage.html").read_text(encoding="utf-8")
+    assert "For a person: the most uncertain inputs, and their words" in page
 
 
 def test_predictions_follow_the_policy(triaged, command, tmp_path, monkeypatch):
