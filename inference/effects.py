@@ -40,6 +40,7 @@ from probattn.inference.predictive import (
     seed_words,
 )
 from probattn.inference.session import evaluating
+from probattn.sites.edges import Edges
 from probattn.sites.layout import Layout
 from probattn.sites.masks import AttentionMask
 from probattn.sites.method import as_program, observed
@@ -84,6 +85,8 @@ def attention_effects(
     a word is the sum over its tokens; its knock-out takes all of them away. Positions stay as they are, unlike where a
     word is deleted from the text.
 
+    Of a graph, token j is a node and the queries are the nodes that its edges lead to; each row has a pass of its own.
+
     No training and no latent attention are needed. The effects are those at the posterior expectation, which is the
     network's own attention unless a method has learned a scale of S; with ``num_samples`` they are those of draws.
 
@@ -116,7 +119,7 @@ def attention_effects(
             of tensors.
         ValueError: no attention call; calls with different numbers of keys, or within windows, whose keys are no tokens
             (name others with ``sites``); a target or position that the prediction does not have; words of another
-            number than the tokens; draws of a network with layers that are not latent.
+            number than the tokens; draws of a network with layers that are not latent, or of a graph.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -277,8 +280,12 @@ class KeyEffects(Messenger):
         layout, (rows, heads, _, keys) = posterior.layout, posterior.batch_shape
         if self._sites is not None and name not in self._sites:
             return None, layout
-        if not layout.keys_last:
-            raise ValueError(f"{OWNER}: {name}: attention over the edges of a graph has no tokens as keys")
+        if isinstance(layout, Edges):
+            keys = layout.num_nodes
+            if self._data > 1:
+                raise ValueError(
+                    f"{OWNER}: {name}: expected no num_samples, since draws of a graph share no pass"
+                )
         self.keys[name] = keys
         if len(set(self.keys.values())) > 1:
             listed = ", ".join(f"{site} {number}" for site, number in self.keys.items())
@@ -293,11 +300,13 @@ class KeyEffects(Messenger):
         dtype = torch.promote_types(posterior.dtype, torch.float32)
         bias = torch.zeros(rows, heads, 1, keys, dtype=dtype, device=posterior.device)
         self.biases[name] = bias.requires_grad_()
-        return bias, layout
+        return bias.index_select(-1, layout.source) if isinstance(layout, Edges) else bias, layout
 
 
 def _without(removed: Tensor, layout: Layout) -> Layout:
-    """The layout without keys, ``removed`` ``[R, S]``."""
+    """The layout without keys, ``removed`` ``[R, S]``; of a graph without the edges that leave nodes, ``[1, N]``."""
+    if isinstance(layout, Edges):
+        return layout.without(removed[0])
     remaining = ~removed[:, None, None, :]
     if not isinstance(layout, AttentionMask):
         return AttentionMask(remaining)
@@ -327,7 +336,11 @@ class _Batch:
     def effects(self) -> list[AttentionEffects]:
         """As requested, of each target."""
         request, device = self.request, device_of(self.inputs)
-        size = max(1, (request.chunk_size or rows_per_pass(device)) // (request.num_samples or 1))
+        alone = getattr(self.model, "draws_per_pass", None) == 1  # a pass is one of a whole graph
+        if alone and (request.num_samples or 1) > 1:
+            raise ValueError(f"{OWNER}: expected no num_samples for a model of one draw a pass; leave it out")
+        size = 1 if alone else request.chunk_size or rows_per_pass(device)
+        size = max(1, size // (request.num_samples or 1))
         link = link_of(OWNER, self.model)
         numbers = [Number(OWNER, item, request.position, self.rows, link) for item in request.targets]
         with torch.inference_mode(False), evaluating(self.model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from probattn.models.hosts.calls import Layers, layer_numbers
 from probattn.models.program import Program, check_classes, evaluating
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
 from probattn.sites.handlers import is_handled
+from probattn.sites.method import Observed, observed
 
 LAYERS = ("hidden", "output")
 """Names of the layers; their sites are ``hidden.attention`` and ``output.attention``."""
@@ -322,3 +324,16 @@ class NodeClassifier(Program):
         if first < 0 or last >= count:
             raise ValueError(f"NodeClassifier: expected nodes 0..{count - 1}, got {first}..{last}")
         return nodes
+
+
+@observed.register
+def _observed(model: NodeClassifier, _draws: bool) -> Observed:
+    """The model, or a copy that shares its weights and whose deterministic layers attend by sites, as they did."""
+    if any(getattr(model.net, name).latent is None for name in LAYERS):
+        model = copy.deepcopy(
+            model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        )
+        for layer in (getattr(model.net, name) for name in LAYERS):
+            if layer.latent is None:
+                layer.make_latent(BayesianAttention.bam(prior="constant"))
+    return Observed(model)

@@ -101,6 +101,10 @@ class Edges(Layout):
         """Log-softmax over incoming edges of the values ``[N, H]`` of their sources, ``[1, H, 1, E]``."""
         return self.log_softmax(values.t().index_select(1, self.source))[None, :, None]
 
+    def without(self, nodes: Tensor) -> Edges:
+        """The edges of which those that leave some nodes, bool ``[N]``, have weight 0."""
+        return _Remaining(self.index, self.num_nodes, ~nodes[self.source])
+
     def count(self, reduction: KLReduction, shape: torch.Size) -> int:
         """Edges ("mean"), or nodes with an incoming edge ("keys"), times heads."""
         return max(1, shape[1] * (len(self) if reduction == "mean" else self.num_targets))
@@ -111,6 +115,18 @@ class Edges(Layout):
         largest = scores.new_zeros((*scores.shape[:-1], self.num_nodes))
         target = self.target.expand_as(scores)
         return largest.scatter_reduce(-1, target, scores, "amax", include_self=False).gather(-1, target)
+
+
+@dataclass(frozen=True, eq=False)
+class _Remaining(Edges):
+    """Edges of which some, ``valid`` ``[E]``, are normalised together, and the others have weight 0."""
+
+    valid: Tensor
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        target = torch.where(self.valid, self.target, self.num_nodes)  # the others lead to one more node
+        apart = Edges(torch.stack([self.source, target]), self.num_nodes + 1)
+        return apart.softmax(scores).masked_fill(~self.valid, 0.0)
 
 
 EdgePosterior = SitePosterior
