@@ -19,7 +19,8 @@ from probattn.inference.elbo import AttentionELBO, AttentionELBOModule, ELBOTerm
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleOptions, EnsembleParticles
 from probattn.inference.expansion import posterior_moments
-from probattn.inference.explanation import Explanation, Word, explain
+from probattn.inference.explaining import explain
+from probattn.inference.explanation import Explanation, Word
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.last_layer import (
     FeatureDistance,

@@ -1,4 +1,4 @@
-"""Where the noise of a posterior enters: sums of shares, leading pairs, other attention somewhere, and the deletion test."""
+"""Where the noise of a posterior enters: sums of shares, leading pairs, other attention, and the deletion test."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
     """Sums attributed maps over everything but the named parts.
 
     Args:
-        maps: :attr:`Moments.noise_share`, or :attr:`Moments.slope`, whose sums are derivatives by a factor that the weights
-            have in common; ``[B, ..., H, T, S]`` by site.
+        maps: :attr:`Moments.noise_share`, or :attr:`Moments.slope`, whose sums are derivatives by a factor that the
+            weights have in common; ``[B, ..., H, T, S]`` by site.
         *dimensions: what to keep, of "site", "head", "query" and "key"; none for the sum of all.
 
     Returns:
@@ -198,8 +198,8 @@ def variance_removed(
         model: as in :func:`posterior_moments`, with one prediction a row and a learned scale at none of its sites.
         batch: its inputs.
         fraction: of the weights, in (0, 1].
-        by: "share", :attr:`Moments.noise_share`; "spread", the standard deviation of S over its mean, where equal spreads,
-            such as all of a constant concentration, are ordered at random; or "random".
+        by: "share", :attr:`Moments.noise_share`; "spread", the standard deviation of S over its mean, where equal
+            spreads, such as all of a constant concentration, are ordered at random; or "random".
         num_samples: draws, with and without.
         seed: of the draws, and of the random ranking.
         chunk_size: draws per pass; as in :func:`posterior_predict`.

@@ -3,57 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import Message
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_integer
-from probattn.distributions.log_space_distribution import carry_weights
+from probattn.inference.effect_passes import OWNER, BatchEffects, Method, Request
 from probattn.inference.effect_results import (
     AttentionEffects,
-    Number,
-    Reading,
     Target,
     Words,
-    effects_of,
-    summed,
-    token_groups,
 )
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
-from probattn.inference.guide import AttentionGuide, check_output, naming_contract, refuse_latent
-from probattn.inference.posterior import link_of
 from probattn.inference.predictive import (
     Model,
     batched_inputs,
     batches_of,
     check_call,
-    device_of,
-    draw_seed,
-    predict_label,
     prepared_batch,
-    rows_per_pass,
     seed_words,
 )
 from probattn.inference.session import evaluating
-from probattn.sites.edges import Edges
-from probattn.sites.layout import Layout
-from probattn.sites.masks import AttentionMask
 from probattn.sites.method import as_program, observed
-from probattn.sites.noise import SeededNoise
-from probattn.sites.posterior import SitePosterior, biased
-from probattn.sites.scores import without_cudnn
-from probattn.sites.site import INFER_KEY, log_weights
-from probattn.sites.upward import LinkedPaths
 
-OWNER = "attention_effects"
-SCREENED = 3
-"""Tokens or words on each side whose slopes are followed by knock-outs."""
-Method = Literal["slope", "knockout", "screened"]
 Side = Literal["encoder", "decoder"]
 
 
@@ -173,13 +146,13 @@ def effects_on_targets(
         except (TypeError, ValueError) as error:
             raise type(error)(f"{OWNER}: {error}") from error
     of_tokens = _sites(encoder, decoder, sites)
-    request = _Request(targets, method, position, of_tokens, num_samples, chunk_size)
+    request = Request(targets, method, position, of_tokens, num_samples, chunk_size)
 
     def of_batch(
         inputs: Mapping[str, Tensor], words: Words | None, seed: tuple[int, ...]
     ) -> list[AttentionEffects]:
         rows = batched_inputs(OWNER, prepared_batch(program, inputs), None, "labels")
-        return _Batch(program, *rows, words, seed, request).effects()
+        return BatchEffects(program, *rows, words, seed, request).effects()
 
     if isinstance(batch, Mapping | Tensor):
         check_batch(OWNER, batch)
@@ -207,258 +180,3 @@ def _sites(
     if sites is not None and not names:
         raise ValueError(f"{OWNER}: sites={sites!r}: the network has no such attention calls; name them")
     return frozenset(names) or None
-
-
-class _Request(NamedTuple):
-    """Arguments of :func:`attention_effects`."""
-
-    targets: Sequence[Target]
-    method: Method
-    position: int | Sequence[int] | None
-    sites: frozenset[str] | None
-    num_samples: int | None
-    chunk_size: int | None
-
-
-class KeyEffects(Messenger):
-    """Pyro handler that adds a bias to the scores of every key, or takes keys away; where one draws, within its guide.
-
-    Args:
-        sites: whose keys are the tokens; None for all.
-        removed: bool ``[R, S]``, keys that nobody attends to; None for biases of 0, of which there is a gradient.
-        data: R, which a call may have several rows of.
-        expectation: whether sites take their expectation here; else a guide draws.
-
-    Attributes:
-        biases: by site, ``[R, H, 1, S]``.
-        keys: number of keys by site.
-        met: names of all sites.
-    """
-
-    def __init__(
-        self, sites: frozenset[str] | None, removed: Tensor | None, data: int, *, expectation: bool
-    ) -> None:
-        super().__init__()
-        self.takes_outputs = self._expectation = expectation
-        self._sites, self._removed, self._data = sites, removed, data
-        self.biases: dict[str, Tensor] = {}
-        self.keys: dict[str, int] = {}
-        self.met: set[str] = set()
-        self._paths = LinkedPaths()
-
-    def _pyro_sample(self, msg: Message) -> None:
-        posterior = (msg["infer"] or {}).get(INFER_KEY)
-        if not self._expectation:
-            return
-        if not isinstance(posterior, SitePosterior) or msg["value"] is not None:
-            predict_label(msg)
-            refuse_latent(OWNER, msg)
-            return
-        name = str(msg["name"])
-        if posterior.method.learns_scale:
-            self._paths.add(name, posterior.call)
-        msg["value"] = posterior.expect(*self._changed(name, posterior))
-
-    def _pyro_post_sample(self, msg: Message) -> None:
-        posterior = (msg["infer"] or {}).get(INFER_KEY)
-        if self._expectation or not isinstance(posterior, SitePosterior):
-            return
-        name, value = str(msg["name"]), msg["value"]
-        assert isinstance(value, Tensor)
-        bias, layout = self._changed(name, posterior)
-        weights = layout.weights(biased(log_weights(name, value), bias))
-        msg["value"] = carry_weights(weights.view_as(weights), weights, posterior.mask)
-
-    def _changed(self, name: str, posterior: SitePosterior) -> tuple[Tensor | None, Layout]:
-        """The bias of a site, and its layout without the keys that are taken away."""
-        if name in self.met:
-            raise RuntimeError(
-                f"{OWNER}: two attention calls of one pass are named {name!r}; give each a name of its own "
-                "(probattn.link(network) does)"
-            )
-        self.met.add(name)
-        layout, (rows, heads, _, keys) = posterior.layout, posterior.batch_shape
-        if self._sites is not None and name not in self._sites:
-            return None, layout
-        if isinstance(layout, Edges):
-            keys = layout.num_nodes
-            if self._data > 1:
-                raise ValueError(
-                    f"{OWNER}: {name}: expected no num_samples, since draws of a graph share no pass"
-                )
-        self.keys[name] = keys
-        if len(set(self.keys.values())) > 1:
-            listed = ", ".join(f"{site} {number}" for site, number in self.keys.items())
-            raise ValueError(
-                f"{OWNER}: expected calls with the same keys, got these numbers: {listed}; name those whose keys are "
-                "the tokens: sites=[...]"
-            )
-        if rows % self._data:
-            raise ValueError(f"{OWNER}: {name}: expected {self._data} rows or a multiple of them, got {rows}")
-        if self._removed is not None:
-            return None, _without(self._removed.reshape(rows, keys), layout)
-        dtype = torch.promote_types(posterior.dtype, torch.float32)
-        bias = torch.zeros(rows, heads, 1, keys, dtype=dtype, device=posterior.device)
-        self.biases[name] = bias.requires_grad_()
-        return bias.index_select(-1, layout.source) if isinstance(layout, Edges) else bias, layout
-
-
-def _without(removed: Tensor, layout: Layout) -> Layout:
-    """The layout without keys, ``removed`` ``[R, S]``; of a graph without the edges that leave nodes, ``[1, N]``."""
-    if isinstance(layout, Edges):
-        return layout.without(removed[0])
-    remaining = ~removed[:, None, None, :]
-    if not isinstance(layout, AttentionMask):
-        return AttentionMask(remaining)
-    return AttentionMask(layout.valid & remaining, layout.query_valid)
-
-
-class _Guide(AttentionGuide):
-    """Draws without what only an objective needs."""
-
-    def _draw(self, msg: Message, posterior: SitePosterior) -> None:
-        if msg["value"] is None:
-            msg["value"] = posterior.draw(self.noise, with_kl=False)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The rows of one batch, and what is requested of them; P draws, or 1 for the expectation."""
-
-    model: Any
-    inputs: dict[str, Tensor]
-    keys: set[str]
-    rows: int
-    words: Words | None
-    seed: tuple[int, ...]
-    request: _Request
-
-    def effects(self) -> list[AttentionEffects]:
-        """As requested, of each target."""
-        request, device = self.request, device_of(self.inputs)
-        alone = getattr(self.model, "draws_per_pass", None) == 1  # a pass is one of a whole graph
-        if alone and (request.num_samples or 1) > 1:
-            raise ValueError(f"{OWNER}: expected no num_samples for a model of one draw a pass; leave it out")
-        size = 1 if alone else request.chunk_size or rows_per_pass(device)
-        size = max(1, size // (request.num_samples or 1))
-        link = link_of(OWNER, self.model)
-        numbers = [Number(OWNER, item, request.position, self.rows, link) for item in request.targets]
-        with torch.inference_mode(False), evaluating(self.model):
-            chunks = torch.arange(self.rows, device=device).split(size)
-            passes = list(zip(*(self._slopes(rows, numbers) for rows in chunks), strict=True))
-            readings = [Reading.together([reading for reading, _ in of_target]) for of_target in passes]
-            by_site = [
-                {
-                    name: torch.cat([slopes[name] for _, slopes in of_target], dim=1)
-                    for name in of_target[0][1]
-                }
-                for of_target in passes
-            ]
-            tokens = [
-                cast(Tensor, sum(slopes.sum(dim=2).flatten(2) for slopes in sites.values()))
-                for sites in by_site
-            ]  # [P, B, S]
-            groups = token_groups(OWNER, self.words, tokens[0][0])
-            slopes = [summed(item, groups) for item in tokens]
-            pairs = self._pairs([item.mean(dim=0) for item in slopes])
-            knocked = [
-                self._without(some, groups, numbers, readings) for some in pairs.split(size) if len(some)
-            ]
-        without: list[Reading | None] = [Reading.together(parts) for parts in zip(*knocked, strict=True)]
-        without = without or [None] * len(numbers)
-        return [
-            effects_of(reading, slope, sites, groups, pairs, less, link)
-            for reading, slope, sites, less in zip(readings, slopes, by_site, without, strict=True)
-        ]
-
-    def _pairs(self, slopes: Sequence[Tensor]) -> Tensor:
-        """Rows and groups ``[K, 2]`` whose knock-out is requested, by slopes ``[B, G]`` of each target."""
-        if self.request.method == "slope":
-            return slopes[0].new_empty((0, 2), dtype=torch.int64)
-        present = ~slopes[0].isnan()
-        if self.request.method == "screened":
-            number = min(SCREENED, present.shape[1])
-            extremes = torch.zeros_like(present)
-            for slope in (sign * item for item in slopes for sign in (1, -1)):
-                side = torch.where(present, slope, -torch.inf)
-                extremes.scatter_(1, side.topk(number, dim=1).indices, True)
-            present &= extremes
-        return present.nonzero()
-
-    def _run(self, rows: Tensor, removed: Tensor | None) -> tuple[Tensor, KeyEffects]:
-        """Predictions ``[P, R, ..., C]`` of some rows, and the handler of their pass."""
-        draws = self.request.num_samples
-        inputs = {name: value[rows] if name in self.keys else value for name, value in self.inputs.items()}
-        handler = KeyEffects(self.request.sites, removed, len(rows) * (draws or 1), expectation=draws is None)
-        with ExitStack() as stack:
-            stack.enter_context(torch.set_grad_enabled(removed is None))
-            # Tensors made in inference mode cannot be saved for a backward pass.
-            inputs = {
-                name: value.clone() if value.is_inference() else value for name, value in inputs.items()
-            }
-            if draws is not None:
-                inputs = {
-                    name: value.repeat(draws, *[1] * (value.dim() - 1)) if name in self.keys else value
-                    for name, value in inputs.items()
-                }
-                # A datum's noise is its own, whichever others are in the pass.
-                seeds = [draw_seed((*self.seed, row), draw) for draw in range(draws) for row in rows.tolist()]
-                noise = SeededNoise(seeds, device_of(inputs))
-                stack.enter_context(_Guide(self.model, noise=noise))
-            stack.enter_context(handler)
-            stack.enter_context(naming_contract(OWNER, self.model, inputs))
-            output = self.model(inputs)
-            check_output(OWNER, output, len(rows) * (draws or 1))
-            logits = output.unflatten(0, (draws or 1, len(rows)))
-        unknown = sorted((self.request.sites or handler.keys.keys()) - handler.keys.keys())
-        if unknown or not handler.keys:
-            have = ", ".join(sorted(handler.met)) or "none"
-            raise ValueError(f"{OWNER}: expected sites of the model, got {unknown}; a pass met {have}")
-        return logits, handler
-
-    def _slopes(self, rows: Tensor, numbers: Sequence[Number]) -> list[tuple[Reading, dict[str, Tensor]]]:
-        """What is read of some rows, and slopes by site ``[P, R, H, m, S]`` of m calls a row; of each target."""
-        recurrent = isinstance(self.model, nn.Module) and any(
-            isinstance(m, nn.RNNBase) for m in self.model.modules()
-        )
-        with without_cudnn() if recurrent else nullcontext(), torch.enable_grad():
-            logits, handler = self._run(rows, None)
-            readings = [number.read(logits, rows) for number in numbers]
-            if not all(reading.value.requires_grad for reading in readings):
-                raise ValueError(
-                    f"{OWNER}: the target has no derivative by the attention weights: the model or a function computes "
-                    "it under torch.no_grad or detaches it, or the network was loaded in inference mode"
-                )
-            biases = list(handler.biases.values())
-            gradients = [
-                torch.autograd.grad(
-                    reading.value.sum(),
-                    biases,
-                    materialize_grads=True,
-                    retain_graph=reading is not readings[-1],
-                )
-                for reading in readings
-            ]
-        shape = logits.shape[:2]
-        return [
-            (
-                reading.detached(),
-                {
-                    name: item.squeeze(2).unflatten(0, (*shape, -1)).transpose(2, 3)
-                    for name, item in zip(handler.biases, of_target, strict=True)
-                },
-            )
-            for reading, of_target in zip(readings, gradients, strict=True)
-        ]
-
-    def _without(
-        self, pairs: Tensor, groups: Tensor, numbers: Sequence[Number], readings: Sequence[Reading]
-    ) -> list[Reading]:
-        """What is read of rows in which nobody attends to a group's tokens; of the same answers, of each target."""
-        rows, group = pairs.unbind(dim=1)
-        removed = (groups[rows] == group[:, None]).repeat(self.request.num_samples or 1, 1)
-        logits, _ = self._run(rows, removed)
-        return [
-            number.read(logits, rows, reading.answer[rows])
-            for number, reading in zip(numbers, readings, strict=True)
-        ]

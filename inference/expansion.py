@@ -108,8 +108,8 @@ def posterior_moments(
     Args:
         model: as in :func:`posterior_predict`, but no :class:`ParticleEnsemble`.
         batch: likewise; "labels" are dropped, and a data set or a loader goes batch by batch.
-        attribution: keep :attr:`Moments.noise_share` and :attr:`Moments.slope` of one number a row (and position): of the
-            difference of the two leading logits, the least certain label under "sigmoid", the first number under
+        attribution: keep :attr:`Moments.noise_share` and :attr:`Moments.slope` of one number a row (and position): of
+            the difference of the two leading logits, the least certain label under "sigmoid", the first number under
             "identity" (True), or of the named one: a pair of classes, a label, a number.
         classes: K >= 2 (1 under "sigmoid"), the leading classes whose covariance is computed; 6 by default, or all of
             fewer. Under "sigmoid" the least certain labels, and of two or more always the most probable one. Of numbers

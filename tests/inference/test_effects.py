@@ -31,7 +31,8 @@ from probattn.inference import (
     reweighted_expectation,
     share_by,
 )
-from probattn.inference.effects import _Batch, effects_on_targets
+from probattn.inference.effect_passes import BatchEffects
+from probattn.inference.effects import effects_on_targets
 from probattn.models import convert, program_for
 from probattn.models.hosts.convert import conversion
 
@@ -208,7 +209,7 @@ def test_several_targets_share_forward_passes():
     net, inputs = bert(), batch(length=12)
     targets = ["answer", "doubt", 1]
     alone = [attention_effects(net, inputs, target=target, method="knockout") for target in targets]
-    with patch.object(_Batch, "_run", autospec=True, side_effect=_Batch._run) as run:
+    with patch.object(BatchEffects, "_run", autospec=True, side_effect=BatchEffects._run) as run:
         together = effects_on_targets(net, inputs, targets, method="knockout")
         rows = [len(call.args[1]) for call in run.call_args_list]
     assert sum(rows) == 3 + 3 * 12  # a row with all tokens, and one without each

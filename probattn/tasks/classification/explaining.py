@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import BatchEncoding
 
 from probattn.inference.effect_results import words_of
-from probattn.inference.explanation import Explanation, explanations_of, method_of, word_spans
+from probattn.inference.explaining import explanations_of, method_of, word_spans
+from probattn.inference.explanation import Explanation
 from probattn.tasks.networks import Network
 
 

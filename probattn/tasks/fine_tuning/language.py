@@ -21,7 +21,7 @@ from probattn.data.identity import Split
 from probattn.data.readers import cola, sst2
 from probattn.files.durable import digest
 from probattn.inference.effect_results import words_of
-from probattn.inference.explanation import word_spans
+from probattn.inference.explaining import word_spans
 from probattn.inference.posterior import Posterior
 from probattn.models import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram

@@ -1,0 +1,223 @@
+"""Explains texts: the words that speak for and against a network's answer, and those that make it unsure."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+from transformers import BatchEncoding
+
+from probattn.checks import check_integer, shortened
+from probattn.inference.effect_results import AttentionEffects, Target, Words, words_of
+from probattn.inference.effects import effects_on_targets
+from probattn.inference.explanation import Explanation, Word
+from probattn.inference.posterior import link_of
+from probattn.inference.predictive import Model
+from probattn.sites.method import as_program
+
+OWNER = "explain"
+SHORT = 40
+"""Words of a text of which all are left out in turn, by default."""
+ROWS = 8
+"""Texts of a pass."""
+
+
+class WordSpan(NamedTuple):
+    """A word of a text, or of a pair of texts: its number, 0 or 1 for its text, first character and end."""
+
+    number: int
+    text: int
+    start: int
+    end: int
+
+
+def explain(
+    net: Any,
+    tokenizer: Any,
+    texts: str | Sequence[str],
+    pairs: str | Sequence[str] | None = None,
+    *,
+    method: Literal["knockout", "screened"] | None = None,
+    max_length: int | None = None,
+) -> list[Explanation]:
+    """Which words of a text speak for a network's answer, which against it, and which make it unsure.
+
+    The effects through attention are those of :func:`attention_effects`, on the log-odds of the answer and on the
+    entropy of the prediction; on its value where a network predicts a number.
+
+    Args:
+        net: a Hugging Face network for the classes, the labels or the number of a text, converted or not, trained with
+            probattn or not.
+        tokenizer: its fast tokenizer.
+        texts: one, or several.
+        pairs: second texts, one for each, of a network that reads pairs.
+        method: "knockout", of all words, or "screened", of those whose slopes lead. Default: the former for texts of at
+            most 40 words, else the latter.
+        max_length: tokens that are read, with those that the tokenizer adds; the others are cut off, with a warning.
+            Default: as many as the network has positions.
+
+    Returns:
+        An explanation for each text; print it, or ``to_html()`` and ``to_dict()``.
+
+    Raises:
+        TypeError: the network is none for texts, or the tokenizer none of the fast ones, which know where a word stands
+            in its text.
+        ValueError: no text, a text without words or with none that the tokenizer knows, or another number of second
+            texts.
+    """
+    rows = _rows(texts, pairs)
+    labels = _labels(net)
+    if not getattr(tokenizer, "is_fast", False):
+        raise TypeError(
+            f"{OWNER}: expected a fast tokenizer, which knows where words stand in a text, got "
+            f"{type(tokenizer).__name__}; load it with AutoTokenizer"
+        )
+    size = positions_of(_base(net), tokenizer) if max_length is None else max_length
+    check_integer(OWNER, "max_length", size, minimum=1)
+    spans = [_tokenized(tokenizer, number, row, size) for number, row in enumerate(rows, 1)]
+    methods = [method or method_of(words) for words in spans]
+    explanations: dict[int, Explanation] = {}
+    options = {"padding": True, "padding_side": "right", "truncation": True, "max_length": size}
+    for kind in dict.fromkeys(methods):
+        numbers = [number for number, of_row in enumerate(methods) if of_row == kind]
+        for first in range(0, len(numbers), ROWS):
+            some = numbers[first : first + ROWS]
+            columns = list(map(list, zip(*(rows[number] for number in some), strict=True)))
+            encoding = tokenizer(*columns, return_tensors="pt", **options)
+            of_rows = [(rows[number], spans[number]) for number in some]
+            made = explanations_of(net, dict(encoding), encoding, labels, of_rows, method=kind)
+            explanations |= dict(zip(some, made, strict=True))
+    return [explanations[number] for number in range(len(rows))]
+
+
+def explanations_of(
+    model: Model,
+    batch: Mapping[str, Tensor],
+    words: Words,
+    labels: Sequence[str] | Mapping[int, str],
+    rows: Sequence[tuple[tuple[str, ...], Sequence[WordSpan]]],
+    *,
+    method: Literal["knockout", "screened"],
+    sites: Sequence[str] | None = None,
+) -> list[Explanation]:
+    """Explanations of a batch, whose rows have these texts with these words; arguments of :func:`attention_effects`."""
+    numbers = link_of(OWNER, as_program(model)) == "identity"
+    targets: list[Target] = ["answer"] if numbers else ["answer", "doubt"]
+    effects = effects_on_targets(model, batch, targets, method=method, words=words, sites=sites)
+    return [
+        _explanation(labels, row, texts, spans, effects[0], None if numbers else effects[1])
+        for row, (texts, spans) in enumerate(rows)
+    ]
+
+
+def method_of(words: Sequence[WordSpan]) -> Literal["knockout", "screened"]:
+    """All words of a short text are left out in turn, of a longer one those whose slopes lead."""
+    return "knockout" if len(words) <= SHORT else "screened"
+
+
+def _rows(texts: str | Sequence[str], pairs: str | Sequence[str] | None) -> list[tuple[str, ...]]:
+    """Texts, or pairs of them."""
+    firsts = [texts] if isinstance(texts, str) else list(texts)
+    seconds = [pairs] if isinstance(pairs, str) else None if pairs is None else list(pairs)
+    if not firsts or (seconds is not None and len(seconds) != len(firsts)):
+        got = "none" if not firsts else f"{len(firsts)} with {len(seconds or [])} second texts"
+        raise ValueError(f"{OWNER}: expected texts, and a second text for each or none, got {got}")
+    return list(zip(firsts, strict=True)) if seconds is None else list(zip(firsts, seconds, strict=True))
+
+
+def _base(net: Any) -> Any:
+    """The network within adapters."""
+    return net.get_base_model() if hasattr(net, "get_base_model") else net
+
+
+def _labels(net: Any) -> Mapping[int, str]:
+    """Names of a network's classes."""
+    network = _base(net)
+    labels: Mapping[int, str] = getattr(getattr(network, "config", None), "id2label", None) or {}
+    if "ForSequenceClassification" not in type(network).__name__ or not labels:
+        raise TypeError(
+            f"{OWNER}: expected a network that gives a text classes or a number, such as one of "
+            f"AutoModelForSequenceClassification, got {type(network).__name__} of {len(labels)} labels; "
+            "attention_effects takes other heads"
+        )
+    return labels
+
+
+def positions_of(network: Any, tokenizer: Any) -> int:
+    """Tokens that a network has positions for; RoBERTa's begin after that of padding."""
+    most = getattr(network.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            most -= module.padding_idx + 1
+            break
+    return int(min(most, tokenizer.model_max_length))
+
+
+def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], size: int) -> list[WordSpan]:
+    """The words of a text that are read; a warning where some are not, an error where none is."""
+    encoding = tokenizer(*([text] for text in row), truncation=True, max_length=size)
+    words = list(word_spans(encoding, row))
+    if not words:
+        raise ValueError(f"{OWNER}: text {number}: expected a text with words, got {shortened(row[0])!r}")
+    if all(token == tokenizer.unk_token_id for token in encoding["input_ids"][0][1:-1]):
+        raise ValueError(
+            f"{OWNER}: text {number}: the tokenizer knows none of its words: {shortened(row[0])!r}; load the tokenizer "
+            "that the network was trained with"
+        )
+    if len(encoding["input_ids"][0]) == size and len(tokenizer(*row)["input_ids"]) > size:
+        warnings.warn(
+            f"{OWNER}: text {number} has more than {size} tokens: the words after them are not read",
+            stacklevel=3,
+        )
+    return words
+
+
+def _explanation(
+    labels: Sequence[str] | Mapping[int, str],
+    row: int,
+    texts: tuple[str, ...],
+    spans: Sequence[WordSpan],
+    effects: AttentionEffects,
+    doubt: AttentionEffects | None,
+) -> Explanation:
+    here = int(effects.answer[row])
+    exact = effects.exact[row].tolist()
+    change, others = effects.change[row].tolist(), effects.answer_without[row].tolist()
+    words = tuple(
+        Word(
+            texts[text][start:end],
+            text,
+            start,
+            end,
+            float(effects.effect[row, index]),
+            change[index] if exact[index] else None,
+            labels[others[index]] if exact[index] and others[index] not in (-1, here) else None,
+            float(doubt.effect[row, index]) if doubt is not None and exact[index] else None,
+        )
+        for index, text, start, end in spans
+    )
+    value = float(effects.answer_probability[row])
+    if doubt is None:
+        return Explanation(texts, labels[here], None, None, words, value)
+    # Several labels may hold, or none.
+    none = effects.link == "sigmoid" and value <= 0.5
+    answer = f"no label; nearest: {labels[here]}" if none else labels[here]
+    return Explanation(texts, answer, value, float(doubt.value[0, row]), words)
+
+
+def word_spans(encoding: BatchEncoding, texts: tuple[str, ...], row: int = 0) -> Iterator[WordSpan]:
+    """The words of a row, without blanks; those of no character are left out."""
+    spans: dict[int, tuple[int, int, int]] = {}
+    numbers, which = words_of(encoding, row), encoding.sequence_ids(row)
+    for token, (number, text) in enumerate(zip(numbers, which, strict=True)):
+        if number is not None:
+            start, end = encoding.token_to_chars(row, token) or (0, 0)
+            _, first, last = spans.get(number, (0, start, end))
+            spans[number] = text or 0, min(first, start), max(last, end)
+    for number, (text, start, end) in sorted(spans.items()):
+        word = texts[text][start:end]
+        if word.strip():
+            blanks = len(word) - len(word.lstrip()), len(word) - len(word.rstrip())
+            yield WordSpan(number, text, start + blanks[0], end - blanks[1])
