@@ -13,16 +13,8 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.distributions.log_space_distribution import carry_weights
-from probattn.inference.effect_results import (
-    AttentionEffects,
-    Number,
-    Reading,
-    Target,
-    Words,
-    effects_of,
-    summed,
-    token_groups,
-)
+from probattn.inference.effect_results import AttentionEffects, Words, effects_of, summed, token_groups
+from probattn.inference.effect_targets import Number, Reading, Target
 from probattn.inference.guide import AttentionGuide, check_output, naming_contract, refuse_latent
 from probattn.inference.posterior import link_of
 from probattn.inference.predictive import (

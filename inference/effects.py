@@ -10,11 +10,8 @@ from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_integer
 from probattn.inference.effect_passes import OWNER, BatchEffects, Method, Request
-from probattn.inference.effect_results import (
-    AttentionEffects,
-    Target,
-    Words,
-)
+from probattn.inference.effect_results import AttentionEffects, Words
+from probattn.inference.effect_targets import Target
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.predictive import (
     Model,

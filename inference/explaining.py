@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import BatchEncoding
 
 from probattn.checks import check_integer, shortened
-from probattn.inference.effect_results import AttentionEffects, Target, Words, words_of
+from probattn.inference.effect_results import AttentionEffects, Words, words_of
+from probattn.inference.effect_targets import Target
 from probattn.inference.effects import effects_on_targets
 from probattn.inference.explanation import Explanation, Word
 from probattn.inference.posterior import link_of
