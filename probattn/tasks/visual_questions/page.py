@@ -69,7 +69,8 @@ def _whole(sample: VisualQuestionSample) -> list[Drawn]:
         drawings.append(Drawn(words, overlay(sample, weights.spread[0], "Standard deviation of the weight")))
     if sample.region_effects:
         changes, words = [effect.change for effect in sample.region_effects], "for and against the answer"
-        drawings.append(Drawn(f"{words}, points", overlay(sample, changes, f"Regions {words}", signed=True)))
+        points = ", points" if any(map(_side, sample.region_effects)) else ": none by a point"
+        drawings.append(Drawn(words + points, overlay(sample, changes, f"Regions {words}", signed=True)))
     return drawings
 
 
