@@ -212,23 +212,40 @@ def token_groups(owner: str, words: Words | None, tokens: Tensor) -> Tensor:
     return words.to(tokens.device).clamp_min(-1)
 
 
+JOINERS = ("'", "-", "\N{RIGHT SINGLE QUOTATION MARK}")
+"""What stands inside a word, as in "can't" and "one-sided"."""
+
+
 def words_of(encoding: BatchEncoding, row: int) -> list[int | None]:
     """The word of each token of a row, numbered from 0; those of a second text come after those of the first.
 
     A tokenizer that does not split at blanks has whole texts as words: a token that begins with its mark of a blank, or
-    that a blank parts from the one before, begins another.
+    that a blank parts from the one before, begins another. An apostrophe or a hyphen between letters parts no words.
     """
     numbers: list[int | None] = []
     last: tuple[int | None, int | None] = None, None
     number, end = -1, 0
     ids, texts, tokens = encoding.word_ids(row), encoding.sequence_ids(row), encoding.tokens(row)
+    spans = [None if word is None else encoding.token_to_chars(row, index) for index, word in enumerate(ids)]
+    pieces = [token.removeprefix("##").replace("\u2581", " ").replace("\u0120", " ") for token in tokens]
+
+    def inside(index: int) -> bool:
+        """Whether a token is, or begins with, a mark inside a word."""
+        around = spans[max(index - 1, 0) : index + 2]
+        if not 0 < index < len(spans) - 1 or None in around or pieces[index][:1] not in JOINERS:
+            return False
+        before, here, after = (span for span in around if span is not None)
+        follows = pieces[index][1:] or (pieces[index + 1] if here.end == after.start else "")
+        return before.end == here.start and pieces[index - 1][-1:].isalnum() and follows[:1].isalnum()
+
     for index, (word, text) in enumerate(zip(ids, texts, strict=True)):
-        characters = None if word is None else encoding.token_to_chars(row, index)
+        characters = spans[index]
         if characters is None:
             numbers.append(None)
             continue
-        parted = characters.start > end or tokens[index].startswith(("\u2581", "\u0120"))
-        number += (word, text) != last or parted
+        parted = characters.start > end or pieces[index].startswith(" ")
+        joined = inside(index) or (len(pieces[index - 1]) == 1 and inside(index - 1))
+        number += ((word, text) != last or parted) and not joined
         numbers.append(number)
         last, end = (word, text), characters.end
     return numbers

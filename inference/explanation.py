@@ -74,8 +74,9 @@ class Explanation:
         return self._leading(-1.0, number, floor)
 
     def causes_of_doubt(self, number: int = LEADING, floor: float = FLOOR) -> list[Word]:
-        """Words that add to the entropy, the largest first, of those that add as many nats as the floor."""
+        """Words that add to the entropy, the largest first: as many nats as the floor, and as much of the answer."""
         sized = [word for word in self.words if word.doubt is not None and word.doubt >= floor]
+        sized = [word for word in sized if abs(word.change or 0.0) >= floor]
         return sorted(sized, key=lambda word: -(word.doubt or 0.0))[:number]
 
     def _leading(self, sign: float, number: int, floor: float) -> list[Word]:

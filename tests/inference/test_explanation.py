@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 from tokenizers import Tokenizer
-from tokenizers.models import Unigram
-from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.models import BPE, Unigram
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from probattn.inference import Explanation, Word, explain
+from probattn.inference.explaining import word_spans
 
 TEXT = "the film is not good , a bad film ."
 
@@ -103,6 +104,19 @@ def test_texts_are_explained_alike_whatever_is_beside_them(net, word_tokenizer):
     assert [len(item.words) for item in beside] == [49, 10, 1]
 
 
+@pytest.mark.parametrize("pre_tokenizer", [BertPreTokenizer(), ByteLevel(add_prefix_space=True)])
+def test_apostrophes_and_hyphens_between_letters_part_no_words(pre_tokenizer):
+    text = "you can't fight a 'good' one-sided film -- it's bad- really. o'clock's -a"
+    plain = "you can't fight a ' good ' one-sided film - - it's bad - really . o'clock's - a"
+    letters = {letter: index for index, letter in enumerate(["[UNK]", *sorted({*text, "\u0120"})])}
+    raw = Tokenizer(BPE(letters, [], unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizer
+    encoding = PreTrainedTokenizerFast(tokenizer_object=raw)(text)
+    words = [text[span.start : span.end] for span in word_spans(encoding, (text,))]
+    expected = plain if isinstance(pre_tokenizer, BertPreTokenizer) else plain.replace("- - it", "-- it")
+    assert words == expected.split()
+
+
 def test_words_of_tokenizers_that_mark_blanks(net):
     vocabulary = ["<pad>", "<unk>", "\u2581the", "\u2581fi", "lm", "\u2581is", "\u2581good", "\u0120"]
     raw = Tokenizer(Unigram([(piece, -float(index)) for index, piece in enumerate(vocabulary)], unk_id=1))
@@ -150,6 +164,7 @@ def test_lists_have_a_floor_and_an_order():
         "film": (0.001, 0.001),
         "fine": (0.4, -0.1),
         "dull": (-0.1, 0.2),
+        "the": (0.004, 0.3),  # of many classes, others than the answer
     }
     words, start = [], 0
     for word, (change, doubt) in sizes.items():
@@ -162,7 +177,7 @@ def test_lists_have_a_floor_and_an_order():
     assert [word.word for word in item.causes_of_doubt(1)] == ["bad"]
     assert str(item).splitlines() == [
         "positive 75.0%",
-        "[+good] [-bad] film [+fine] [-dull]",
+        "[+good] [-bad] film [+fine] [-dull] the",
         "  for      fine  +40 points of probability, without it: negative",
         "  for      good  +20 points of probability",
         "  against  bad  -30 points of probability",
