@@ -162,7 +162,8 @@ def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], size: int) -> 
     words = list(word_spans(encoding, row))
     if not words:
         raise ValueError(f"{OWNER}: text {number}: expected a text with words, got {shortened(row[0])!r}")
-    if all(token == tokenizer.unk_token_id for token in encoding["input_ids"][0][1:-1]):
+    tokens = zip(encoding["input_ids"][0], encoding.sequence_ids(0), strict=True)
+    if all(token == tokenizer.unk_token_id for token, text in tokens if text is not None):
         raise ValueError(
             f"{OWNER}: text {number}: the tokenizer knows none of its words: {shortened(row[0])!r}; load the tokenizer "
             "that the network was trained with"

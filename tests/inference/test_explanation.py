@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from tokenizers import Tokenizer
-from tokenizers.models import BPE, Unigram
+from tokenizers.models import BPE, Unigram, WordLevel
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace
 from transformers import (
     BertConfig,
@@ -102,6 +102,17 @@ def test_texts_are_explained_alike_whatever_is_beside_them(net, word_tokenizer):
     beside = explain(net, word_tokenizer, [long, TEXT, "good"])
     assert str(beside[1]) == str(alone)
     assert [len(item.words) for item in beside] == [49, 10, 1]
+
+
+def test_texts_of_tokenizers_without_special_tokens(net):
+    raw = Tokenizer(WordLevel({"[UNK]": 0, "the": 1, "plot": 2}, unk_token="[UNK]"))
+    raw.pre_tokenizer = BertPreTokenizer()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="[UNK]", pad_token="[UNK]")
+    for text in ("the plot", "plot"):
+        (item,) = explain(net, tokenizer, text)
+        assert [word.word for word in item.words] == text.split()
+    with pytest.raises(ValueError, match="the tokenizer knows none of its words"):
+        explain(net, tokenizer, "zebra crossing")
 
 
 @pytest.mark.parametrize("pre_tokenizer", [BertPreTokenizer(), ByteLevel(add_prefix_space=True)])

@@ -146,7 +146,7 @@ class HeadCounts(Record):
 class ExperimentResults(Record):
     """Everything the report shows: conditions in the recipe's order, tests against the first, tried heads."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     kind: Literal["experiment"] = "experiment"
     run: RunDescription
     task: Literal["copy", "keyword"]
