@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -30,7 +31,7 @@ class Effect:
         exact: whether it is the knock-out.
         change: of the probability of the answer (its value under "identity"), in the same direction; None without a
             knock-out.
-        answer: the most probable class without it; None without a knock-out, or where it stays the same.
+        answer: the most probable class without it; None without a knock-out, or where it is that with all tokens.
     """
 
     index: int
@@ -52,7 +53,8 @@ class AttentionEffects:
             NaN without a knock-out.
         answer: the class, label or number that is explained, ``[B]``; -1 where a function is the target of several
             predictions a row.
-        answer_probability: its probability, ``[B]`` (of a number its value).
+        most_probable: the most probable class with all tokens, ``[B]``.
+        answer_probability: the probability of the answer, ``[B]`` (of a number its value).
         answer_without: the most probable class without the group, ``[B, G]``; -1 without a knock-out.
         by_site: slopes by site, head and key, the mean of draws, ``[B, H, 1, S]``, for
             :func:`probattn.inference.share_by`.
@@ -65,6 +67,7 @@ class AttentionEffects:
     knockouts: Tensor
     change: Tensor
     answer: Tensor
+    most_probable: Tensor
     answer_probability: Tensor
     answer_without: Tensor
     by_site: Mapping[str, Tensor]
@@ -81,6 +84,7 @@ class AttentionEffects:
             joined([batch.knockouts for batch in batches], 1, torch.nan),
             joined([batch.change for batch in batches], 0, torch.nan),
             torch.cat([batch.answer for batch in batches]),
+            torch.cat([batch.most_probable for batch in batches]),
             torch.cat([batch.answer_probability for batch in batches]),
             joined([batch.answer_without for batch in batches], 0, -1),
             {name: joined([batch.by_site[name] for batch in batches], 0, 0.0) for name in first.by_site},
@@ -149,7 +153,7 @@ class AttentionEffects:
             float(self.effect[row, index]),
             exact,
             None if math.isnan(change) else change,
-            other if exact and other not in (-1, int(self.answer[row])) else None,
+            other if exact and other not in (-1, int(self.most_probable[row])) else None,
         )
 
     def __str__(self) -> str:
@@ -184,7 +188,17 @@ def effects_of(
     # Several calls a row, as of choices, have their keys behind one another.
     maps = {name: item.mean(dim=0).flatten(2).unsqueeze(2) for name, item in by_site.items()}
     return AttentionEffects(
-        whole.value, slopes, knockouts, change, whole.answer, whole.probability, others, maps, groups, link
+        whole.value,
+        slopes,
+        knockouts,
+        change,
+        whole.answer,
+        whole.best,
+        whole.probability,
+        others,
+        maps,
+        groups,
+        link,
     )
 
 
@@ -214,41 +228,49 @@ def token_groups(owner: str, words: Words | None, tokens: Tensor) -> Tensor:
 
 JOINERS = ("'", "-", "\N{RIGHT SINGLE QUOTATION MARK}")
 """What stands inside a word, as in "can't" and "one-sided"."""
+WITHOUT_BLANKS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""How the names of characters begin in scripts that part no words by blanks; their tokens stand for words."""
 
 
-def words_of(encoding: BatchEncoding, row: int) -> list[int | None]:
+def words_of(encoding: BatchEncoding, row: int, texts: Sequence[str] | None = None) -> list[int | None]:
     """The word of each token of a row, numbered from 0; those of a second text come after those of the first.
 
-    A tokenizer that does not split at blanks has whole texts as words: a token that begins with its mark of a blank, or
-    that a blank parts from the one before, begins another. An apostrophe or a hyphen between letters parts no words.
+    They are the tokenizer's, and tokens that begin with its mark of a blank. With the texts, blanks and punctuation
+    part words, but for an apostrophe or a hyphen between letters.
     """
     numbers: list[int | None] = []
     last: tuple[int | None, int | None] = None, None
     number, end = -1, 0
-    ids, texts, tokens = encoding.word_ids(row), encoding.sequence_ids(row), encoding.tokens(row)
-    spans = [None if word is None else encoding.token_to_chars(row, index) for index, word in enumerate(ids)]
-    pieces = [token.removeprefix("##").replace("\u2581", " ").replace("\u0120", " ") for token in tokens]
-
-    def inside(index: int) -> bool:
-        """Whether a token is, or begins with, a mark inside a word."""
-        around = spans[max(index - 1, 0) : index + 2]
-        if not 0 < index < len(spans) - 1 or None in around or pieces[index][:1] not in JOINERS:
-            return False
-        before, here, after = (span for span in around if span is not None)
-        follows = pieces[index][1:] or (pieces[index + 1] if here.end == after.start else "")
-        return before.end == here.start and pieces[index - 1][-1:].isalnum() and follows[:1].isalnum()
-
-    for index, (word, text) in enumerate(zip(ids, texts, strict=True)):
-        characters = spans[index]
+    ids, which, tokens = encoding.word_ids(row), encoding.sequence_ids(row), encoding.tokens(row)
+    for index, (word, text) in enumerate(zip(ids, which, strict=True)):
+        characters = None if word is None else encoding.token_to_chars(row, index)
         if characters is None:
             numbers.append(None)
             continue
-        parted = characters.start > end or pieces[index].startswith(" ")
-        joined = inside(index) or (len(pieces[index - 1]) == 1 and inside(index - 1))
-        number += ((word, text) != last or parted) and not joined
+        begins = (word, text) != last or tokens[index].startswith(("\u2581", "\u0120"))
+        if texts is not None and text == last[1]:
+            begins = _begins(texts[text or 0], end, characters.start, begins)
+        number += begins
         numbers.append(number)
         last, end = (word, text), characters.end
     return numbers
+
+
+def _begins(text: str, end: int, start: int, otherwise: bool) -> bool:
+    """Whether a word begins at ``start``, after a token up to ``end``; in doubt as the tokenizer has it."""
+    if start < end:  # a token of bytes, several of which make a character
+        return False
+    before, after = text[max(end - 2, 0) : end], text[start : start + 2]
+    blank = not before.strip() or before[-1].isspace() or after[:1].isspace()
+    if blank or not after or any(character.isspace() for character in text[end:start]):
+        return True
+    if before[-1].isalnum() and after[0] in JOINERS:
+        return not after[1:].isalnum()
+    if before[-1] in JOINERS and len(before) == 2 and before[0].isalnum():
+        return not after[0].isalnum()
+    if unicodedata.name(after[0], "").startswith(WITHOUT_BLANKS):
+        return True
+    return otherwise or before[-1].isalnum() != after[0].isalnum()
 
 
 def summed(tokens: Tensor, groups: Tensor) -> Tensor:

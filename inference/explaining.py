@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 from transformers import BatchEncoding
 
@@ -23,6 +24,8 @@ SHORT = 40
 """Words of a text of which all are left out in turn, by default."""
 ROWS = 8
 """Texts of a pass."""
+UNLIMITED = 10**9
+"""What tokenizers without a limit have is more."""
 
 
 class WordSpan(NamedTuple):
@@ -55,12 +58,13 @@ def explain(
         texts: one, or several.
         pairs: second texts, one for each, of a network that reads pairs.
         method: "knockout", of all words, or "screened", of those whose slopes lead. Default: the former for texts of at
-            most 40 words, else the latter.
+            most 40 words, else the latter, whose other words have no change of the probability.
         max_length: tokens that are read, with those that the tokenizer adds; the others are cut off, with a warning.
             Default: as many as the network has positions.
 
     Returns:
-        An explanation for each text; print it, or ``to_html()`` and ``to_dict()``.
+        An explanation for each text; print it, or ``to_html()`` and ``to_dict()``. The probability is that of the
+        posterior expectation, which differs from the mean of draws; of several numbers the first is explained.
 
     Raises:
         TypeError: the network is none for texts, or the tokenizer none of the fast ones, which know where a word stands
@@ -77,18 +81,27 @@ def explain(
         )
     size = positions_of(_base(net), tokenizer) if max_length is None else max_length
     check_integer(OWNER, "max_length", size, minimum=1)
-    spans = [_tokenized(tokenizer, number, row, size) for number, row in enumerate(rows, 1)]
+    cut = {"truncation": True, "max_length": size} if size < UNLIMITED else {}
+    spans = [_tokenized(tokenizer, number, row, cut) for number, row in enumerate(rows, 1)]
     methods = [method or method_of(words) for words in spans]
     explanations: dict[int, Explanation] = {}
-    options = {"padding": True, "padding_side": "right", "truncation": True, "max_length": size}
+    config = _base(net).config
+    alone = tokenizer.pad_token is None or getattr(config, "pad_token_id", None) is None
+    options = cut if alone else {**cut, "padding": True, "padding_side": "right"}
+    together = 1 if alone else ROWS  # without padding, texts of one length alone
     for kind in dict.fromkeys(methods):
         numbers = [number for number, of_row in enumerate(methods) if of_row == kind]
-        for first in range(0, len(numbers), ROWS):
-            some = numbers[first : first + ROWS]
+        for first in range(0, len(numbers), together):
+            some = numbers[first : first + together]
             columns = list(map(list, zip(*(rows[number] for number in some), strict=True)))
             encoding = tokenizer(*columns, return_tensors="pt", **options)
             of_rows = [(rows[number], spans[number]) for number in some]
-            made = explanations_of(net, dict(encoding), encoding, labels, of_rows, method=kind)
+            words = groups_of(encoding, [texts for texts, _ in of_rows])
+            batch = dict(encoding)
+            if getattr(config, "type_vocab_size", 2) < 2:
+                batch.pop("token_type_ids", None)
+            size_of_pass = 1 if alone else None
+            made = explanations_of(net, batch, words, labels, of_rows, method=kind, chunk_size=size_of_pass)
             explanations |= dict(zip(some, made, strict=True))
     return [explanations[number] for number in range(len(rows))]
 
@@ -101,12 +114,17 @@ def explanations_of(
     rows: Sequence[tuple[tuple[str, ...], Sequence[WordSpan]]],
     *,
     method: Literal["knockout", "screened"],
-    sites: Sequence[str] | None = None,
+    answer: int | None = None,
+    chunk_size: int | None = None,
 ) -> list[Explanation]:
-    """Explanations of a batch, whose rows have these texts with these words; arguments of :func:`attention_effects`."""
+    """Explanations of a batch, whose rows have these texts with these words; arguments of :func:`attention_effects`.
+
+    ``answer`` is what is explained where another prediction has said it, as the mean of draws does.
+    """
     numbers = link_of(OWNER, as_program(model)) == "identity"
-    targets: list[Target] = ["answer"] if numbers else ["answer", "doubt"]
-    effects = effects_on_targets(model, batch, targets, method=method, words=words, sites=sites)
+    explained: Target = "answer" if answer is None else answer
+    targets: list[Target] = [explained] if numbers else [explained, "doubt"]
+    effects = effects_on_targets(model, batch, targets, method=method, words=words, chunk_size=chunk_size)
     return [
         _explanation(labels, row, texts, spans, effects[0], None if numbers else effects[1])
         for row, (texts, spans) in enumerate(rows)
@@ -156,9 +174,15 @@ def positions_of(network: Any, tokenizer: Any) -> int:
     return int(min(most, tokenizer.model_max_length))
 
 
-def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], size: int) -> list[WordSpan]:
+def groups_of(encoding: BatchEncoding, texts: Sequence[tuple[str, ...]]) -> Tensor:
+    """The word of each token of the rows, ``[B, S]``, -1 for none."""
+    rows = [words_of(encoding, row, of_row) for row, of_row in enumerate(texts)]
+    return torch.tensor([[-1 if word is None else word for word in row] for row in rows])
+
+
+def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], cut: Mapping[str, Any]) -> list[WordSpan]:
     """The words of a text that are read; a warning where some are not, an error where none is."""
-    encoding = tokenizer(*([text] for text in row), truncation=True, max_length=size)
+    encoding = tokenizer(*([text] for text in row), **cut)
     words = list(word_spans(encoding, row))
     if not words:
         raise ValueError(f"{OWNER}: text {number}: expected a text with words, got {shortened(row[0])!r}")
@@ -168,9 +192,10 @@ def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], size: int) -> 
             f"{OWNER}: text {number}: the tokenizer knows none of its words: {shortened(row[0])!r}; load the tokenizer "
             "that the network was trained with"
         )
+    size = cut.get("max_length")
     if len(encoding["input_ids"][0]) == size and len(tokenizer(*row)["input_ids"]) > size:
         warnings.warn(
-            f"{OWNER}: text {number} has more than {size} tokens: the words after them are not read",
+            f"{OWNER}: text {number} has more than {size} tokens: the others are not read",
             stacklevel=3,
         )
     return words
@@ -185,8 +210,19 @@ def _explanation(
     doubt: AttentionEffects | None,
 ) -> Explanation:
     here = int(effects.answer[row])
+    value, best = float(effects.answer_probability[row]), int(effects.most_probable[row])
     exact = effects.exact[row].tolist()
     change, others = effects.change[row].tolist(), effects.answer_without[row].tolist()
+
+    def other(index: int) -> str | None:
+        """The answer without a word, where it is another one."""
+        if not exact[index]:
+            return None
+        if effects.link == "sigmoid":
+            holds, left = value > 0.5, value - change[index] > 0.5
+            return None if holds == left else labels[here] if left else f"not {labels[here]}"
+        return labels[others[index]] if others[index] not in (-1, best) else None
+
     words = tuple(
         Word(
             texts[text][start:end],
@@ -195,24 +231,22 @@ def _explanation(
             end,
             float(effects.effect[row, index]),
             change[index] if exact[index] else None,
-            labels[others[index]] if exact[index] and others[index] not in (-1, here) else None,
+            other(index),
             float(doubt.effect[row, index]) if doubt is not None and exact[index] else None,
         )
         for index, text, start, end in spans
     )
-    value = float(effects.answer_probability[row])
     if doubt is None:
         return Explanation(texts, labels[here], None, None, words, value)
-    # Several labels may hold, or none.
-    none = effects.link == "sigmoid" and value <= 0.5
-    answer = f"no label; nearest: {labels[here]}" if none else labels[here]
+    none = effects.link == "sigmoid" and value <= 0.5  # of several labels none may hold
+    answer = f"{labels[here]} (does not hold)" if none else labels[here]
     return Explanation(texts, answer, value, float(doubt.value[0, row]), words)
 
 
 def word_spans(encoding: BatchEncoding, texts: tuple[str, ...], row: int = 0) -> Iterator[WordSpan]:
     """The words of a row, without blanks; those of no character are left out."""
     spans: dict[int, tuple[int, int, int]] = {}
-    numbers, which = words_of(encoding, row), encoding.sequence_ids(row)
+    numbers, which = words_of(encoding, row, texts), encoding.sequence_ids(row)
     for token, (number, text) in enumerate(zip(numbers, which, strict=True)):
         if number is not None:
             start, end = encoding.token_to_chars(row, token) or (0, 0)

@@ -93,7 +93,14 @@ class Explanation:
         lines = [self.headline, *marked]
         for title, words in (("for", self.words_for()), ("against", self.words_against())):
             lines += [f"  {title:8} {self._change(word)}" for word in words]
-        return "\n".join([*lines, *(f"  {'doubt':8} {self._nats(word)}" for word in self.causes_of_doubt())])
+        lines += [f"  {'doubt':8} {self._nats(word)}" for word in self.causes_of_doubt()]
+        return "\n".join([*lines, *([f"  {self.screened}"] if self.screened else [])])
+
+    @property
+    def screened(self) -> str:
+        """How many words were left out, where not all were."""
+        tried = sum(word.change is not None for word in self.words)
+        return "" if tried == len(self.words) else f"{tried} of {len(self.words)} words were left out in turn"
 
     def name_of(self, word: Word) -> str:
         """A word, with its number among the words where it stands several times."""
@@ -112,16 +119,16 @@ class Explanation:
     def columns(self) -> dict[str, list[str]]:
         """Words for the answer, words against it and words that make it unsure, with their sizes, for a table."""
 
-        def cell(word: Word) -> str:
+        def cell(word: Word, size: str) -> str:
             other = "" if word.answer is None else f", without it {word.answer}"
-            return f"{self.name_of(word)} {self.size_of(word)}{other}"
+            return f"{self.name_of(word)} {size}{other}"
 
-        lists = {
-            "words_for": self.words_for(),
-            "words_against": self.words_against(),
-            "unsure_about": self.causes_of_doubt(),
+        doubts = ((word, f"{word.doubt:+.2f} nats, {self.size_of(word)}") for word in self.causes_of_doubt())
+        return {
+            "words_for": [cell(word, self.size_of(word)) for word in self.words_for()],
+            "words_against": [cell(word, self.size_of(word)) for word in self.words_against()],
+            "unsure_about": [cell(word, size) for word, size in doubts],
         }
-        return {name: [cell(word) for word in words] for name, words in lists.items()}
 
     def _nats(self, word: Word) -> str:
         return f"{self.name_of(word)}  {word.doubt or 0.0:+.2f} nats"
@@ -135,12 +142,13 @@ class Explanation:
             title = html.escape(self._change(word), quote=True)
             return f'<span style="{style}" title="{title}">{html.escape(word.word)}</span>'
 
-        texts = "".join(f"<p>{text}</p>" for text in self._marked(marked, html.escape))
+        texts = "".join(f'<p dir="auto">{text}</p>' for text in self._marked(marked, html.escape))
         rows = [("for", self._change(word)) for word in self.words_for()]
         rows += [("against", self._change(word)) for word in self.words_against()]
         rows += [("doubt", self._nats(word)) for word in self.causes_of_doubt()]
         table = "".join(f"<tr><th>{title}</th><td>{html.escape(line)}</td></tr>" for title, line in rows)
         table = table and f"<table>{table}</table>"
+        table += f"<p>{self.screened}</p>" if self.screened else ""
         return f"<p><strong>{html.escape(self.headline)}</strong></p>{texts}{table}"
 
     def _marked(self, mark: Callable[[Word, int], str], plain: Callable[[str], str] = str) -> Iterator[str]:

@@ -327,9 +327,13 @@ class NodeClassifier(Program):
 
 
 @observed.register
-def _observed(model: NodeClassifier, _draws: bool) -> Observed:
+def _observed(model: NodeClassifier, draws: bool) -> Observed:
     """The model, or a copy that shares its weights and whose deterministic layers attend by sites, as they did."""
     if any(getattr(model.net, name).latent is None for name in LAYERS):
+        if draws:
+            raise ValueError(
+                "expected latent attention in all layers, got a network with layers without; leave num_samples out"
+            )
         model = copy.deepcopy(
             model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         )

@@ -98,8 +98,8 @@ class AttentionAttribution:
             got = type(inputs).__name__
             raise TypeError(f"AttentionAttribution: expected tokens or embeddings as one tensor, got {got}")
         args = (
-            additional_forward_args
-            if isinstance(additional_forward_args, tuple)
+            tuple(additional_forward_args)
+            if isinstance(additional_forward_args, tuple | list)
             else (additional_forward_args,)
         )
         batch = inspect.signature(self.model.forward).bind(inputs, *args).arguments

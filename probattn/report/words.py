@@ -45,7 +45,9 @@ def _shown(item: WordsExample) -> dict[str, Any]:
         "answer": answer_words(item.example),
         "expected": made.headline,
         "differs": made.probability is not None
-        and f"{made.probability:.0%}" != f"{item.example.probability:.0%}",
+        and (made.answer, f"{made.probability:.0%}")
+        != (item.example.predicted, f"{item.example.probability:.0%}"),
+        "screened": made.screened,
         "texts": [list(_pieces(made, number)) for number in range(len(made.texts))],
         "groups": _groups(made),
         "doubts": [(made.name_of(word), _nats(word)) for word in made.causes_of_doubt()],

@@ -5,12 +5,15 @@ import json
 import pytest
 import torch
 from tokenizers import Tokenizer
-from tokenizers.models import BPE, Unigram, WordLevel
+from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
+from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
     PreTrainedTokenizerFast,
 )
 
@@ -128,6 +131,69 @@ def test_apostrophes_and_hyphens_between_letters_part_no_words(pre_tokenizer):
     assert words == expected.split()
 
 
+@pytest.mark.parametrize("pre_tokenizer", [Metaspace(), ByteLevel(add_prefix_space=True)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a joy, a joy", "a joy , a joy"),
+        ("can\u2019t caf\u00e9-bar \U0001f600-x", "can\u2019t caf\u00e9-bar \U0001f600- x"),
+        ("\u8fd9\u90e8\u7535\u5f71", "\u8fd9 \u90e8 \u7535 \u5f71"),
+        ("\u0645\u0631\u062d\u0628\u0627 \u0628\u0643", "\u0645\u0631\u062d\u0628\u0627 \u0628\u0643"),
+    ],
+)
+def test_words_of_other_scripts_and_marks(pre_tokenizer, text, expected):
+    marks = [*ByteLevel.alphabet(), *text, "\u2581"]
+    raw = Tokenizer(BPE({mark: index for index, mark in enumerate(dict.fromkeys(marks))}, []))
+    raw.pre_tokenizer = pre_tokenizer
+    encoding = PreTrainedTokenizerFast(tokenizer_object=raw)(text)
+    assert [text[span.start : span.end] for span in word_spans(encoding, (text,))] == expected.split()
+
+
+def test_an_accent_that_is_left_out_parts_no_word():
+    text = "\u0643\u0650\u062a\u064e\u0627\u0628 na\u0308ive"
+    letters = dict.fromkeys(["[UNK]", *text, *(f"##{letter}" for letter in text)])
+    raw = Tokenizer(WordPiece({piece: index for index, piece in enumerate(letters)}, unk_token="[UNK]"))
+    raw.normalizer, raw.pre_tokenizer = BertNormalizer(strip_accents=True), BertPreTokenizer()
+    encoding = PreTrainedTokenizerFast(tokenizer_object=raw)(text)
+    assert [text[span.start : span.end] for span in word_spans(encoding, (text,))] == text.split()
+
+
+def test_networks_with_one_type_of_text_and_tokenizers_without_a_limit(word_tokenizer):
+    torch.manual_seed(0)
+    net = BertForSequenceClassification(BertConfig(**SMALL, type_vocab_size=1)).eval()
+    (item,) = explain(net, word_tokenizer, "good film", "bad")
+    assert [word.word for word in item.words] == ["good", "film", "bad"]
+    del net.config.max_position_embeddings
+    assert word_tokenizer.model_max_length > 10**9
+    assert str(explain(net, word_tokenizer, "good film", "bad")[0]) == str(item)
+
+
+def test_causal_classifiers_without_a_token_of_padding():
+    raw = Tokenizer(WordLevel({"the": 0, "plot": 1, "is": 2}, unk_token="the"))
+    raw.pre_tokenizer = BertPreTokenizer()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=3, n_embd=16, n_layer=1, n_head=2, num_labels=2, initializer_range=0.5)
+    net = GPT2ForSequenceClassification(config).eval()
+    short, long = explain(net, tokenizer, ["plot is", "the plot is the plot"])
+    assert str(short) == str(explain(net, tokenizer, "plot is")[0]) and len(long.words) == 5
+
+
+def test_a_label_is_another_answer_where_it_no_longer_holds(word_tokenizer):
+    torch.manual_seed(0)
+    config = BertConfig(**SMALL, initializer_range=1.0, num_labels=3)
+    config.problem_type = "multi_label_classification"
+    net = BertForSequenceClassification(config).double().eval()
+    crossed = 0
+    for text in ("good bad film", "the film is not good", "a bad film .", "not a film"):
+        (item,) = explain(net, word_tokenizer, text)
+        for word in item.words:
+            crosses = (item.probability > 0.5) != (item.probability - word.change > 0.5)
+            assert (word.answer is not None) == crosses
+            crossed += crosses
+    assert crossed
+
+
 def test_words_of_tokenizers_that_mark_blanks(net):
     vocabulary = ["<pad>", "<unk>", "\u2581the", "\u2581fi", "lm", "\u2581is", "\u2581good", "\u0120"]
     raw = Tokenizer(Unigram([(piece, -float(index)) for index, piece in enumerate(vocabulary)], unk_id=1))
@@ -145,7 +211,7 @@ def test_labels_of_which_none_holds_are_no_answer(word_tokenizer):
     with torch.no_grad():
         network.classifier.bias -= 3
     (item,) = explain(network, word_tokenizer, TEXT)
-    assert item.answer.startswith("no label; nearest: LABEL_")
+    assert item.answer.endswith(" (does not hold)")
     assert item.probability < 0.5
 
 

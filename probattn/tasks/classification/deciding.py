@@ -70,6 +70,7 @@ class TextDeciding(ClassesDeciding):
         def words(answer: Mapping[str, Any]) -> Explanation | None:
             pair = answer.get("pair")
             texts = [answer["text"]] if pair is None else [answer["text"], pair]
-            return explained(network, self.task.single(network, texts, GIVEN), texts, class_names(network))
+            batch = self.task.single(network, texts, GIVEN)
+            return explained(network, batch, texts, class_names(network), answer["label"])
 
         return words

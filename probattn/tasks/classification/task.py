@@ -406,7 +406,7 @@ class Classification(HeadTask):
             both = [example.text] if example.pair is None else [example.text, example.pair]
             batch = self.single(network, both, source)
             maps.append(attention_of(networks, batch, example, options=self.recipe, reason=reason))
-            explanation = explained(network, batch, both, class_names(network))
+            explanation = explained(network, batch, both, class_names(network), example.predicted)
             if explanation is not None:
                 words.append(WordsExample(example=example, reason=reason, explanation=explanation))
         return {

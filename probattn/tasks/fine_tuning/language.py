@@ -368,7 +368,7 @@ def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dic
 
 def _words(tokens: Any, text: str) -> Iterator[Word]:
     """The words of a text and its special tokens, in order."""
-    numbers = words_of(tokens, 0)
+    numbers = words_of(tokens, 0, (text,))
     spans = {span.number: text[span.start : span.end] for span in word_spans(tokens, (text,))}
     for number, positions in groupby(range(len(numbers)), key=lambda position: numbers[position]):
         if number is not None:

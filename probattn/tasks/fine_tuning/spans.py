@@ -500,7 +500,9 @@ class Spans(HeadTask):
             row,
             [*questions, example["context"]],
             names,
+            names[0],
             self._tokens(network.codec, questions, [example]),
+            window,
         )
         if explanation is None:
             return None

@@ -91,11 +91,12 @@ def effects(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict
     }
     rows |= {"attention_mask": mask[:, :words], "region_mask": mask[:, words:]}
     logits = posterior_expectation(network.program, rows)
-    p, best = logits[:, names.index(answer)].double().sigmoid(), logits.argmax(dim=-1).tolist()
+    number = names.index(answer)
+    p, best = logits[:, number].double().sigmoid(), logits.argmax(dim=-1).tolist()
     made: dict[str, tuple[PartEffect, ...]] = {"word_effects": (), "region_effects": ()}
     for part, change, other in zip(parts, (p[0] - p[1:]).tolist(), best[1:], strict=True):
         effect = PartEffect(
-            change=round(change, WEIGHT_DIGITS), answer=None if other == best[0] else names[other]
+            change=round(change, WEIGHT_DIGITS), answer=None if other in (number, best[0]) else names[other]
         )
         made["word_effects" if part < words else "region_effects"] += (effect,)
     return made
