@@ -46,6 +46,7 @@ STUDIES = (
     "calibration",
     "copying",
     "domain",
+    "effects",
     "graph",
     "graph_text",
     "head_count",

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import attack_study
 import domain_study
+import effects_measures
+import effects_study
 import graph_study
 import graph_text_study
 import mcan_study
@@ -80,6 +82,28 @@ def domain(tiny):
     tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted=[{tiny.source()}, {tiny.source()}]"]})
     variants = {"tasks": "tiny", "variants": "soft,label smoothing,bam"}
     return variants | {"recipe": str(tiny.fixture("recipe")), "set_": LIMITED}
+
+
+def effects(tiny):
+    """Two data sets of files, one of pairs; methods that need no further package."""
+    tiny.saved(runs.bert())
+    runs.write_reviews(tiny.folder / "reviews.csv", 200)
+    recipe = tiny.written(
+        f"network: {{name: {tiny.folder}/network}}\ndata: {{train: {tiny.folder}/reviews.csv}}\n"
+        f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
+    )
+    babn = tiny.written(
+        Path(recipe).read_text(encoding="utf-8").replace("deterministic", "babn"), "babn.yaml"
+    )
+    tiny.patch.setattr(effects_study, "RECIPES", {"deterministic": recipe, "babn": babn})
+    sizes = effects_measures.Sizes(texts=3, planted=2, varied=2, control=2, words=4, pool=20)
+    tiny.patch.setattr(effects_study, "SHORT", sizes)
+    tiny.patch.setattr(effects_measures, "SURE", 0.0)
+    data = f"{tiny.folder}/reviews.csv"
+    methods = "slope,screened,knockout,attention_gradient,chefer,rollout,random"
+    keys = ["data.limits={train: 60}", "data.max_length=16"]
+    more = {"methods": methods, "texts": 3, "reviews": 3, "set_": keys}
+    return {"sets": data, "latent": data, "reviewed": data} | more
 
 
 def graph(tiny):
@@ -180,7 +204,7 @@ def triage(tiny):
     return {"recipe": recipe, "splits": 20, "calibrate": 100, "seeds": 1}
 
 
-NAMES = ("attack", "domain", "graph", "graph_text", "head_count", "mcan", "moments", "pretraining")
+NAMES = ("attack", "domain", "effects", "graph", "graph_text", "head_count", "mcan", "moments", "pretraining")
 NAMES += ("relatedness", "rows", "sentiment", "triage")
 
 
@@ -335,6 +359,35 @@ def test_the_jobs_of_domains_are_recipes_that_keep_their_best_pass(tmp_path):
         training = load_recipe(job.recipe, job.keys).training
         assert (training.early_stopping.metric, training.early_stopping.mode) == ("log_likelihood", "max")
         assert training.epochs < training.early_stopping.patience
+
+
+def test_methods_are_measured_on_every_network_and_the_posterior_on_one(ran):
+    ran_study = ran("effects")
+    heads = [(run["network"], run["seed"]) for run in ran_study.runs]
+    assert heads == [("deterministic", 0), ("babn", 0), ("deterministic", 1)]
+    for run in ran_study.runs:
+        assert len(run["texts"]) == 3 and len(run["planted"]) <= 2 and len(run["control"]) in (0, 2)
+        for row in run["texts"]:
+            assert row["removable"] is None or all(
+                method["removed"] <= row["removable"] for method in row["methods"].values()
+            )
+            costs = {name: method["passes"] for name, method in row["methods"].items()}
+            assert costs["slope"] == 2 and costs["knockout"] == 2 + row["words"] and costs["random"] == 0
+    plain, latent = (ran_study.content["summary"][kind] for kind in ("deterministic", "babn"))
+    (figures,), (drawn,) = plain.values(), latent.values()
+    assert figures["seeds"] == [0, 1] and drawn["seeds"] == [0] and figures["texts"] == 6
+    of_slope = [row["methods"]["slope"]["deleted"] for run in ran_study.runs[::2] for row in run["texts"]]
+    assert figures["methods"]["slope"]["deleted"][0] == pytest.approx(sum(of_slope) / 6, abs=1e-4)
+    gap = figures["methods"]["slope"]["deleted"][0] - figures["methods"]["random"]["deleted"][0]
+    assert figures["methods"]["random"]["compared"][0] == pytest.approx(gap, abs=2e-4)
+    assert set(figures["reviewed"]) == {"causes_of_doubt"} and set(drawn["reviewed"]) == {
+        "causes_of_doubt",
+        "shares",
+    }
+    for counted in drawn["reviewed"].values():
+        assert counted["function_words"] <= counted["words"] <= 9 and counted["texts"] == 3
+    assert drawn["reviewed"]["causes_of_doubt"]["below_floor"] == 0
+    assert "distrust" in drawn and "distrust" not in figures and "chefer" not in drawn["methods"]
 
 
 def test_graphs_are_measured_and_other_overrides_refused(ran):

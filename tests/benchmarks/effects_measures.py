@@ -1,0 +1,296 @@
+"""How well a method's scores of words agree with what words do: measures of one network."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from effects_methods import METHODS, Question, Subject, Text, scores_of
+from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
+
+from probattn.inference.effects import SCREENED
+
+SHARE = 0.2
+"""Share of the words that comprehensiveness and sufficiency take (DeYoung et al. 2020)."""
+DROPPED = 0.1
+"""Share of the words that another wording leaves out."""
+SURE = 0.9
+"""Probability of the answer to a text into which a clause is planted."""
+CLAUSE = range(3, 9)
+"""Words of a clause."""
+TRIES = 8
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of texts that are measured, with a planted clause, in another wording, and of the random network.
+
+    Attributes:
+        words: of a text that are left out in turn, at most; others are drawn.
+        pool: texts among which those for planted clauses are sought.
+        wordwise: whether methods that take a pass a word run on other wordings and planted clauses too.
+    """
+
+    texts: int
+    planted: int
+    varied: int
+    control: int
+    words: int
+    pool: int
+    wordwise: bool = True
+
+
+SHORT = Sizes(texts=40, planted=12, varied=12, control=8, words=100, pool=300)
+LONG = Sizes(texts=8, planted=4, varied=3, control=3, words=60, pool=40, wordwise=False)
+LONG_TEXTS = 128
+"""Tokens above which texts are long."""
+WORDWISE = ("knockout", "occlusion", "shapley_sampling")
+
+
+class Labelled(NamedTuple):
+    """A text and its class."""
+
+    text: Text
+    label: int
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Spearman's; 0 where one of both orders nothing."""
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    return float(spearmanr(first, second).statistic)
+
+
+def entropies(logits: torch.Tensor) -> np.ndarray:
+    """In nats, of ``[N, C]``."""
+    return torch.distributions.Categorical(logits=logits.double()).entropy().numpy()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What words of a text do: changes of log-odds and entropy when one is left out, of the log-odds when it is masked.
+
+    Attributes:
+        places: of the words.
+        logits: of the text, ``[1, C]``.
+    """
+
+    question: Question
+    places: np.ndarray
+    logits: torch.Tensor
+    deleted: np.ndarray
+    masked: np.ndarray
+    doubt: np.ndarray
+
+    @classmethod
+    def of(cls, subject: Subject, text: Text, most: int, seed: int) -> Reference:
+        """By a pass for each word and kind."""
+        logits = subject.logits([text])
+        question = Question(subject, text, int(logits.argmax()), seed)
+        number, mask = len(text.words), subject.mask
+        places = np.arange(number)
+        if number > most:
+            places = np.sort(np.random.default_rng(seed).choice(number, most, replace=False))
+        without = subject.logits([text.without([place]) for place in places])
+        replaced = [
+            text._replace(words=(*text.words[:place], mask, *text.words[place + 1 :])) for place in places
+        ]
+        base = float(question.odds(logits))
+        return cls(
+            question,
+            places,
+            logits,
+            base - question.odds(without).numpy(),
+            base - question.of_rows(replaced),
+            float(entropies(logits)[0]) - entropies(without),
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether all words were left out in turn."""
+        return len(self.places) == len(self.question.text.words)
+
+    def probabilities(self, rows: Sequence[Text]) -> np.ndarray:
+        """Of the answer, of other texts."""
+        return self.question.subject.logits(rows).softmax(dim=-1)[:, self.question.answer].numpy()
+
+
+def timed_scores(question: Question, names: Sequence[str]) -> tuple[dict[str, np.ndarray], Figures]:
+    """Scores by method, and passes and seconds by method."""
+    scores, costs, passes = {}, {}, question.subject.passes
+    for name in names:
+        before, start = passes.number, time.perf_counter()
+        scores[name] = scores_of(name, question)
+        costs[name] = {"passes": passes.number - before, "seconds": time.perf_counter() - start}
+    return scores, costs
+
+
+def named(scores: Mapping[str, np.ndarray], name: str, sign: int) -> int:
+    """The word that a method names first, for the target (1) or against it (-1); of screened ones by knock-outs."""
+    values = sign * scores[name]
+    if name.endswith("screened"):
+        slopes = scores[name.replace("screened", "slope")]
+        order = np.argsort(-slopes)
+        exact = np.zeros(len(values), dtype=bool)
+        exact[[*order[:SCREENED], *order[-SCREENED:]]] = True
+        values = np.where(exact, values, -np.inf)
+    return int(values.argmax())
+
+
+def of_text(reference: Reference, names: Sequence[str]) -> tuple[Figures, dict[str, np.ndarray]]:
+    """Measures by method on one text, and the methods' scores."""
+    question, text = reference.question, reference.question.text
+    scores, rows = timed_scores(question, names)
+    number = max(1, round(SHARE * len(text.words)))
+    leading = {name: np.argsort(-scores[name])[:number].tolist() for name in names if name in METHODS}
+    without = reference.probabilities([text.without(places) for places in leading.values()])
+    only = reference.probabilities([text.only(sorted(places)) for places in leading.values()])
+    sure = float(reference.logits.softmax(dim=-1)[0, question.answer])
+    for name, row in rows.items():
+        of_answer = name in METHODS
+        change = reference.deleted if of_answer else reference.doubt
+        row["deleted"] = rank_correlation(scores[name][reference.places], change)
+        if of_answer:
+            row["masked"] = rank_correlation(scores[name][reference.places], reference.masked)
+        if reference.whole:
+            row["removed"] = float(reference.doubt[named(scores, name, -1 if of_answer else 1)])
+    for place, name in enumerate(leading):
+        rows[name]["comprehensiveness"] = sure - float(without[place])
+        rows[name]["sufficiency"] = sure - float(only[place])
+    start = time.perf_counter()
+    question.subject.logits([text])
+    figures = {
+        "words": len(text.words),
+        "forward": time.perf_counter() - start,
+        "removable": float(reference.doubt.max()) if reference.whole else None,
+        "agreement": agreement(scores),
+        "methods": rows,
+    }
+    return figures, scores
+
+
+def agreement(scores: Mapping[str, np.ndarray]) -> list[bool] | None:
+    """Of each side that has a word, whether screening names the word that leads the knock-outs of all words."""
+    if not {"slope", "screened", "knockout"} <= scores.keys():
+        return None
+    sides = [sign for sign in (1, -1) if (sign * scores["knockout"]).max() > 0]
+    return [named(scores, "screened", sign) == named(scores, "knockout", sign) for sign in sides]
+
+
+def varied(
+    reference: Reference, scores: Mapping[str, np.ndarray], names: Sequence[str], seed: int
+) -> Figures | None:
+    """Rank correlation of the scores of the words that stay, when others are left out and the answer is the same."""
+    question, text = reference.question, reference.question.text
+    generator, number = np.random.default_rng(seed), len(text.words)
+    for _ in range(TRIES):
+        gone = generator.choice(number, max(1, round(DROPPED * number)), replace=False).tolist()
+        stay = [place for place in range(number) if place not in gone]
+        other = text.only(stay)
+        if len(stay) > 2 and int(question.subject.logits([other]).argmax()) == question.answer:
+            again, _ = timed_scores(question._replace(text=other), names)
+            return {name: rank_correlation(scores[name][stay], again[name]) for name in names}
+    return None
+
+
+def clause(words: Sequence[str]) -> list[str]:
+    """The longest part of a text between punctuation marks that has the words of a clause; else its first words."""
+    parts: list[list[str]] = [[]]
+    for word in words:
+        parts[-1].append(word)
+        if re.search(r"[.,;:!?]$|^-+$", word):
+            parts.append([])
+    fitting = [part for part in parts if len(part) in CLAUSE]
+    return max(fitting, key=len) if fitting else list(words[: CLAUSE[-1]])
+
+
+def planted_texts(
+    subject: Subject, pool: Sequence[Labelled], number: int, generator: np.random.Generator
+) -> Iterator[tuple[Question, np.ndarray, float]]:
+    """Texts with a clause of another class: where it is, and by how much it lowers the answer's probability.
+
+    The clause is that of :data:`TRIES` texts drawn at random, each at a place drawn at random, that lowers it most.
+    """
+    probabilities = subject.logits([item.text for item in pool]).softmax(dim=-1)
+    sure = [
+        item
+        for item, row in zip(pool, probabilities, strict=True)
+        if row[item.label] > SURE and int(row.argmax()) == item.label and len(item.text.texts()[-1]) > 2
+    ]
+    left = number
+    for item in sure:
+        others = [other for other in sure if other.label != item.label]
+        if not left or not others:
+            return
+        tries = [
+            with_clause(subject, item.text, others[place].text, generator)
+            for place in generator.permutation(len(others))[:TRIES]
+        ]
+        rows = [text for text, _, _ in tries] + [host for _, _, host in tries]
+        found = subject.logits(rows).softmax(dim=-1)[:, item.label].tolist()
+        drops = np.subtract(found[len(tries) :], found[: len(tries)])
+        most = int(drops.argmax())
+        if drops[most] > 0:
+            text, where, _ = tries[most]
+            seed = int(generator.integers(2**31))
+            yield Question(subject, text, item.label, seed), where, float(drops[most])
+            left -= 1
+
+
+def with_clause(
+    subject: Subject, host: Text, donor: Text, generator: np.random.Generator
+) -> tuple[Text, np.ndarray, Text]:
+    """A text with a clause of another, in its second text if it has one; which words are new; the text that it was."""
+    new = clause(donor.texts()[-1])
+    while True:
+        begin = host.first or 0
+        place = int(generator.integers(begin, len(host.words) + 1))
+        text = host._replace(words=(*host.words[:place], *new, *host.words[place:]))
+        if subject.shortened(text) == text or len(host.words) - begin < 2:
+            break
+        host = host.only(range(len(host.words) - len(new)))  # of a text that fills the network's length
+    where = np.zeros(len(text.words), dtype=bool)
+    where[place : place + len(new)] = True
+    return text, where, host
+
+
+def measured(
+    subject: Subject,
+    control: Subject | None,
+    texts: Sequence[Labelled],
+    names: Sequence[str],
+    sizes: Sizes,
+    seed: int,
+) -> Figures:
+    """All measures of a network; ``control`` is one of the same kind with random weights."""
+    again = [name for name in names if name in METHODS and (sizes.wordwise or name not in WORDWISE)]
+    rows, others, random = [], [], []
+    for number, item in enumerate(texts[: sizes.texts]):
+        reference = Reference.of(subject, item.text, sizes.words, number)
+        figures, scores = of_text(reference, names)
+        rows.append({**figures, "right": reference.question.answer == item.label})
+        if number < sizes.varied:
+            others.append(varied(reference, scores, again, number))
+        if control is not None and number < sizes.control:
+            of_random, _ = timed_scores(reference.question._replace(subject=control), again)
+            random.append({name: rank_correlation(scores[name], of_random[name]) for name in again})
+    generator = np.random.default_rng(seed)
+    pool = texts[sizes.texts :][: sizes.pool]
+    planted = [
+        {"drop": drop, **{name: float(roc_auc_score(where, -scores[name])) for name in again}}
+        for question, where, drop in planted_texts(subject, pool, sizes.planted, generator)
+        for scores, _ in [timed_scores(question, again)]
+    ]
+    return {
+        "texts": rows,
+        "planted": planted,
+        "varied": [row for row in others if row is not None],
+        "control": random,
+    }
