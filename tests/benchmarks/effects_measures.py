@@ -33,12 +33,14 @@ class Sizes:
     """Numbers of texts that are measured, with a planted clause, in another wording, and of the random network.
 
     Attributes:
+        costly: texts on which the methods of a hundred passes are measured.
         words: of a text that are left out in turn, at most; others are drawn.
         pool: texts among which those for planted clauses are sought.
         wordwise: whether methods that take a pass a word run on other wordings and planted clauses too.
     """
 
     texts: int
+    costly: int
     planted: int
     varied: int
     control: int
@@ -47,11 +49,12 @@ class Sizes:
     wordwise: bool = True
 
 
-SHORT = Sizes(texts=40, planted=12, varied=12, control=8, words=100, pool=300)
-LONG = Sizes(texts=8, planted=4, varied=3, control=3, words=60, pool=40, wordwise=False)
+SHORT = Sizes(texts=40, costly=20, planted=8, varied=4, control=3, words=100, pool=300)
+LONG = Sizes(texts=6, costly=3, planted=3, varied=2, control=2, words=60, pool=40, wordwise=False)
 LONG_TEXTS = 128
 """Tokens above which texts are long."""
 WORDWISE = ("knockout", "occlusion", "shapley_sampling")
+COSTLY = ("integrated_gradients", "layer_integrated_gradients", "shapley_sampling", "shap_partition", "lime")
 
 
 class Labelled(NamedTuple):
@@ -261,6 +264,14 @@ def with_clause(
     return text, where, host
 
 
+def left_out(question: Question) -> np.ndarray:
+    """Changes of the log-odds when a word is left out: how well the words of a clause could be told by what they do."""
+    words = range(len(question.text.words))
+    return question.of_rows([question.text]) - question.of_rows(
+        [question.text.without([word]) for word in words]
+    )
+
+
 def measured(
     subject: Subject,
     control: Subject | None,
@@ -271,10 +282,11 @@ def measured(
 ) -> Figures:
     """All measures of a network; ``control`` is one of the same kind with random weights."""
     again = [name for name in names if name in METHODS and (sizes.wordwise or name not in WORDWISE)]
+    cheap = [name for name in names if name not in COSTLY]
     rows, others, random = [], [], []
     for number, item in enumerate(texts[: sizes.texts]):
         reference = Reference.of(subject, item.text, sizes.words, number)
-        figures, scores = of_text(reference, names)
+        figures, scores = of_text(reference, names if number < sizes.costly else cheap)
         rows.append({**figures, "right": reference.question.answer == item.label})
         if number < sizes.varied:
             others.append(varied(reference, scores, again, number))
@@ -284,9 +296,9 @@ def measured(
     generator = np.random.default_rng(seed)
     pool = texts[sizes.texts :][: sizes.pool]
     planted = [
-        {"drop": drop, **{name: float(roc_auc_score(where, -scores[name])) for name in again}}
+        {"drop": drop, **{name: float(roc_auc_score(where, -score)) for name, score in scores.items()}}
         for question, where, drop in planted_texts(subject, pool, sizes.planted, generator)
-        for scores, _ in [timed_scores(question, again)]
+        for scores in [timed_scores(question, again)[0] | {"left_out": left_out(question)}]
     ]
     return {
         "texts": rows,

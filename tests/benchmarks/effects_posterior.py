@@ -150,19 +150,21 @@ def leading_shares(subject: Subject, texts: Sequence[str]) -> list[int]:
 
 
 def counts(lists: Sequence[Sequence[Any]]) -> Figures:
-    """Of lists of words: their number, that of function words, and of those that change less than the floor."""
+    """Of lists of words: their number, that of function words, and of those that do not change the probability.
+
+    A word that does not change it by the floor of explanations may still change the entropy.
+    """
     words = [word for item in lists for word in item]
     function = [word for word in words if is_function_word(word.word)]
     return {
         "texts": len(lists),
         "texts_with_words": sum(bool(item) for item in lists),
         "words": len(words),
-        "below_floor": sum(below_floor(word) for word in words),
+        "unmoved": sum(abs(word.change) < FLOOR for word in words),
+        "neither": sum(abs(word.change) < FLOOR and abs(word.doubt) < FLOOR for word in words),
         "function_words": len(function),
-        "function_words_below_floor": sum(below_floor(word) for word in function),
+        "function_words_unmoved": sum(abs(word.change) < FLOOR for word in function),
+        "function_words_neither": sum(
+            abs(word.change) < FLOOR and abs(word.doubt) < FLOOR for word in function
+        ),
     }
-
-
-def below_floor(word: Any) -> bool:
-    """Whether neither the answer's probability nor the entropy changes by the floor without a word."""
-    return abs(word.change) < FLOOR and abs(word.doubt) < FLOOR

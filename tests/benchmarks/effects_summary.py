@@ -69,6 +69,9 @@ def of_set(runs: Sequence[Mapping[str, Any]]) -> Figures:
         "words": round(mean([[row["words"] for row in rows] for rows in texts]), 1),
         "planted": sum(len(run["planted"]) for run in runs),
         "planted_drop": averaged([[row["drop"] for row in run["planted"]] for run in runs]),
+        "planted_left_out": averaged(
+            [[row["left_out"] for row in run["planted"] if "left_out" in row] for run in runs]
+        ),
         "agreement": averaged([[side for row in rows for side in row["agreement"] or ()] for rows in texts]),
         "agreement_texts": averaged(
             [[all(row["agreement"]) for row in rows if row["agreement"]] for rows in texts]
@@ -85,28 +88,25 @@ def of_set(runs: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def of_method(name: str, runs: Sequence[Mapping[str, Any]]) -> Figures:
-    """Measures of a method, and by how much the compared method's are above."""
-    texts = [[row["methods"] for row in run["texts"]] for run in runs]
-    figures: Figures = {}
+    """Measures of a method, and by how much the compared method's are above, of the texts that it was measured on."""
+    rows = [[row for row in run["texts"] if name in row["methods"]] for run in runs]
+    texts = [[row["methods"] for row in of_run] for of_run in rows]
+    figures: Figures = {"texts": sum(map(len, texts))}
     for measure in MEASURES:
         if measure in texts[0][0][name]:
-            figures[measure] = averaged([[row[name][measure] for row in rows] for rows in texts])
-    figures["deleted_by_seed"] = [round(mean([[row[name]["deleted"] for row in rows]]), 4) for rows in texts]
-    figures["cost"] = round(
-        float(
-            np.median(
-                [row["methods"][name]["seconds"] / row["forward"] for run in runs for row in run["texts"]]
-            )
-        ),
-        2,
-    )
+            figures[measure] = averaged([[row[name][measure] for row in of_run] for of_run in texts])
+    figures["deleted_by_seed"] = [
+        round(mean([[row[name]["deleted"] for row in of_run]]), 4) for of_run in texts
+    ]
+    costs = [row["methods"][name]["seconds"] / row["forward"] for of_run in rows for row in of_run]
+    figures["cost"] = round(float(np.median(costs)), 2)
     removed = [
         [
             (row["methods"][name]["removed"], row["removable"])
-            for row in run["texts"]
+            for row in of_run
             if row["removable"] is not None
         ]
-        for run in runs
+        for of_run in rows
     ]
     if any(removed):
         figures["removed"] = ratio(removed)
@@ -114,7 +114,7 @@ def of_method(name: str, runs: Sequence[Mapping[str, Any]]) -> Figures:
         if any(name in row for run in runs for row in run[part]):
             figures[part] = averaged([[row[name] for row in run[part]] for run in runs])
     if COMPARED in texts[0][0] and name not in (COMPARED, *DOUBTED):
-        gaps = [[row[COMPARED]["deleted"] - row[name]["deleted"] for row in rows] for rows in texts]
+        gaps = [[row[COMPARED]["deleted"] - row[name]["deleted"] for row in of_run] for of_run in texts]
         figures["compared"] = averaged(gaps)
         if "planted" in figures:
             figures["compared_planted"] = averaged(

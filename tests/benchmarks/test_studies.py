@@ -96,7 +96,7 @@ def effects(tiny):
         Path(recipe).read_text(encoding="utf-8").replace("deterministic", "babn"), "babn.yaml"
     )
     tiny.patch.setattr(effects_study, "RECIPES", {"deterministic": recipe, "babn": babn})
-    sizes = effects_measures.Sizes(texts=3, planted=2, varied=2, control=2, words=4, pool=20)
+    sizes = effects_measures.Sizes(texts=3, costly=2, planted=2, varied=2, control=2, words=4, pool=20)
     tiny.patch.setattr(effects_study, "SHORT", sizes)
     tiny.patch.setattr(effects_measures, "SURE", 0.0)
     data = f"{tiny.folder}/reviews.csv"
@@ -386,7 +386,7 @@ def test_methods_are_measured_on_every_network_and_the_posterior_on_one(ran):
     }
     for counted in drawn["reviewed"].values():
         assert counted["function_words"] <= counted["words"] <= 9 and counted["texts"] == 3
-    assert drawn["reviewed"]["causes_of_doubt"]["below_floor"] == 0
+    assert drawn["reviewed"]["causes_of_doubt"]["neither"] == 0
     assert "distrust" in drawn and "distrust" not in figures and "chefer" not in drawn["methods"]
 
 
