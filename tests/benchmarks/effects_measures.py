@@ -81,12 +81,12 @@ class Reference:
     """What words of a text do: changes of log-odds and entropy when one is left out, of the log-odds when it is masked.
 
     Attributes:
-        places: of the words.
+        indices: of the words.
         logits: of the text, ``[1, C]``.
     """
 
     question: Question
-    places: np.ndarray
+    indices: np.ndarray
     logits: torch.Tensor
     deleted: np.ndarray
     masked: np.ndarray
@@ -98,17 +98,17 @@ class Reference:
         logits = subject.logits([text])
         question = Question(subject, text, int(logits.argmax()), seed)
         number, mask = len(text.words), subject.mask
-        places = np.arange(number)
+        indices = np.arange(number)
         if number > most:
-            places = np.sort(np.random.default_rng(seed).choice(number, most, replace=False))
-        without = subject.logits([text.without([place]) for place in places])
+            indices = np.sort(np.random.default_rng(seed).choice(number, most, replace=False))
+        without = subject.logits([text.without([index]) for index in indices])
         replaced = [
-            text._replace(words=(*text.words[:place], mask, *text.words[place + 1 :])) for place in places
+            text._replace(words=(*text.words[:index], mask, *text.words[index + 1 :])) for index in indices
         ]
         base = float(question.odds(logits))
         return cls(
             question,
-            places,
+            indices,
             logits,
             base - question.odds(without).numpy(),
             base - question.of_rows(replaced),
@@ -118,7 +118,7 @@ class Reference:
     @property
     def whole(self) -> bool:
         """Whether all words were left out in turn."""
-        return len(self.places) == len(self.question.text.words)
+        return len(self.indices) == len(self.question.text.words)
 
     def probabilities(self, rows: Sequence[Text]) -> np.ndarray:
         """Of the answer, of other texts."""
@@ -153,20 +153,20 @@ def of_text(reference: Reference, names: Sequence[str]) -> tuple[Figures, dict[s
     scores, rows = timed_scores(question, names)
     number = max(1, round(SHARE * len(text.words)))
     leading = {name: np.argsort(-scores[name])[:number].tolist() for name in names if name in METHODS}
-    without = reference.probabilities([text.without(places) for places in leading.values()])
-    only = reference.probabilities([text.only(sorted(places)) for places in leading.values()])
+    without = reference.probabilities([text.without(indices) for indices in leading.values()])
+    only = reference.probabilities([text.only(sorted(indices)) for indices in leading.values()])
     sure = float(reference.logits.softmax(dim=-1)[0, question.answer])
     for name, row in rows.items():
         of_answer = name in METHODS
         change = reference.deleted if of_answer else reference.doubt
-        row["deleted"] = rank_correlation(scores[name][reference.places], change)
+        row["deleted"] = rank_correlation(scores[name][reference.indices], change)
         if of_answer:
-            row["masked"] = rank_correlation(scores[name][reference.places], reference.masked)
+            row["masked"] = rank_correlation(scores[name][reference.indices], reference.masked)
         if reference.whole:
             row["removed"] = float(reference.doubt[named(scores, name, -1 if of_answer else 1)])
-    for place, name in enumerate(leading):
-        rows[name]["comprehensiveness"] = sure - float(without[place])
-        rows[name]["sufficiency"] = sure - float(only[place])
+    for index, name in enumerate(leading):
+        rows[name]["comprehensiveness"] = sure - float(without[index])
+        rows[name]["sufficiency"] = sure - float(only[index])
     start = time.perf_counter()
     question.subject.logits([text])
     figures = {
@@ -195,7 +195,7 @@ def varied(
     generator, number = np.random.default_rng(seed), len(text.words)
     for _ in range(TRIES):
         gone = generator.choice(number, max(1, round(DROPPED * number)), replace=False).tolist()
-        stay = [place for place in range(number) if place not in gone]
+        stay = [index for index in range(number) if index not in gone]
         other = text.only(stay)
         if len(stay) > 2 and int(question.subject.logits([other]).argmax()) == question.answer:
             again, _ = timed_scores(question._replace(text=other), names)
@@ -233,12 +233,12 @@ def planted_texts(
         if not left or not others:
             return
         tries = [
-            with_clause(subject, item.text, others[place].text, generator)
-            for place in generator.permutation(len(others))[:TRIES]
+            with_clause(subject, item.text, others[index].text, generator)
+            for index in generator.permutation(len(others))[:TRIES]
         ]
         rows = [text for text, _, _ in tries] + [host for _, _, host in tries]
-        found = subject.logits(rows).softmax(dim=-1)[:, item.label].tolist()
-        drops = np.subtract(found[len(tries) :], found[: len(tries)])
+        result = subject.logits(rows).softmax(dim=-1)[:, item.label].tolist()
+        drops = np.subtract(result[len(tries) :], result[: len(tries)])
         most = int(drops.argmax())
         if drops[most] > 0:
             text, where, _ = tries[most]
@@ -254,13 +254,13 @@ def with_clause(
     new = clause(donor.texts()[-1])
     while True:
         begin = host.first or 0
-        place = int(generator.integers(begin, len(host.words) + 1))
-        text = host._replace(words=(*host.words[:place], *new, *host.words[place:]))
+        index = int(generator.integers(begin, len(host.words) + 1))
+        text = host._replace(words=(*host.words[:index], *new, *host.words[index:]))
         if subject.shortened(text) == text or len(host.words) - begin < 2:
             break
         host = host.only(range(len(host.words) - len(new)))  # of a text that fills the network's length
     where = np.zeros(len(text.words), dtype=bool)
-    where[place : place + len(new)] = True
+    where[index : index + len(new)] = True
     return text, where, host
 
 

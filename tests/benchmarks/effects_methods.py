@@ -31,14 +31,14 @@ class Text(NamedTuple):
     words: tuple[str, ...]
     first: int | None
 
-    def only(self, places: Sequence[int]) -> Text:
+    def only(self, indices: Sequence[int]) -> Text:
         """The text of some of its words, in their order."""
-        first = None if self.first is None else sum(place < self.first for place in places)
-        return Text(tuple(self.words[place] for place in places), first)
+        first = None if self.first is None else sum(index < self.first for index in indices)
+        return Text(tuple(self.words[index] for index in indices), first)
 
-    def without(self, places: Sequence[int]) -> Text:
+    def without(self, indices: Sequence[int]) -> Text:
         """The text without some words."""
-        return self.only([place for place in range(len(self.words)) if place not in places])
+        return self.only([index for index in range(len(self.words)) if index not in indices])
 
     def texts(self) -> tuple[list[str], ...]:
         """The words of each text."""
@@ -111,8 +111,8 @@ class Subject:
         encoding = self.encoded([text])
         if encoding["input_ids"].shape[1] < self.max_length:
             return text
-        places = zip(encoding.sequence_ids(0), encoding.word_ids(0), strict=True)
-        last = {number: word for number, word in places if word is not None}
+        tokens = zip(encoding.sequence_ids(0), encoding.word_ids(0), strict=True)
+        last = {number: word for number, word in tokens if word is not None}
         sides = text.texts()
         read = [words[: last.get(number, 0)] for number, words in enumerate(sides)]
         first = None if text.first is None else len(read[0])
@@ -187,7 +187,7 @@ Captum = Any
 def effects(method: str, target: str, question: Question) -> np.ndarray:
     """Effects through attention."""
     subject, text = question.subject, question.text
-    found = attention_effects(
+    result = attention_effects(
         subject.net,
         question.inputs(),
         words=[subject.groups(text)],
@@ -195,7 +195,7 @@ def effects(method: str, target: str, question: Question) -> np.ndarray:
         target=torch.tensor([question.answer]) if target == "answer" else "doubt",
     )
     values = np.zeros(len(text.words))
-    values[: found.effect.shape[1]] = found.effect[0].nan_to_num(0.0).numpy()
+    values[: result.effect.shape[1]] = result.effect[0].nan_to_num(0.0).numpy()
     return values
 
 
@@ -244,8 +244,8 @@ def by_layer(kind: str, layer: Callable[[Subject], nn.Module], question: Questio
     if kind == "LayerIntegratedGradients":
         more = {"baselines": question.reference(), "n_steps": STEPS, "internal_batch_size": ROWS}
     with torch.enable_grad(), trainable(question.subject.embeddings):
-        found = method.attribute(inputs["input_ids"], **more)
-    return question.by_word((found[0] if isinstance(found, tuple) else found)[0].sum(dim=-1))
+        result = method.attribute(inputs["input_ids"], **more)
+    return question.by_word((result[0] if isinstance(result, tuple) else result)[0].sum(dim=-1))
 
 
 @contextmanager
@@ -288,8 +288,8 @@ def deeplift(question: Question) -> np.ndarray:
         vectors(ids).detach() for ids in (question.inputs()["input_ids"], question.reference())
     )
     with torch.enable_grad():
-        found = captum.DeepLift(Odds(question)).attribute(text.requires_grad_(), reference)
-    return question.by_word(found[0].sum(dim=-1))
+        result = captum.DeepLift(Odds(question)).attribute(text.requires_grad_(), reference)
+    return question.by_word(result[0].sum(dim=-1))
 
 
 def by_features(kind: str, question: Question) -> np.ndarray:
@@ -302,14 +302,14 @@ def by_features(kind: str, question: Question) -> np.ndarray:
     more = {"n_samples": max(1, round(SAMPLES / len(present)))} if "Sampling" in kind else {}
     torch.manual_seed(question.seed)
     with torch.no_grad():
-        found = getattr(captum, kind)(partial(question.of_ids, inputs=inputs)).attribute(
+        result = getattr(captum, kind)(partial(question.of_ids, inputs=inputs)).attribute(
             inputs["input_ids"],
             baselines=question.reference(),
             feature_mask=features,
             perturbations_per_eval=ROWS,
             **more,
         )
-    sums, counts = question.by_word(found[0]), question.by_word(torch.ones(len(groups)))
+    sums, counts = question.by_word(result[0]), question.by_word(torch.ones(len(groups)))
     return sums / np.maximum(counts, 1)  # every token has the figure of its word
 
 
@@ -328,8 +328,8 @@ def shap_partition(question: Question) -> np.ndarray:
 
     masker = shap.maskers.Text(split, mask_token=f"{question.subject.mask} ", collapse_mask_token=False)
     explainer = shap.explainers.Partition(of_strings, masker)
-    found = explainer([" ".join(question.text.words)], max_evals=SAMPLES, batch_size=ROWS, silent=True)
-    return np.asarray(found.values[0], dtype=float).reshape(-1)
+    result = explainer([" ".join(question.text.words)], max_evals=SAMPLES, batch_size=ROWS, silent=True)
+    return np.asarray(result.values[0], dtype=float).reshape(-1)
 
 
 def lime(question: Question) -> np.ndarray:
@@ -338,13 +338,13 @@ def lime(question: Question) -> np.ndarray:
 
     def of_strings(strings: Sequence[str]) -> np.ndarray:
         words = [row.split(" ") for row in strings]
-        kept = [[place for place, word in enumerate(row) if word] for row in words]
-        return question.of_rows([question.text.only(places) for places in kept])[:, None]
+        remaining = [[index for index, word in enumerate(row) if word] for row in words]
+        return question.of_rows([question.text.only(indices) for indices in remaining])[:, None]
 
     explainer = text.LimeTextExplainer(
         split_expression=lambda row: row.split(" "), bow=False, mask_string="", random_state=question.seed
     )
-    found = explainer.explain_instance(
+    result = explainer.explain_instance(
         " ".join(question.text.words),
         of_strings,
         labels=(0,),
@@ -352,8 +352,8 @@ def lime(question: Question) -> np.ndarray:
         num_samples=SAMPLES,
     )
     values = np.zeros(len(question.text.words))
-    for place, weight in found.as_map()[0]:
-        values[place] = weight
+    for index, weight in result.as_map()[0]:
+        values[index] = weight
     return values
 
 

@@ -39,7 +39,7 @@ def distrust(subject: Subject, texts: Sequence[Labelled], sizes: Sizes) -> list[
     rows = []
     for number, item in enumerate(texts[: sizes.texts]):
         reference = Reference.of(subject, item.text, sizes.words, number)
-        question, places = reference.question, reference.places
+        question, indices = reference.question, reference.indices
         target = torch.tensor([question.answer])
         options: dict[str, Any] = {"words": [subject.groups(item.text)], "target": target}
         inputs = question.inputs()
@@ -54,8 +54,8 @@ def distrust(subject: Subject, texts: Sequence[Labelled], sizes: Sizes) -> list[
             "expected": exact.slope,
             "knockout": exact.knockout,
         }
-        read = places < drawn.slope.shape[1]
-        row = {name: value[0].numpy()[places[read]] for name, value in values.items()}
+        read = indices < drawn.slope.shape[1]
+        row = {name: value[0].numpy()[indices[read]] for name, value in values.items()}
         row["deleted"] = reference.deleted[read]
         whole = ~np.isnan(row["slope"])
         rows.append({name: value[whole].astype(float).round(5).tolist() for name, value in row.items()})
@@ -127,13 +127,13 @@ def reviewed(
     lists = {"causes_of_doubt": [item.causes_of_doubt() for item in explanations]}
     if shares:
         lists["shares"] = [
-            [item.words[place] for place in leading_shares(subject, item.texts)] for item in explanations
+            [item.words[index] for index in leading_shares(subject, item.texts)] for item in explanations
         ]
     return {name: counts(words) for name, words in lists.items()}
 
 
 def leading_shares(subject: Subject, texts: Sequence[str]) -> list[int]:
-    """The words with the largest shares of the variance, as places among those of an explanation."""
+    """The words with the largest shares of the variance, as indices among those of an explanation."""
     encoding = subject.tokenizer(
         *([text] for text in texts), truncation=True, max_length=subject.max_length, return_tensors="pt"
     )
@@ -145,7 +145,7 @@ def leading_shares(subject: Subject, texts: Sequence[str]) -> list[int]:
     ):
         if word is not None:
             sums[text, word] = sums.get((text, word), 0.0) + share
-    order = sorted(range(len(sums)), key=lambda place: -[*sums.values()][place])
+    order = sorted(range(len(sums)), key=lambda index: -[*sums.values()][index])
     return order[:LEADING]
 
 

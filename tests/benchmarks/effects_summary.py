@@ -132,7 +132,7 @@ def of_distrust(texts: Sequence[Mapping[str, Any]]) -> Figures:
     measured = [distrust_measures(text) for text in texts]
     whole = distrust_summary(measured)
     drawn = [
-        distrust_summary([measured[place] for place in generator.integers(len(texts), size=len(texts))])
+        distrust_summary([measured[index] for index in generator.integers(len(texts), size=len(texts))])
         for _ in range(DRAWS)
     ]
     figures = {name: ends(value, np.array([draw[name] for draw in drawn])) for name, value in whole.items()}

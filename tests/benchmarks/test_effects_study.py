@@ -39,14 +39,14 @@ def subject():
     return Subject(BertForSequenceClassification(config), tokenizer, 32)
 
 
-def asked(subject, first=None):
+def question_of(subject, first=None):
     text = Text(WORDS, first)
     return Question(subject, text, int(subject.logits([text]).argmax()), 0)
 
 
 @pytest.fixture(params=[None, 2], ids=["text", "pair"])
 def question(request, subject):
-    return asked(subject, request.param)
+    return question_of(subject, request.param)
 
 
 def of_ids(question, ids):
@@ -69,7 +69,7 @@ def test_words_that_the_network_does_not_read_whole_are_cut_off(subject):
 
 
 def test_passes_are_rows_forward_and_backward(subject):
-    question = asked(subject)
+    question = question_of(subject)
     before = subject.passes.number
     effects_methods.scores_of("attention_gradient", question)
     assert subject.passes.number - before == 2
