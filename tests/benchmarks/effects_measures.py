@@ -25,6 +25,8 @@ SURE = 0.9
 CLAUSE = range(3, 9)
 """Words of a clause."""
 TRIES = 8
+OTHER = 1000
+"""Added to the seed of methods that draw, where their scores are compared with earlier ones."""
 Figures = dict[str, Any]
 
 
@@ -198,7 +200,7 @@ def varied(
         stay = [index for index in range(number) if index not in gone]
         other = text.only(stay)
         if len(stay) > 2 and int(question.subject.logits([other]).argmax()) == question.answer:
-            again, _ = timed_scores(question._replace(text=other), names)
+            again, _ = timed_scores(question._replace(text=other, seed=question.seed + OTHER), names)
             return {name: rank_correlation(scores[name][stay], again[name]) for name in names}
     return None
 
@@ -264,6 +266,14 @@ def with_clause(
     return text, where, host
 
 
+def ahead(scores: np.ndarray, where: np.ndarray) -> float:
+    """Share of the other parts of a text, as long as the clause, whose sums of scores are above that of the clause."""
+    number, first = int(where.sum()), int(where.argmax())
+    sums = np.convolve(scores, np.ones(number), "valid")
+    others = np.delete(sums, first)
+    return float((others > sums[first]).mean() + (others == sums[first]).mean() / 2)
+
+
 def left_out(question: Question) -> np.ndarray:
     """Changes of the log-odds when a word is left out: how well the words of a clause could be told by what they do."""
     words = range(len(question.text.words))
@@ -291,12 +301,17 @@ def measured(
         if number < sizes.varied:
             others.append(varied(reference, scores, again, number))
         if control is not None and number < sizes.control:
-            of_random, _ = timed_scores(reference.question._replace(subject=control), again)
+            other = reference.question._replace(subject=control, seed=number + OTHER)
+            of_random, _ = timed_scores(other, again)
             random.append({name: rank_correlation(scores[name], of_random[name]) for name in again})
     generator = np.random.default_rng(seed)
     pool = texts[sizes.texts :][: sizes.pool]
     planted = [
-        {"drop": drop, **{name: float(roc_auc_score(where, -score)) for name, score in scores.items()}}
+        {
+            "drop": drop,
+            "words": {name: float(roc_auc_score(where, -score)) for name, score in scores.items()},
+            "clause": {name: ahead(score, where) for name, score in scores.items()},
+        }
         for question, where, drop in planted_texts(subject, pool, sizes.planted, generator)
         for scores in [timed_scores(question, again)[0] | {"left_out": left_out(question)}]
     ]

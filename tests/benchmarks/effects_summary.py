@@ -69,9 +69,12 @@ def of_set(runs: Sequence[Mapping[str, Any]]) -> Figures:
         "words": round(mean([[row["words"] for row in rows] for rows in texts]), 1),
         "planted": sum(len(run["planted"]) for run in runs),
         "planted_drop": averaged([[row["drop"] for row in run["planted"]] for run in runs]),
-        "planted_left_out": averaged(
-            [[row["left_out"] for row in run["planted"] if "left_out" in row] for run in runs]
-        ),
+        **{
+            f"planted_{part}_left_out": averaged(
+                [[row[part]["left_out"] for row in run["planted"]] for run in runs]
+            )
+            for part in ("words", "clause")
+        },
         "agreement": averaged([[side for row in rows for side in row["agreement"] or ()] for rows in texts]),
         "agreement_texts": averaged(
             [[all(row["agreement"]) for row in rows if row["agreement"]] for rows in texts]
@@ -110,15 +113,20 @@ def of_method(name: str, runs: Sequence[Mapping[str, Any]]) -> Figures:
     ]
     if any(removed):
         figures["removed"] = ratio(removed)
-    for part in ("planted", "varied", "control"):
+    for part in ("words", "clause"):
+        if any(name in row[part] for run in runs for row in run["planted"]):
+            figures[f"planted_{part}"] = averaged(
+                [[row[part][name] for row in run["planted"]] for run in runs]
+            )
+    for part in ("varied", "control"):
         if any(name in row for run in runs for row in run[part]):
             figures[part] = averaged([[row[name] for row in run[part]] for run in runs])
     if COMPARED in texts[0][0] and name not in (COMPARED, *DOUBTED):
         gaps = [[row[COMPARED]["deleted"] - row[name]["deleted"] for row in of_run] for of_run in texts]
         figures["compared"] = averaged(gaps)
-        if "planted" in figures:
+        if "planted_words" in figures:
             figures["compared_planted"] = averaged(
-                [[row[COMPARED] - row[name] for row in run["planted"]] for run in runs]
+                [[row["words"][COMPARED] - row["words"][name] for row in run["planted"]] for run in runs]
             )
     return figures
 

@@ -157,6 +157,14 @@ def test_a_planted_clause_stands_in_the_last_text(subject):
     assert text.without(np.flatnonzero(where).tolist()) == host
 
 
+def test_a_clause_is_ahead_of_parts_whose_sums_are_larger():
+    where = np.array([False, False, True, True, False])
+    assert effects_measures.ahead(np.array([0.0, -1, -3, 1, 0]), where) == pytest.approx(
+        1 / 3
+    )  # -1, -4, -2, 1
+    assert effects_measures.ahead(np.zeros(5), where) == 0.5
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
