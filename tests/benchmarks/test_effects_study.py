@@ -159,9 +159,8 @@ def test_a_planted_clause_stands_in_the_last_text(subject):
 
 def test_a_clause_is_ahead_of_parts_whose_sums_are_larger():
     where = np.array([False, False, True, True, False])
-    assert effects_measures.ahead(np.array([0.0, -1, -3, 1, 0]), where) == pytest.approx(
-        1 / 3
-    )  # -1, -4, -2, 1
+    scores = np.array([0.0, -1, -3, 1, 0])  # the others' sums are -1, -4 and 1, its own -2
+    assert effects_measures.ahead(scores, where) == pytest.approx(2 / 3)
     assert effects_measures.ahead(np.zeros(5), where) == 0.5
 
 
