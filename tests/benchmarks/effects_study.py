@@ -93,6 +93,7 @@ class EffectsStudy(study.Study):
     long_texts: Annotated[int, typer.Option(help=f"The same above {LONG_TEXTS} tokens.", min=1)] = LONG.texts
     reviews: Annotated[int, typer.Option(help="Texts of which causes of doubt are counted.", min=1)] = 200
     output: study.Output = study.DATA / "effects.json"
+    finished: study.Finished = False
     set_: study.Keys = None
 
     words = "{set}, {network}, seed {seed}"
