@@ -66,11 +66,14 @@ SCORES = {
     "spread": lambda row: row["spread"],
     "spread_by_size": lambda row: row["spread"] / np.maximum(np.abs(row["slope"]), 1e-9),
     "other_sign": lambda row: 1 - row["same"],
-    "small_slope": lambda row: -np.abs(row["slope"]),
+    "size": lambda row: np.abs(row["slope"]),
+    "small_size": lambda row: -np.abs(row["slope"]),
+    "small_part": lambda row: -np.abs(row["slope"]) / np.abs(row["slope"]).max(),
 }
-"""What may say that an effect is not to be trusted."""
-NAIVE = "small_slope"
-"""That of them which needs no draws."""
+"""What may say that an effect is not to be trusted; the last three need no draws."""
+SPREADS = ("spread", "spread_by_size", "other_sign")
+NAIVE = {"error": "size", "auroc": "small_part"}
+"""What needs no draws, of errors and of wrong signs: the size, and the size among the text's words."""
 
 
 def distrust_measures(row: Mapping[str, Sequence[float]]) -> Figures:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from effects_posterior import NAIVE, distrust_measures, distrust_summary
+from effects_posterior import NAIVE, SPREADS, distrust_measures, distrust_summary
 
 DRAWS = 1000
 LEVEL = 0.95
@@ -145,8 +145,9 @@ def of_distrust(texts: Sequence[Mapping[str, Any]]) -> Figures:
     ]
     figures = {name: ends(value, np.array([draw[name] for draw in drawn])) for name, value in whole.items()}
     for name in whole:
-        naive = "/".join([name.split("/")[0], NAIVE, name.split("/")[-1]])
-        if naive in whole and naive != name:
+        truth, *score, measure = name.split("/")
+        naive = f"{truth}/{NAIVE.get(measure)}/{measure}"
+        if score and score[0] in SPREADS:
             gaps = np.array([draw[name] - draw[naive] for draw in drawn])
             figures[f"{name}_above_naive"] = ends(whole[name] - whole[naive], gaps)
     return figures

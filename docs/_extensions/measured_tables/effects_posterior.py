@@ -19,7 +19,9 @@ SCORES = {
     "spread": "spread",
     "spread_by_size": "spread / size",
     "other_sign": "share of draws of the other sign",
-    "small_slope": "small size (no draws)",
+    "size": "size (no draws)",
+    "small_size": "small size (no draws)",
+    "small_part": "small part of the largest (no draws)",
 }
 
 
@@ -43,6 +45,7 @@ def spreads(sets: Mapping[str, Mapping[str, Any]]) -> str:
                     "" if index else SETS.get(name, name),
                     title,
                     form(figures[f"{key}/error"]),
+                    form(figures.get(f"{key}/error_above_naive")),
                     form(figures[f"{key}/auroc"]),
                     form(figures.get(f"{key}/auroc_above_naive")),
                     form(figures[f"knockout/{score}/auroc"]),
@@ -53,10 +56,11 @@ def spreads(sets: Mapping[str, Mapping[str, Any]]) -> str:
         "data",
         "score",
         "rank correlation with the error",
+        "above size",
         "AUROC of wrong signs",
-        "above small size",
+        "above small part",
         "AUROC, signs of knock-outs",
-        "above small size",
+        "above small part",
     ]
     return (
         "Networks with latent attention (BABN): does a score say which slopes are wrong? Error: difference to the "
