@@ -68,7 +68,7 @@ SCORES = {
     "other_sign": lambda row: 1 - row["same"],
     "size": lambda row: np.abs(row["slope"]),
     "small_size": lambda row: -np.abs(row["slope"]),
-    "small_part": lambda row: -np.abs(row["slope"]) / np.abs(row["slope"]).max(),
+    "small_part": lambda row: -np.abs(row["slope"]) / max(np.abs(row["slope"]).max(), 1e-9),
 }
 """What may say that an effect is not to be trusted; the last three need no draws."""
 SPREADS = ("spread", "spread_by_size", "other_sign")
