@@ -361,7 +361,7 @@ def lime(question: Question) -> np.ndarray:
 def lxt() -> ModuleType:
     """The rules of AttnLRP; the package's own list of networks is for releases of transformers before 5."""
     stub = ModuleType("lxt.efficient.models")
-    stub.get_default_map = None  # type: ignore[attr-defined]
+    vars(stub)["get_default_map"] = None
     with patch.dict(sys.modules, {stub.__name__: stub}):
         return import_module("lxt.efficient.patches")
 

@@ -141,7 +141,7 @@ def leading_shares(subject: Subject, texts: Sequence[str]) -> list[int]:
         *([text] for text in texts), truncation=True, max_length=subject.max_length, return_tensors="pt"
     )
     moments = posterior_moments(subject.program, dict(encoding), attribution=True, method="expansion")
-    tokens = share_by(moments.share, "key")[0]
+    tokens = share_by(moments.noise_share, "key")[0]
     sums: dict[tuple[int, int], float] = {}
     for share, word, text in zip(
         tokens.tolist(), encoding.word_ids(0), encoding.sequence_ids(0), strict=True
