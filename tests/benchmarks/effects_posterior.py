@@ -12,6 +12,7 @@ from effects_methods import Subject
 from scipy.stats import rankdata
 
 from probattn.inference import attention_effects, explain, posterior_moments, share_by
+from probattn.inference.effect_results import words_of
 from probattn.inference.explanation import FLOOR, LEADING
 
 DRAWS = 20
@@ -142,13 +143,11 @@ def leading_shares(subject: Subject, texts: Sequence[str]) -> list[int]:
     )
     moments = posterior_moments(subject.program, dict(encoding), attribution=True, method="expansion")
     tokens = share_by(moments.noise_share, "key")[0]
-    sums: dict[tuple[int, int], float] = {}
-    for share, word, text in zip(
-        tokens.tolist(), encoding.word_ids(0), encoding.sequence_ids(0), strict=True
-    ):
+    sums: dict[int, float] = {}
+    for share, word in zip(tokens.tolist(), words_of(encoding, 0, texts), strict=True):
         if word is not None:
-            sums[text, word] = sums.get((text, word), 0.0) + share
-    order = sorted(range(len(sums)), key=lambda index: -[*sums.values()][index])
+            sums[word] = sums.get(word, 0.0) + share
+    order = sorted(range(len(sums)), key=lambda index: -sums[index])
     return order[:LEADING]
 
 
