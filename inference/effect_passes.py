@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
@@ -37,17 +37,18 @@ OWNER = "attention_effects"
 SCREENED = 3
 """Tokens or words on each side whose slopes are followed by knock-outs."""
 Method = Literal["slope", "knockout", "screened"]
+Side = Literal["encoder", "decoder"]
 
 
 class Request(NamedTuple):
-    """Arguments of :func:`attention_effects`."""
+    """Arguments of :func:`attention_effects`; ``sites`` are names once the network is read, None for all."""
 
     targets: Sequence[Target]
-    method: Method
-    position: int | Sequence[int] | None
-    sites: frozenset[str] | None
-    num_samples: int | None
-    chunk_size: int | None
+    method: Method = "screened"
+    position: int | Sequence[int] | None = None
+    sites: Side | Collection[str] | None = None
+    num_samples: int | None = None
+    chunk_size: int | None = None
 
 
 class KeyEffects(Messenger):
@@ -66,7 +67,7 @@ class KeyEffects(Messenger):
     """
 
     def __init__(
-        self, sites: frozenset[str] | None, removed: Tensor | None, data: int, *, expectation: bool
+        self, sites: Collection[str] | None, removed: Tensor | None, data: int, *, expectation: bool
     ) -> None:
         super().__init__()
         self.takes_outputs = self._expectation = expectation

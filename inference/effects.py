@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from probattn.checks import check_batch, check_choice, check_integer
-from probattn.inference.effect_passes import OWNER, BatchEffects, Method, Request
+from probattn.inference.effect_passes import OWNER, BatchEffects, Method, Request, Side
 from probattn.inference.effect_results import AttentionEffects, Words
 from probattn.inference.effect_targets import Target
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
@@ -23,8 +23,6 @@ from probattn.inference.predictive import (
 )
 from probattn.inference.session import evaluating
 from probattn.sites.method import as_program, observed
-
-Side = Literal["encoder", "decoder"]
 
 
 def attention_effects(
@@ -99,32 +97,16 @@ def attention_effects(
         >>> effects.effect.shape
         torch.Size([2, 2])
     """
-    return effects_on_targets(
-        model,
-        batch,
-        [target],
-        method=method,
-        words=words,
-        position=position,
-        sites=sites,
-        num_samples=num_samples,
-        seed=seed,
-        chunk_size=chunk_size,
-    )[0]
+    request = Request([target], method, position, sites, num_samples, chunk_size)
+    return effects_on_targets(model, batch, request, words, seed)[0]
 
 
 def effects_on_targets(
     model: Model,
     batch: Mapping[str, Tensor] | Iterable[Any],
-    targets: Sequence[Target],
-    *,
-    method: Method = "screened",
+    request: Request,
     words: Words | None = None,
-    position: int | Sequence[int] | None = None,
-    sites: Side | Sequence[str] | None = None,
-    num_samples: int | None = None,
     seed: int | Sequence[int] = 0,
-    chunk_size: int | None = None,
 ) -> list[AttentionEffects]:
     """Effects on several targets, which share forward passes; knocked out is what leads for any of them."""
     program: Any = as_program(getattr(model, "_orig_mod", model))  # torch.compile's wrapper has no sites
@@ -133,17 +115,16 @@ def effects_on_targets(
             f"{OWNER}: expected one network, got a ParticleEnsemble; take the effects of its particles"
         )
     check_call(OWNER, program, None)
-    check_choice(OWNER, "method", method, Method)
-    for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
-        if number is not None:
-            check_integer(OWNER, name, number, minimum=1)
+    check_choice(OWNER, "method", request.method, Method)
+    for name in ("num_samples", "chunk_size"):
+        if getattr(request, name) is not None:
+            check_integer(OWNER, name, getattr(request, name), minimum=1)
     with torch.inference_mode(False), evaluating(program):  # nobody trains it while it is copied
         try:
-            program, encoder, decoder = observed(program, num_samples is not None)
+            program, encoder, decoder = observed(program, request.num_samples is not None)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{OWNER}: {error}") from error
-    of_tokens = _sites(encoder, decoder, sites)
-    request = Request(targets, method, position, of_tokens, num_samples, chunk_size)
+    request = request._replace(sites=_sites(encoder, decoder, request.sites))
 
     def of_batch(
         inputs: Mapping[str, Tensor], words: Words | None, seed: tuple[int, ...]
@@ -154,8 +135,8 @@ def effects_on_targets(
     if isinstance(batch, Mapping | Tensor):
         check_batch(OWNER, batch)
         return of_batch(cast(Mapping[str, Tensor], batch), words, seed_words(seed))
-    by_row = any(isinstance(item, Tensor) for item in targets)
-    by_row |= not (position is None or isinstance(position, int))
+    by_row = any(isinstance(item, Tensor) for item in request.targets)
+    by_row |= not (request.position is None or isinstance(request.position, int))
     if words is not None or by_row:
         raise ValueError(
             f"{OWNER}: words, targets and positions by row are those of one batch; call it for each"
@@ -166,7 +147,7 @@ def effects_on_targets(
 
 
 def _sites(
-    encoder: Sequence[str], decoder: Sequence[str], sites: Side | Sequence[str] | None
+    encoder: Sequence[str], decoder: Sequence[str], sites: Side | Collection[str] | None
 ) -> frozenset[str] | None:
     """Names of the sites whose keys are the tokens; None for all."""
     if sites is not None and not isinstance(sites, str):

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import BatchEncoding
 
 from probattn.checks import check_integer, shortened
+from probattn.inference.effect_passes import Request
 from probattn.inference.effect_results import AttentionEffects, Words, words_of
 from probattn.inference.effect_targets import Target
 from probattn.inference.effects import effects_on_targets
@@ -124,7 +125,8 @@ def explanations_of(
     numbers = link_of(OWNER, as_program(model)) == "identity"
     explained: Target = "answer" if answer is None else answer
     targets: list[Target] = [explained] if numbers else [explained, "doubt"]
-    effects = effects_on_targets(model, batch, targets, method=method, words=words, chunk_size=chunk_size)
+    request = Request(targets, method, chunk_size=chunk_size)
+    effects = effects_on_targets(model, batch, request, words)
     return [
         _explanation(labels, row, texts, spans, effects[0], None if numbers else effects[1])
         for row, (texts, spans) in enumerate(rows)

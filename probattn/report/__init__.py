@@ -108,7 +108,7 @@ from probattn.report.record import (
 from probattn.report.results import SCHEMA_VERSION, Results, ResultsFileError, read_results, write_results
 from probattn.report.sites import EDGE_MEASURES, EdgeAttention, SiteHealth, site_health, weight_spreads
 from probattn.report.svg import printable, printable_lines
-from probattn.report.terminal import Group, Sheet, comparisons, predictions_table, results_table
+from probattn.report.terminal import Group, Sheet, comparisons, results_table
 from probattn.report.words import WordsExample
 
 # Predictions and their measures
@@ -138,4 +138,4 @@ __all__ += ["SiteHealth", "EdgeAttention", "EDGE_MEASURES", "weight_spreads", "s
 __all__ += ["Dynamics", "WatchedExample", "WatchedMaps", "WatchedStep", "training_curves"]
 __all__ += ["Agreement", "Contextualized", "PairAgreement", "Rating"]
 # Tables and text of a terminal
-__all__ += ["Group", "Sheet", "results_table", "predictions_table", "printable", "printable_lines"]
+__all__ += ["Group", "Sheet", "results_table", "printable", "printable_lines"]

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 from probattn.checks import optional
-from probattn.report.attention import Example
 from probattn.report.findings import findings, headline
 from probattn.report.measures import MODEL_LABELS, ROLE_TITLES
 from probattn.report.record import ModelKey
@@ -215,17 +214,6 @@ def _gap(results: Results, measure: str, data: str) -> tuple[str, ...]:
         return "", ""
     mark = " " if results.verdict(difference) == "unclear" else RELIABLE
     return f"{difference.value:+.3f}", f"[{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
-
-
-def predictions_table(examples: list[Example]) -> Sheet:
-    """Label, probability and spread of single texts."""
-    paired = any(example.pair is not None for example in examples)
-    texts = ("text", "second text") if paired else ("text",)
-    rows = []
-    for example in examples:
-        inputs = (example.text, example.pair or "") if paired else (example.text,)
-        rows.append((*inputs, example.predicted, f"{example.probability:.3f}", f"{example.spread:.3f}"))
-    return Sheet((*texts, "label", "probability", "spread"), (Group("", tuple(rows)),), words=len(texts) + 1)
 
 
 def comparisons(results: Results) -> list[dict[str, Any]]:

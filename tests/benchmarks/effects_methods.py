@@ -160,7 +160,7 @@ class Question(NamedTuple):
         return dict(self.subject.encoded([self.text]))
 
     def of_ids(self, ids: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Log-odds of rows of tokens, ``[N, S]``, whose other inputs are those of the text."""
+        """Log-odds of rows of tokens, ``[N, S]``, with the mask and the types of the text."""
         others = {name: value.expand(len(ids), -1) for name, value in inputs.items() if name != "input_ids"}
         return self.odds(self.subject.net(input_ids=ids, **others).logits)
 

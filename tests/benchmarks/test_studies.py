@@ -78,6 +78,16 @@ def attack(tiny):
     return options | {"recipe": str(tiny.fixture("recipe"))}
 
 
+def of_reviews(tiny):
+    """A recipe of 200 reviews, which are written, and of a tiny network."""
+    tiny.saved(runs.bert())
+    runs.write_reviews(tiny.folder / "reviews.csv", 200)
+    return tiny.written(
+        f"network: {{name: {tiny.folder}/network}}\ndata: {{train: {tiny.folder}/reviews.csv}}\n"
+        f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
+    )
+
+
 def domain(tiny):
     tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted=[{tiny.source()}, {tiny.source()}]"]})
     variants = {"tasks": "tiny", "variants": "soft,label smoothing,bam"}
@@ -86,12 +96,7 @@ def domain(tiny):
 
 def effects(tiny):
     """Two data sets of files, one of pairs; methods that need no further package."""
-    tiny.saved(runs.bert())
-    runs.write_reviews(tiny.folder / "reviews.csv", 200)
-    recipe = tiny.written(
-        f"network: {{name: {tiny.folder}/network}}\ndata: {{train: {tiny.folder}/reviews.csv}}\n"
-        f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
-    )
+    recipe = of_reviews(tiny)
     babn = tiny.written(
         Path(recipe).read_text(encoding="utf-8").replace("deterministic", "babn"), "babn.yaml"
     )
@@ -193,12 +198,7 @@ def sentiment(tiny):
 
 
 def triage(tiny):
-    tiny.saved(runs.bert())
-    runs.write_reviews(tiny.folder / "reviews.csv", 200)
-    recipe = tiny.written(
-        f"network: {{name: {tiny.folder}/network}}\ndata: {{train: {tiny.folder}/reviews.csv}}\n"
-        f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
-    )
+    recipe = of_reviews(tiny)
     keys = {"reviews": ["data.limits={train: 60}", "data.max_length=null"]}
     tiny.patch.setattr(triage_study, "SETTINGS", keys)
     return {"recipe": recipe, "splits": 20, "calibrate": 100, "seeds": 1}

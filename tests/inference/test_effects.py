@@ -31,7 +31,7 @@ from probattn.inference import (
     reweighted_expectation,
     share_by,
 )
-from probattn.inference.effect_passes import BatchEffects
+from probattn.inference.effect_passes import BatchEffects, Request
 from probattn.inference.effects import effects_on_targets
 from probattn.models import convert, program_for
 from probattn.models.hosts.convert import conversion
@@ -206,19 +206,28 @@ def test_screened_effects_are_knock_outs_where_slopes_lead():
 
 
 def test_several_targets_share_forward_passes():
-    net, inputs = bert(), batch(length=12)
+    net, inputs = bert(num_labels=3), batch(length=12)
     targets = ["answer", "doubt", 1]
     alone = [attention_effects(net, inputs, target=target, method="knockout") for target in targets]
     with patch.object(BatchEffects, "_run", autospec=True, side_effect=BatchEffects._run) as run:
-        together = effects_on_targets(net, inputs, targets, method="knockout")
+        together = effects_on_targets(net, inputs, Request(targets, "knockout"))
         rows = [len(call.args[1]) for call in run.call_args_list]
     assert sum(rows) == 3 + 3 * 12  # a row with all tokens, and one without each
     for item, other in zip(together, alone, strict=True):
         torch.testing.assert_close(item.effect, other.effect, **TIGHT, equal_nan=True)
         torch.testing.assert_close(item.slopes, other.slopes, **TIGHT, equal_nan=True)
-    screened = effects_on_targets(net, inputs, targets[:2])
+    screened = effects_on_targets(net, inputs, Request(targets[:2]))
     single = [attention_effects(net, inputs, target=target).exact for target in targets[:2]]
+    assert not single[0].equal(single[1])
     assert all(item.exact.equal(single[0] | single[1]) for item in screened)
+
+
+def test_a_network_that_a_model_holds_twice_is_one():
+    program = program_for(bert())
+    program.same = program.net
+    torch.testing.assert_close(
+        attention_effects(program, batch()).effect, attention_effects(bert(), batch()).effect, **TIGHT
+    )
 
 
 class Numbers(torch.nn.Module):

@@ -1,5 +1,6 @@
 """Explanations of a classifier's answers: words, sides, sizes, and what is printed."""
 
+import copy
 import json
 
 import pytest
@@ -99,6 +100,14 @@ def test_long_texts_are_screened(net, word_tokenizer):
     assert len(cut.words) == 10
 
 
+def test_long_texts_say_how_many_words_were_left_out(net, word_tokenizer):
+    (item,) = explain(net, word_tokenizer, " ".join(["good film is not bad the a"] * 7))
+    tried = sum(word.change is not None for word in item.words)
+    line = f"{tried} of 49 words were left out in turn"
+    assert tried < 49 and str(item).endswith(line) and line in item.to_html()
+    assert "left out" not in str(explain(net, word_tokenizer, TEXT)[0])
+
+
 def test_texts_are_explained_alike_whatever_is_beside_them(net, word_tokenizer):
     long = " ".join(["good film is not bad the a"] * 7)
     (alone,) = explain(net, word_tokenizer, TEXT)
@@ -161,7 +170,10 @@ def test_an_accent_that_is_left_out_parts_no_word():
 def test_networks_with_one_type_of_text_and_tokenizers_without_a_limit(word_tokenizer):
     torch.manual_seed(0)
     net = BertForSequenceClassification(BertConfig(**SMALL, type_vocab_size=1)).eval()
-    (item,) = explain(net, word_tokenizer, "good film", "bad")
+    typed = copy.copy(word_tokenizer)
+    typed.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    assert max(typed("good film", "bad")["token_type_ids"]) == 1
+    (item,) = explain(net, typed, "good film", "bad")
     assert [word.word for word in item.words] == ["good", "film", "bad"]
     del net.config.max_position_embeddings
     assert word_tokenizer.model_max_length > 10**9

@@ -289,7 +289,7 @@ def test_rows_that_depend_on_one_another(families, by_name):
     assert moments.logits.shape == (3, 3)  # each picture with the texts of all rows
     # The towers' sites of all rows move each picture's score: those of its own row are not all of the variance.
     for row in range(3):
-        share = {name: each[row] for name, each in moments.noise_share.items()}
+        share = {name: item[row] for name, item in moments.noise_share.items()}
         own = sum(each[row].sum() for name, each in share.items())
         assert sum(each.sum() for each in share.values()).item() == pytest.approx(1, rel=1e-4)
         assert own < 0.99

@@ -87,3 +87,5 @@ def test_draws_of_a_graph_are_refused(graph):
     model = build(graph, METHODS["bam"])
     with pytest.raises(ValueError, match="expected no num_samples for a model of one draw a pass"):
         attention_effects(model, {"nodes": torch.tensor([3])}, num_samples=2)
+    with pytest.raises(ValueError, match="expected latent attention in all layers"):
+        attention_effects(build(graph, None), {"nodes": torch.tensor([3])}, num_samples=1)

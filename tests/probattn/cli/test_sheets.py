@@ -101,10 +101,9 @@ def test_any_cells_at_any_width(rows: list[tuple[str, str, str]], width: int) ->
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_markup_in_texts_labels_and_titles_is_text(width: int | None) -> None:
-    example = report.Example(
-        text=HOSTILE, pair="[red]b", predicted="[/label]", probability=0.5, spread=0.1, entropy=0.1
-    )
-    shown = report.predictions_table([example]).text(width)
+    rows = ((HOSTILE, "[red]b", "[/label]", "0.500"),)
+    sheet = report.Sheet(("text", "second text", "label", "probability"), (report.Group("", rows),), words=3)
+    shown = sheet.text(width)
     for text in (shown, report.results_table(results(HOSTILE)).text(width)):
         words = " ".join(text.split())
         assert all(part in words for part in ("[/x]", "[bold]fine[/bold]", "{0}", "[link=x]"))

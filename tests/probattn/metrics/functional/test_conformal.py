@@ -57,11 +57,11 @@ def test_least_ambiguous_sets_are_those_of_mapie(error):
 def test_adaptive_scores_are_those_of_mapie():
     aps = pytest.importorskip("mapie.conformity_scores.sets.aps")
     probabilities, target = _data(2)
-    known, _ = aps.APSConformityScore.get_true_label_cumsum_proba(target, probabilities, np.arange(5))
+    expected, _ = aps.APSConformityScore.get_true_label_cumsum_proba(target, probabilities, np.arange(5))
     found = functional.conformal_scores(torch.from_numpy(probabilities), score="aps").gather(
         1, torch.from_numpy(target)[:, None]
     )
-    np.testing.assert_allclose(found.numpy(), known, rtol=1e-12)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("score", ["lac", "aps"])
