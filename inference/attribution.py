@@ -1,45 +1,24 @@
-"""Where the noise of a posterior enters: sums of shares, leading pairs, other attention, and the deletion test."""
+"""Where the noise of a posterior enters: sums of shares, and the deletion test."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pyro.poutine.runtime import Message
 from torch import Tensor
 
-from probattn.checks import check_batch, check_choice, check_integer, check_share
+from probattn.checks import check_batch, check_choice, check_share
 from probattn.distributions.log_space_distribution import carried_log, exp_carrying_log
 from probattn.inference.expansion import posterior_moments
 from probattn.inference.expansion_check import Expansion, LogMeans
-from probattn.inference.moments import Moments
 from probattn.inference.predictive import Model, batched_inputs, posterior_predict, prepared_batch, seed_words
 from probattn.inference.session import derived_seed, evaluating
 from probattn.sites.method import as_program
 
 Part = Literal["site", "head", "query", "key"]
 PARTS: tuple[Part, ...] = ("site", "head", "query", "key")
-
-
-class Pair(NamedTuple):
-    """An attention weight and its part in the variance of a prediction.
-
-    Attributes:
-        site: name of the attention call.
-        head: index of the head.
-        query: position that attends.
-        key: position that is attended to.
-        noise_share: the part of the variance that its noise brings in, in [0, 1].
-        slope: derivative of the attributed number by the logarithm of the unnormalised weight.
-    """
-
-    site: str
-    head: int
-    query: int
-    key: int
-    noise_share: float
-    slope: float
 
 
 def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
@@ -77,99 +56,6 @@ def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
     sites = next(iter(maps.values())).dim() - 3
     stacked = torch.stack(sums, dim=sites)
     return stacked if "site" in dimensions else stacked.sum(dim=sites)
-
-
-def leading_pairs(moments: Moments, number: int = 10) -> list[list[Pair]]:
-    """The pairs of query and key that bring in most of the variance, by row.
-
-    Args:
-        moments: made with ``attribution``, of predictions of which each row has one.
-        number: of pairs, at most.
-
-    Returns:
-        For each row its pairs, the largest share first.
-
-    Raises:
-        ValueError: moments without shares, or with several predictions a row: compute one with ``positions``.
-    """
-    check_integer("leading_pairs", "number", number, minimum=1)
-    share, slope = moments.noise_share, moments.slope
-    if share is None or slope is None:
-        raise ValueError(
-            "leading_pairs: expected shares, got none; call posterior_moments(..., attribution=True)"
-        )
-    rows = len(moments.logits)
-    if any(item.dim() != 4 for item in share.values()):
-        got = [list(item.shape) for item in share.values()]
-        raise ValueError(f"leading_pairs: expected shares [B, H, T, S], got {got}; use positions=[one]")
-    flat = torch.cat([item.reshape(rows, -1) for item in share.values()], dim=1)
-    order = flat.topk(min(number, flat.shape[1])).indices
-    ranked: list[list[tuple[int, Pair]]] = [[] for _ in range(rows)]
-    first = 0
-    for name, value in share.items():
-        inside = (order >= first) & (order < first + value[0].numel())
-        row, rank = inside.nonzero(as_tuple=True)
-        head, query, key = torch.unravel_index(order[inside] - first, value.shape[1:])
-        values = (value[row, head, query, key], slope[name][row, head, query, key])
-        first += value[0].numel()
-        columns = (column.tolist() for column in (row, rank, head, query, key, *values))
-        for here, position, *numbers in zip(*columns, strict=True):
-            ranked[here].append((position, Pair(name, *numbers)))
-    return [[pair for _, pair in sorted(pairs)] for pairs in ranked]
-
-
-def reweighted_expectation(
-    model: Model,
-    batch: Mapping[str, Tensor],
-    factors: Mapping[str, Tensor],
-    *,
-    batch_keys: Sequence[str] | None = None,
-) -> Tensor:
-    r"""The prediction at the posterior expectation with more or less attention in some places.
-
-    .. math:: z(W'), \qquad W'_j = \frac{f_j\, \mathrm E[S_j]}{\sum_i f_i\, \mathrm E[S_i]}
-
-    through the whole network: what follows from the changed weights, in later layers too, changes with them.
-
-    Args:
-        model: as in :func:`posterior_moments`.
-        batch: its inputs.
-        factors: f by site, positive, broadcastable to ``[B, H, T, S]``: 2 in a column gives a key twice its weight.
-        batch_keys: inputs whose first dimension is the batch. Default: all of them.
-
-    Returns:
-        Predictions ``[B, ..., C]``.
-
-    Raises:
-        ValueError: an unknown site, or a factor that is not positive and finite.
-
-    Example:
-        >>> from transformers import BertConfig, BertForSequenceClassification
-        >>> import probattn
-        >>> from probattn.models import convert
-        >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-        >>> net = convert(BertForSequenceClassification(config), probattn.BayesianAttention())
-        >>> twice = torch.tensor([1.0, 1.0, 2.0, 1.0])
-        >>> inputs = {"input_ids": torch.arange(8).view(2, 4)}
-        >>> reweighted_expectation(net, inputs, {"bert.encoder.layer.0.attention.self": twice}).shape
-        torch.Size([2, 2])
-    """
-    owner = "reweighted_expectation"
-    check_batch(owner, batch)
-    wrong = [name for name, factor in factors.items() if not bool(((factor > 0) & factor.isfinite()).all())]
-    if wrong:
-        raise ValueError(f"{owner}: {wrong[0]}: expected factors above 0 and finite")
-    program: Any = as_program(model)
-    inputs, _, _ = batched_inputs(owner, prepared_batch(program, batch), batch_keys, "labels")
-    logs = {name: factor.log() for name, factor in factors.items()}
-    with evaluating(program), Expansion(logs) as expansion:
-        logits: Tensor = program(inputs)
-    unknown = sorted(set(factors) - set(expansion.points))
-    if unknown:
-        raise ValueError(
-            f"{owner}: expected sites of this model, got {unknown[0]!r}; it has {', '.join(expansion.points)}"
-        )
-    return logits
 
 
 OWNER = "variance_removed"

@@ -39,6 +39,7 @@ class Sizes:
         words: of a text that are left out in turn, at most; others are drawn.
         pool: texts among which those for planted clauses are sought.
         wordwise: whether methods that take a pass a word run on other wordings and planted clauses, and on entropies.
+        margin: whether the margin over the next class is explained, and not the log-odds.
     """
 
     texts: int
@@ -49,6 +50,7 @@ class Sizes:
     words: int
     pool: int
     wordwise: bool = True
+    margin: bool = False
 
 
 SHORT = Sizes(texts=40, costly=20, planted=8, varied=4, control=3, words=100, pool=300)
@@ -95,10 +97,11 @@ class Reference:
     doubt: np.ndarray
 
     @classmethod
-    def of(cls, subject: Subject, text: Text, most: int, seed: int) -> Reference:
+    def of(cls, subject: Subject, text: Text, most: int, seed: int, margin: bool = False) -> Reference:
         """By a pass for each word and kind."""
         logits = subject.logits([text])
-        question = Question(subject, text, int(logits.argmax()), seed)
+        answer, other = logits[0].topk(2).indices.tolist()
+        question = Question(subject, text, answer, seed, other if margin else None)
         number, mask = len(text.words), subject.mask
         indices = np.arange(number)
         if number > most:
@@ -297,7 +300,7 @@ def measured(
     cheap = [name for name in names if name not in COSTLY]
     rows, others, random = [], [], []
     for number, item in enumerate(texts[: sizes.texts]):
-        reference = Reference.of(subject, item.text, sizes.words, number)
+        reference = Reference.of(subject, item.text, sizes.words, number, sizes.margin)
         figures, scores = of_text(reference, names if number < sizes.costly else cheap)
         rows.append({**figures, "right": reference.question.answer == item.label})
         if number < sizes.varied:

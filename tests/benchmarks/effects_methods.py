@@ -138,15 +138,22 @@ class Subject:
 
 
 class Question(NamedTuple):
-    """A text, the answer whose log-odds are explained, and the seed of methods that draw."""
+    """A text, the answer that is explained, and the seed of methods that draw.
+
+    Attributes:
+        other: the class over which the margin of the answer is explained; None for its log-odds.
+    """
 
     subject: Subject
     text: Text
     answer: int
     seed: int
+    other: int | None = None
 
     def odds(self, logits: Tensor) -> Tensor:
-        """Log-odds of the answer, of ``[N, C]``."""
+        """Log-odds of the answer or its margin, of ``[N, C]``."""
+        if self.other is not None:
+            return logits[:, self.answer] - logits[:, self.other]
         others = logits.clone()
         others[:, self.answer] = -torch.inf
         return logits[:, self.answer] - others.logsumexp(dim=-1)
@@ -186,13 +193,14 @@ Captum = Any
 
 def effects(method: str, target: str, question: Question) -> np.ndarray:
     """Effects through attention."""
-    subject, text = question.subject, question.text
+    subject, text, of_answer = question.subject, question.text, torch.tensor([question.answer])
+    explained = of_answer if question.other is None else (question.answer, question.other)
     result = attention_effects(
         subject.net,
         question.inputs(),
         words=[subject.groups(text)],
         method=method,
-        target=torch.tensor([question.answer]) if target == "answer" else "doubt",
+        target=explained if target == "answer" else "doubt",
     )
     values = np.zeros(len(text.words))
     values[: result.effect.shape[1]] = result.effect[0].nan_to_num(0.0).numpy()

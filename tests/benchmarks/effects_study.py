@@ -70,6 +70,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 """Keys of the recipe by data set; others take the recipe's."""
 RECIPES = {"deterministic": "sentiment_deterministic", "babn": "sentiment_babn"}
+MARGIN = "margin"
+"""Kind of the runs that explain the margins of deterministic networks."""
 LATENT_METHODS = ("slope", "screened", "knockout", "random", *DOUBT)
 """Methods that read networks with latent attention."""
 Texts = Annotated[int, typer.Option(min=1)]
@@ -87,6 +89,9 @@ class EffectsStudy(study.Study):
     )
     reviewed: Annotated[str, typer.Option(help="Data sets whose causes of doubt are counted, one seed.")] = (
         "rotten_tomatoes"
+    )
+    margin: Annotated[str, typer.Option(help="Data sets of which the margin is explained too.")] = (
+        "snli,banking77,clinc150"
     )
     methods: study.Names = None
     texts: Annotated[int, typer.Option(help="Texts of a network.", min=1)] = SHORT.texts
@@ -107,13 +112,16 @@ class EffectsStudy(study.Study):
         return {"recipes": RECIPES, "draws": DRAWS, "set": self.overrides, "methods": self.names, **sizes}
 
     def jobs(self) -> Iterator[study.Job]:
-        """Seed by seed; latent attention after the first."""
-        latent = self.latent.split(",")
+        """Seed by seed; margins, and latent attention after the first."""
+        latent, margin = self.latent.split(","), self.margin.split(",")
         for seed in range(self.seeds):
             for network, recipe in RECIPES.items():
                 for name in self.sets.split(","):
                     if network == "deterministic" or (seed == 0 and name in latent):
                         yield self.job(name, network, recipe, seed)
+            for name in self.sets.split(","):
+                if name in margin:
+                    yield self.job(name, MARGIN, RECIPES["deterministic"], seed)
 
     def job(self, name: str, network: str, recipe: str, seed: int) -> study.Job:
         """A network."""
@@ -131,14 +139,18 @@ class EffectsStudy(study.Study):
 
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network and measures what methods say of its answers."""
-        name, seed = job.head["set"], job.head["seed"]
-        task, _ = study.fit(job, self.place(job))
-        trained, data, size = load_network(self.place(job)), task.texts.test, task.recipe.data.max_length
+        name, seed, kind = job.head["set"], job.head["seed"], job.head["network"]
+        place = self.place(job)
+        place = place.with_name(place.name.replace(MARGIN, "deterministic"))
+        task, _ = study.fit(job, place)
+        trained, data, size = load_network(place), task.texts.test, task.recipe.data.max_length
         accuracy = study.accuracy(trained, task, data)
-        latent = job.head["network"] != "deterministic"
+        latent, margin = kind not in ("deterministic", MARGIN), kind == MARGIN
         subject = Subject(trained.net, trained.codec, size, trained.program if latent else None)
         sizes = LONG if size > LONG_TEXTS else SHORT
-        sizes = replace(sizes, texts=self.long_texts if size > LONG_TEXTS else self.texts)
+        sizes = replace(sizes, texts=self.long_texts if size > LONG_TEXTS else self.texts, margin=margin)
+        if margin:
+            sizes = replace(sizes, planted=0, varied=0, control=0)
         order = np.random.default_rng(seed).permutation(len(data)).tolist()
         texts = labelled(
             subject, data.rows(order[: 2 * (sizes.texts + sizes.pool)]), sizes.texts + sizes.pool
@@ -150,7 +162,7 @@ class EffectsStudy(study.Study):
             figures["distrust"] = distrust(subject, texts, sizes)
         else:
             figures |= measured(subject, self.control(subject, seed), texts, self.names, sizes, seed)
-        if seed == 0 and name in self.reviewed.split(","):
+        if seed == 0 and name in self.reviewed.split(",") and not margin:
             some = data.rows(order[: self.reviews])
             figures["reviewed"] = reviewed(subject, some.texts, some.pairs, shares=latent)
         return figures

@@ -12,6 +12,8 @@ from effects_methods import METHODS, Question, Subject, Text
 from sklearn.metrics import roc_auc_score
 from transformers import BertConfig, BertForSequenceClassification
 
+from probattn.inference import attention_effects
+
 WORDS = tuple(runs.WORDS[:6])
 PACKAGES = {"captum": "captum.attr", "shap": "shap", "lime": "lime.lime_text", "lxt": "lxt"}
 
@@ -139,6 +141,28 @@ def test_a_word_left_out_changes_what_the_reference_says(question):
     entropies = effects_measures.entropies(question.subject.logits(rows))
     assert reference.doubt[3] == pytest.approx(entropies[0] - entropies[1], abs=1e-6)
     assert reference.whole and not effects_measures.Reference.of(question.subject, question.text, 4, 0).whole
+
+
+def test_a_margin_is_the_difference_of_two_logits_for_references_and_methods(subject):
+    text = Text(WORDS, None)
+    reference = effects_measures.Reference.of(subject, text, 100, 0, margin=True)
+    first, second = reference.logits[0].topk(2).indices.tolist()
+    without = subject.logits([text.without([2])])[0]
+    logits = reference.logits[0]
+    change = logits[first] - logits[second] - (without[first] - without[second])
+    assert reference.deleted[2] == pytest.approx(float(change), abs=1e-5)
+    question = reference.question
+    effects = attention_effects(
+        subject.net,
+        question.inputs(),
+        words=[subject.groups(text)],
+        target=(first, second),
+        method="slope",
+    )
+    scores = effects_methods.scores_of("slope", question)
+    np.testing.assert_allclose(scores, effects.effect[0].numpy(), atol=1e-6)
+    assert np.abs(scores - effects_methods.scores_of("slope", question_of(subject))).max() > 1e-3
+    assert float(question.odds(reference.logits)) == pytest.approx(float(logits[first] - logits[second]))
 
 
 def test_a_screened_method_names_a_word_whose_knock_out_it_has():

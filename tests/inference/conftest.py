@@ -14,6 +14,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from probattn.inference.expansion_check import Expansion
+from probattn.inference.session import evaluating
+from probattn.sites.method import as_program
+
 PROGRAMS = Path(__file__).parent / "programs"
 collect_ignore = ["programs"]  # run as scripts, from their own folder
 
@@ -43,3 +47,18 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]")
+
+
+@pytest.fixture
+def reweighted():
+    """Predictions at the expectation when weights are multiplied by factors, by site, broadcastable to their maps."""
+
+    def run(net, inputs, factors):
+        program = as_program(net)
+        logs = {name: factor.log() for name, factor in factors.items()}
+        with evaluating(program), Expansion(logs) as expansion:
+            logits = program(inputs)
+        assert factors.keys() <= expansion.points.keys()
+        return logits
+
+    return run

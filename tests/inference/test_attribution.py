@@ -1,6 +1,4 @@
-"""Sums of attributed uncertainty, leading pairs, and predictions with more or less attention somewhere."""
-
-from dataclasses import replace
+"""Sums of attributed uncertainty, and its slopes as derivatives of predictions with more or less attention."""
 
 import numpy as np
 import pytest
@@ -9,11 +7,8 @@ import transformers as hf
 
 import probattn
 from probattn.inference import (
-    Moments,
-    leading_pairs,
     posterior_expectation,
     posterior_moments,
-    reweighted_expectation,
     share_by,
 )
 from probattn.models import convert
@@ -61,7 +56,7 @@ def test_sums_are_those_of_numpy_and_add_to_one():
     assert not share_by(moments.noise_share, "key")[0, 5:].any(), "padding has no share"
 
 
-def test_slopes_are_derivatives_by_common_factors_through_the_whole_network(method):
+def test_slopes_are_derivatives_by_common_factors_through_the_whole_network(method, reweighted):
     net, batch = network(method).double(), rows()
     moments = posterior_moments(net, batch, attribution=True, method="expansion", classes=2)
     slopes, step = share_by(moments.slope, "key"), 1e-4
@@ -70,15 +65,15 @@ def test_slopes_are_derivatives_by_common_factors_through_the_whole_network(meth
         for sign in (1, -1):
             factor = torch.ones(8, dtype=torch.float64)
             factor[key] = np.exp(sign * step)
-            logits = reweighted_expectation(net, batch, dict.fromkeys(moments.slope, factor))
+            logits = reweighted(net, batch, dict.fromkeys(moments.slope, factor))
             ends.append(difference(logits, moments.classes))
         torch.testing.assert_close((ends[0] - ends[1]) / (2 * step), slopes[:, key], rtol=1e-4, atol=1e-8)
 
 
-def test_a_factor_that_all_keys_share_changes_nothing(method):
+def test_a_factor_that_all_keys_share_changes_nothing(method, reweighted):
     net, batch = network(method), rows()
     moments = posterior_moments(net, batch, attribution=True, method="expansion")
-    same = reweighted_expectation(net, batch, dict.fromkeys(moments.noise_share, torch.tensor(3.0)))
+    same = reweighted(net, batch, dict.fromkeys(moments.noise_share, torch.tensor(3.0)))
     torch.testing.assert_close(same, posterior_expectation(net, batch))
     for name, slope in moments.slope.items():
         largest = float(slope.abs().max())
@@ -87,7 +82,7 @@ def test_a_factor_that_all_keys_share_changes_nothing(method):
         )
 
 
-def test_hardly_any_attention_to_a_token_is_as_a_mask_over_it(method):
+def test_hardly_any_attention_to_a_token_is_as_a_mask_over_it(method, reweighted):
     net, batch = network(method, layers=1), rows()
     (site,) = posterior_moments(net, batch, attribution=True, method="expansion").noise_share
     factor = torch.ones(8)
@@ -95,44 +90,13 @@ def test_hardly_any_attention_to_a_token_is_as_a_mask_over_it(method):
     masked = batch["attention_mask"].clone()
     masked[:, 3] = 0
     torch.testing.assert_close(
-        reweighted_expectation(net, batch, {site: factor}),
+        reweighted(net, batch, {site: factor}),
         posterior_expectation(net, batch | {"attention_mask": masked}),
     )
 
 
-def test_leading_pairs_are_those_that_numpy_sorts():
+def test_what_cannot_be_summed_is_refused():
     moments = posterior_moments(network(METHODS["bam"]), rows(), attribution=True, method="expansion")
-    for row, pairs in enumerate(leading_pairs(moments, 5)):
-        flat = [
-            (float(value), name, *place)
-            for name in moments.noise_share
-            for place, value in np.ndenumerate(moments.noise_share[name][row].numpy())
-        ]
-        expected = sorted(flat, key=lambda each: -each[0])[:5]
-        assert [(pair.noise_share, pair.site, pair.head, pair.query, pair.key) for pair in pairs] == expected
-        assert all(
-            pair.slope == float(moments.slope[pair.site][row, pair.head, pair.query, pair.key])
-            for pair in pairs
-        )
-
-
-def test_leading_pairs_of_a_batch_of_one_row_are_those_of_the_row_in_a_batch():
-    net, batch = network(METHODS["bam"]), rows()
-    pairs = leading_pairs(posterior_moments(net, batch, attribution=True, method="expansion"), 4)[2]
-    alone = {name: value[2:] for name, value in batch.items()}
-    (own,) = leading_pairs(posterior_moments(net, alone, attribution=True, method="expansion"), 4)
-    for pair, other in zip(own, pairs, strict=True):
-        assert pair[:4] == other[:4] and pair.noise_share == pytest.approx(other.noise_share, rel=1e-3)
-
-
-def test_what_cannot_be_summed_ranked_or_changed_is_refused():
-    net = network(METHODS["bam"])
-    plain = posterior_moments(net, rows(), method="expansion")
-    moments = posterior_moments(net, rows(), attribution=True, method="expansion")
-    with pytest.raises(ValueError, match="expected shares, got none"):
-        leading_pairs(plain)
-    with pytest.raises(ValueError, match="expected shares, got none"):
-        leading_pairs(replace(moments, slope=None))
     with pytest.raises(ValueError, match="got 'layer'"):
         share_by(moments.noise_share, "layer", "depth")
     with pytest.raises(ValueError, match="no maps"):
@@ -140,47 +104,6 @@ def test_what_cannot_be_summed_ranked_or_changed_is_refused():
     first, *_ = moments.noise_share.values()
     with pytest.raises(ValueError, match="agree in what is kept"):
         share_by({"one": first, "other": first[..., :3]}, "key")
-    with pytest.raises(ValueError, match="expected sites of this model, got 'encoder'"):
-        reweighted_expectation(net, rows(), dict.fromkeys(("other", "encoder"), torch.ones(8)))
-    for bad in (0.0, -1.0, torch.inf, torch.nan):
-        factors = dict.fromkeys(moments.noise_share, torch.ones(8)) | {
-            [*moments.noise_share][-1]: torch.tensor([1.0, bad])
-        }
-        with pytest.raises(
-            ValueError, match=rf"{[*moments.noise_share][-1]}: expected factors above 0 and finite"
-        ):
-            reweighted_expectation(net, rows(), factors)
-    with pytest.raises(ValueError, match=r"leading_pairs.number: expected an integer >= 1, got 0"):
-        leading_pairs(moments, 0)
-    several = replace(
-        moments, noise_share={name: value[:, None] for name, value in moments.noise_share.items()}
-    )
-    with pytest.raises(ValueError, match=r"expected shares \[B, H, T, S\], got \[\[3, 1, 2, 8, 8\]"):
-        leading_pairs(several)
-
-
-def test_pairs_of_sites_of_other_sizes_are_told_by_their_places():
-    share = {"one": torch.tensor([[[[0.1, 0.3], [0.0, 0.05]]]]), "other": torch.zeros(1, 2, 3, 3)}
-    share["other"][0, 1, 2, 0], share["other"][0, 0, 1, 2] = 0.35, 0.2
-    slope = {name: -value for name, value in share.items()}
-    empty = torch.zeros(1, 2)
-    moments = Moments(empty, torch.tensor([[0, 1]]), torch.zeros(1, 2, 2), noise_share=share, slope=slope)
-    (pairs,) = leading_pairs(moments, 4)
-    places = [("other", 1, 2, 0), ("one", 0, 0, 1), ("other", 0, 1, 2), ("one", 0, 0, 0)]
-    assert [pair[:4] for pair in pairs] == places
-    assert [pair.noise_share for pair in pairs] == pytest.approx([0.35, 0.3, 0.2, 0.1])
-    assert [pair.slope for pair in pairs] == pytest.approx([-0.35, -0.3, -0.2, -0.1])
-
-
-def test_ten_pairs_lead_unless_another_number_is_named_and_all_of_fewer():
-    moments = posterior_moments(network(METHODS["bam"]), rows(), attribution=True, method="expansion")
-    assert [len(pairs) for pairs in leading_pairs(moments)] == [10] * 3
-    assert leading_pairs(moments) == leading_pairs(moments, 10)
-    every = leading_pairs(moments, 1000)
-    assert [len(pairs) for pairs in every] == [2 * 2 * 8 * 8] * 3
-    for pairs in every:
-        shares = [pair.noise_share for pair in pairs]
-        assert shares == sorted(shares, reverse=True) and len({pair[:4] for pair in pairs}) == 256
 
 
 @pytest.mark.parametrize(

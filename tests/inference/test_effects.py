@@ -28,7 +28,6 @@ from probattn.inference import (
     posterior_expectation,
     posterior_moments,
     posterior_predict,
-    reweighted_expectation,
     share_by,
 )
 from probattn.inference.effect_passes import BatchEffects, Request
@@ -103,7 +102,7 @@ def test_a_knock_out_is_a_padding_mask(num_labels, converted):
     assert effects.answer.equal(answer)
 
 
-def test_effects_of_every_family(family):
+def test_effects_of_every_family(family, reweighted):
     """Slopes by finite differences, knock-outs by a factor of the weights near 0."""
     net, inputs = family.network().double(), family.inputs()
     if family.name in REFUSED:
@@ -137,7 +136,7 @@ def test_effects_of_every_family(family):
             factor = torch.ones(slopes.shape[-1], dtype=torch.float64)
             factor[key] = torch.tensor(log_factor, dtype=torch.float64).exp()
             factors[name] = factor
-        return number(reweighted_expectation(latent, inputs, factors))
+        return number(reweighted(latent, inputs, factors))
 
     coarse = family.name in FLOAT32_NORMS
     step, error = (2e-3, 5e-3) if coarse else (1e-4, 1e-7)
@@ -411,14 +410,14 @@ def test_draws_near_the_expectation_have_its_effects():
     torch.testing.assert_close(posterior_expectation(net, inputs), program_for(net)(inputs).detach(), **TIGHT)
 
 
-def test_a_learned_scale_is_that_of_the_expectation():
+def test_a_learned_scale_is_that_of_the_expectation(reweighted):
     net, inputs = convert(bert(), probattn.BayesianAttention(rho=1.5, sigma=0.5)), batch()
     effects = attention_effects(net, inputs, target=(0, 1), method="knockout")
     logits = posterior_expectation(net, inputs)
     torch.testing.assert_close(effects.value[0], logits[:, 0] - logits[:, 1], **TIGHT)
     factor = torch.ones(7, dtype=torch.float64)
     factor[3] = 1e-300
-    without = reweighted_expectation(net, inputs, dict.fromkeys(effects.by_site, factor))
+    without = reweighted(net, inputs, dict.fromkeys(effects.by_site, factor))
     change = effects.value[0] - (without[:, 0] - without[:, 1])
     torch.testing.assert_close(effects.effect[:, 3], change, rtol=0.0, atol=1e-9)
 
