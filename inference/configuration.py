@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from probattn.checks import shortened
 from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.disagreement import DisagreementFactor
+from probattn.sites.particle_layers import particle_count, particle_record
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite
 
@@ -34,10 +35,12 @@ def model_configuration(model: nn.Module) -> dict[str, Any]:
         "parameters": digest.hexdigest()[:16],
         "sites": {name: repr(site.method) for name, site in attention_sites(model).items()},
     }
+    layers = particle_record(model)
     further = {
         "alignment": _described(model, AlignmentFactor),
         "disagreement": _described(model, DisagreementFactor),
         "repulsive": {name: repr(method) for name, (method, _) in repulsive_heads(model).items()},
+        "particles": {} if layers is None else {"layers": repr(layers[1])},
     }
     return described | {key: modules for key, modules in further.items() if modules}
 
@@ -87,12 +90,13 @@ def warn_of_frozen_sites(model: nn.Module) -> None:
 
 def log_latent(owner: str, model: nn.Module, *, guided: bool = False) -> None:
     """Logs what a training takes as latent, that nothing is as a warning; ``guided`` if a guide may draw more."""
-    sites, heads = attention_sites(model), repulsive_heads(model)
+    sites, heads, layers = attention_sites(model), repulsive_heads(model), particle_count(model)
     particles = getattr(model, "num_particles", 0)
     descriptions = {
         f"the attention weights of {len(sites)} sites": bool(sites),
         f"the heads of {len(heads)} projections, as particles": bool(heads),
         f"the model itself, as {particles} particles": bool(particles),
+        f"layers, as {layers} particles": layers is not None,
         "what the guide draws": guided,
     }
     latent = [description for description, holds in descriptions.items() if holds]

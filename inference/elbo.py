@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyro
@@ -22,6 +23,7 @@ from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.masks import AttentionMask
+from probattn.sites.particle_layers import by_particle, particle_count
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 
@@ -85,8 +87,8 @@ class AttentionELBO(TraceMeanField_ELBO):
         if not isinstance(guide, AttentionGuide):
             traces: tuple[Trace, Trace] = super()._get_trace(model, guide, args, kwargs)
             return traces
-        with guide.outputs_alone():
-            guide(*args, **kwargs)
+        with _by_particle(model, args) as of_all, guide.outputs_alone():
+            guide(*of_all, **kwargs)
             model_trace, guide_trace = guide.get_traces()
         guide.trace.nodes.clear()  # its maps would live until the next pass, through the backward one
         model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
@@ -96,6 +98,22 @@ class AttentionELBO(TraceMeanField_ELBO):
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
         terms, _ = trace_terms(model_trace, guide_trace)
         return terms.loss.item(), terms.loss
+
+
+@contextmanager
+def _by_particle(model: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of a model, whose batch has its rows for each particle where layers are particles."""
+    if particle_count(model) is None:
+        yield args
+    elif len(args) == 1 and isinstance(args[0], Mapping):
+        with by_particle(model, args[0], scale=True) as batch:
+            yield (batch,)
+    else:
+        got = ", ".join(type(item).__name__ for item in args) or "nothing"
+        raise TypeError(
+            f"AttentionELBO: expected a model of one batch, a mapping of tensors, since its layers are particles, got "
+            f"{got}"
+        )
 
 
 class AttentionELBOModule(ELBOModule):

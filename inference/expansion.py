@@ -47,6 +47,7 @@ from probattn.inference.predictive import (
 )
 from probattn.inference.session import evaluating
 from probattn.sites.method import as_program
+from probattn.sites.particle_layers import particle_count
 from probattn.sites.scores import without_cudnn
 
 OWNER = "posterior_moments"
@@ -144,10 +145,10 @@ def posterior_moments(
         torch.Size([3, 2, 4, 4])
     """
     model = as_program(model)
-    if isinstance(model, ParticleEnsemble):
+    if isinstance(model, ParticleEnsemble) or particle_count(model) is not None:
         raise TypeError(
-            f"{OWNER}: expected one network, got a ParticleEnsemble, whose particles differ by more than a first-order "
-            "term; use posterior_predict"
+            f"{OWNER}: expected one network, got particles, which differ by more than a first-order term; use "
+            "posterior_predict"
         )
     check_call(OWNER, model, None)
     check_choice(OWNER, "method", method, Method)

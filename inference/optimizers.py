@@ -17,6 +17,7 @@ from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.options import Natural, NonNegative, Options, Positive, Share
 from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.observation import ObservationScale
+from probattn.sites.particle_layers import ParticleStack
 from probattn.sites.site import LatentSite
 
 ParameterGroup = dict[str, Any]
@@ -196,9 +197,10 @@ def split_alignment(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Param
 
 
 def stacked_parameters(model: nn.Module) -> set[int]:
-    """Identities of the parameters that hold a row for each particle of an ensemble."""
+    """Identities of the parameters that hold a row for each particle, of an ensemble or of layers."""
     ensembles = (module for module in model.modules() if isinstance(module, ParticleEnsemble))
-    return {id(stack) for ensemble in ensembles for stack in ensemble.stacked_parameters().values()}
+    stacks = [stack for ensemble in ensembles for stack in ensemble.stacked_parameters().values()]
+    return {*map(id, stacks), *_ids(model, ParticleStack)}
 
 
 def _ids(model: nn.Module, *kinds: type[nn.Module]) -> set[int]:

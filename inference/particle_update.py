@@ -23,6 +23,7 @@ from probattn.particles import (
     spos_direction,
     svgd_direction,
 )
+from probattn.sites.particle_layers import particle_record
 from probattn.sites.repulsive import ParticleOptions, repulsive_heads
 
 
@@ -147,6 +148,53 @@ class ParticleUpdate:
             warnings.warn(f"{name}: {trouble}", CollapseWarning, stacklevel=3)
 
 
+def particle_sets(model: nn.Module) -> dict[str, tuple[ParticleOptions, ParticleSet]]:
+    """Options and particles of a model by the name of their set: heads by projection, layers together."""
+    sets: dict[str, tuple[ParticleOptions, ParticleSet]] = dict(repulsive_heads(model))
+    present = particle_record(model)
+    if present is not None and present[1].moved:
+        net, record = present
+        sets["layers"] = (record.method, StackedSet(record.stacks(net)))
+    return sets
+
+
+@dataclass(frozen=True)
+class StackedSet:
+    """Stacked parameters ``[P, ...]`` by name as particles ``[P, N]``: a row is one particle's numbers."""
+
+    parameters: Mapping[str, nn.Parameter]
+
+    def particles(self) -> Tensor:
+        """The particles ``[P, N]``, detached; a copy unless there is one parameter."""
+        return self._rows([parameter.detach() for parameter in self.parameters.values()])
+
+    def gradients(self) -> Tensor:
+        """Their gradients ``[P, N]``, detached; raises ``ValueError`` where a parameter has none."""
+        missing = [name for name, parameter in self.parameters.items() if parameter.grad is None]
+        if missing:
+            raise ValueError(
+                f"particles: {', '.join(missing)} have no gradient: the loss does not depend on them; leave them out "
+                "(parameters=... of a ParticleEnsemble, or requires_grad)"
+            )
+        return self._rows([p.grad.detach() for p in self.parameters.values() if p.grad is not None])
+
+    @torch.no_grad()
+    def write(self, directions: Tensor, step_size: float) -> None:
+        r"""Makes the parameters' gradients :math:`-\epsilon \phi`, for any optimiser."""
+        start = 0
+        for parameter in self.parameters.values():
+            assert parameter.grad is not None
+            size = parameter[0].numel()
+            block = directions[:, start : start + size]
+            parameter.grad.copy_((-step_size * block).view_as(parameter))
+            start += size
+
+    @staticmethod
+    def _rows(stacks: list[Tensor]) -> Tensor:
+        rows = [stack.flatten(1) if stack.dim() > 1 else stack.unsqueeze(1) for stack in stacks]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+
+
 class HeadParticles(ParticleUpdate):
     r"""Turns the gradients of repulsive heads into :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1).
 
@@ -180,10 +228,11 @@ class HeadParticles(ParticleUpdate):
     def __init__(
         self, model: nn.Module, num_data: int, kernel: SteinKernel | ParticleKernel | None = None
     ) -> None:
-        heads = repulsive_heads(model)
-        if not heads:
+        sets = particle_sets(model)
+        if not sets:
             raise ValueError(
-                f"HeadParticles: {type(model).__name__} has no repulsive heads; convert(net, RepulsiveAttention()) "
-                "first, or take the heads of a module of your own from probattn.particles.head_slices"
+                f"HeadParticles: {type(model).__name__} has no repulsive heads, nor layers as particles that repel; "
+                "convert(net, RepulsiveAttention()) first, or take the heads of a module of your own from "
+                "probattn.particles.head_slices"
             )
-        super().__init__(heads, num_data, kernel=kernel)
+        super().__init__(sets, num_data, kernel=kernel)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, SupportsIndex, cast
 
@@ -36,13 +36,14 @@ from probattn.inference.guide import (
 )
 from probattn.inference.posterior import Posterior, link_of
 from probattn.inference.session import evaluating
-from probattn.inference.trunk import Trunk
 from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.method import as_program
 from probattn.sites.noise import Scratch, SeededNoise, seed_integers
+from probattn.sites.particle_layers import apart, particle_count, runs_apart
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
+from probattn.sites.trunk import Trunk
 from probattn.sites.upward import LinkedPaths, SharedUpward
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
@@ -133,6 +134,7 @@ def posterior_predict(
 
     A :class:`ParticleEnsemble` gives a draw for each of its particles, P = number of particles. Where attention is
     latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.
+    Likewise a network whose layers are particles (:class:`probattn.ParticleLayers`), pass by pass.
 
     Args:
         model: a Hugging Face network with a head, whose program :func:`probattn.models.program_for` chooses, or a Pyro
@@ -201,6 +203,8 @@ def posterior_predict(
         with evaluating(model):
             if isinstance(model, ParticleEnsemble):
                 logits = _ensemble_logits(model, folding, seeds)
+            elif particle_count(model) is not None:
+                logits = _particle_logits(model, folding, seeds)
             else:
                 logits = folding.logits(model, seeds)
         return logits, *folding.collector.results()
@@ -349,8 +353,10 @@ class _Folding:
         shares = len(seeds) > 1 and self.others is None
         trunk = Trunk(model if shares else None, self.inputs, self.keys, self.rows)
         outputs: list[Tensor] = []
-        once = trunk.once(min(self.chunk, len(seeds)))
-        with naming_contract("posterior_predict", model, self.inputs), once:
+        with ExitStack() as stack:
+            stack.enter_context(naming_contract("posterior_predict", model, self.inputs))
+            with apart(None) if runs_apart() else nullcontext():
+                stack.enter_context(trunk.once(min(self.chunk, len(seeds))))
             for start in range(0, len(seeds), self.chunk):
                 chunk = seeds[start : start + self.chunk]
                 mirrored = [self.antithetic and bool(draw % 2) for draw in range(start, start + len(chunk))]
@@ -365,7 +371,7 @@ class _Folding:
                 outputs.append(output.unflatten(0, (len(chunk), self.rows)))
                 self.collector.check()
         logits = torch.cat(outputs)
-        if len(seeds) > 1 and not self.collector.seen:
+        if len(seeds) > 1 and not self.collector.seen and not runs_apart():
             _refuse_equal(model, logits)
         return logits
 
@@ -393,6 +399,22 @@ def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Seque
         outputs.append(
             folding.logits(partial(ensemble.call, rows), [draw_seed((s, index), 0) for s in seeds])
         )
+    return torch.cat(outputs)
+
+
+def _particle_logits(model: Model, folding: _Folding, seeds: Sequence[int]) -> Tensor:
+    """Of each particle of the layers its draws, or its one answer where nothing is latent: ``[P * draws, B, C]``."""
+    count = particle_count(model)
+    assert count is not None
+    seeds = seeds if isinstance(model, nn.Module) and attention_sites(model) else seeds[:1]
+    size = max(1, folding.chunk // count)
+    outputs: list[Tensor] = []
+    for start in range(0, len(seeds), size):
+        chunk = [
+            draw_seed((seed, index), 0) for index in range(count) for seed in seeds[start : start + size]
+        ]
+        with apart(len(chunk) * folding.rows):
+            outputs.append(replace(folding, chunk=len(chunk)).logits(model, chunk))
     return torch.cat(outputs)
 
 

@@ -23,6 +23,7 @@ from probattn.inference.elbo import (
     require_data,
     site_divergence,
 )
+from probattn.sites.particle_layers import particle_count
 
 ESTIMATORS = (Trace_ELBO, TraceGraph_ELBO, TraceEnum_ELBO)
 """Classes whose objects, and those of classes derived from them, a driver knows how to differentiate."""
@@ -36,6 +37,11 @@ class ProgramELBOModule(AttentionELBOModule):
             raise TypeError(
                 "SVIDriver.elbo: expected an AttentionELBO, or a Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO or "
                 f"TraceEnum_ELBO of pyro.infer, got {type(elbo).__name__}"
+            )
+        if particle_count(model) is not None:
+            raise ValueError(
+                f"SVIDriver.elbo: expected an AttentionELBO, which runs a batch for each particle of the layers, got "
+                f"{type(elbo).__name__}; leave it out"
             )
         super().__init__(model, guide, elbo)
 

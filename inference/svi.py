@@ -27,7 +27,7 @@ from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleObjective, EnsembleOptions, EnsembleParticles
 from probattn.inference.guide import AttentionGuide, refuse_unstarted
 from probattn.inference.options import RunOptions
-from probattn.inference.particle_update import HeadParticles, ParticleUpdate
+from probattn.inference.particle_update import HeadParticles, ParticleUpdate, particle_sets
 from probattn.inference.program_elbo import bind
 from probattn.inference.run import FitResult, Run
 from probattn.inference.session import (
@@ -39,7 +39,6 @@ from probattn.inference.session import (
 from probattn.inference.sources import check_data
 from probattn.inference.training import ProgramTraining, Update
 from probattn.particles import ParticleKernel
-from probattn.sites.repulsive import repulsive_heads
 
 
 @dataclass(eq=False)
@@ -190,10 +189,10 @@ class SVIDriver(RunOptions):
                 f"{type(self).__name__}: the model is an ensemble of particles; train it with "
                 "probattn.inference.SVGDDriver"
             )
-        if repulsive_heads(self.model):
+        if particle_sets(self.model):
             raise ValueError(
-                f"{type(self).__name__}: the model has repulsive heads, and their repulsion would be left out; train "
-                "with probattn.inference.SVGDDriver"
+                f"{type(self).__name__}: the model has repulsive heads, or layers as particles that repel, and their "
+                "repulsion would be left out; train with probattn.inference.SVGDDriver"
             )
         return None
 
@@ -310,7 +309,7 @@ class SVGDDriver(SVIDriver):
         """
         if isinstance(self.model, ParticleEnsemble):
             return self.model.named_particles()
-        return {name: heads.particles() for name, (_, heads) in repulsive_heads(self.model).items()}
+        return {name: particles.particles() for name, (_, particles) in particle_sets(self.model).items()}
 
     def step(self, batch: Any, *, num_data: int | None = None) -> dict[str, float]:
         """One update outside a run, with the contract of ``pyro.infer.SVGD.step``.

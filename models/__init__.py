@@ -23,7 +23,7 @@ from probattn.models.heads.tokens import (
 )
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.capture import CapturedCall, HeadRedundancy, capture, head_redundancy, masked_heads
-from probattn.models.hosts.convert import convert, inspect, revert
+from probattn.models.hosts.convert import convert, inspect, particle, revert
 from probattn.models.hosts.description import describe
 from probattn.models.hosts.pretrained import StoredNetworkError
 from probattn.models.hosts.saving import save
@@ -74,7 +74,7 @@ __all__ = ["program_for", "Classifier", "MultiLabelClassifier", "MultipleChoice"
 __all__ += ["CausalLanguageModel", "MaskedLanguageModel", "SpanExtractor", "TokenClassifier"]
 __all__ += ["AttentionCall", "AttentionCalls"]
 __all__ += ["CapturedCall", "HeadRedundancy", "capture", "head_redundancy", "masked_heads"]
-__all__ += ["convert", "inspect", "revert", "describe", "StoredNetworkError", "save"]
+__all__ += ["convert", "inspect", "particle", "revert", "describe", "StoredNetworkError", "save"]
 __all__ += ["from_pretrained", "load", "ElectraProgram"]
 __all__ += ["GraphTextProgram", "GraphWriterConfig", "GraphWriterForGeneration", "WritingOptions"]
 __all__ += ["write_texts", "McanConfig", "McanForQuestionAnswering", "VisualQuestionProgram"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from probattn.sites.fused import compile_sites
     from probattn.sites.masks import AttentionMask
     from probattn.sites.multihead import MultiheadAttention, link
+    from probattn.sites.particle_layers import ParticleLayers
     from probattn.sites.repulsive import RepulsiveAttention
     from probattn.sites.site import attention
     from probattn.trainer import ProbabilisticTrainer
@@ -29,6 +30,7 @@ __all__ = [
     "BayesianAttention",
     "DisagreementAttention",
     "MultiheadAttention",
+    "ParticleLayers",
     "ProbabilisticTrainer",
     "RepulsiveAttention",
     "__version__",
@@ -45,6 +47,7 @@ _MODULES = {
     "BayesianAttention": "sites.bayesian",
     "DisagreementAttention": "sites.disagreement",
     "MultiheadAttention": "sites.multihead",
+    "ParticleLayers": "sites.particle_layers",
     "ProbabilisticTrainer": "trainer",
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.site",

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from probattn.first_order import with_gradients
 from probattn.inference.elbo import AttentionELBOModule, ELBOTerms
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
-from probattn.inference.particle_update import ParticleUpdate
+from probattn.inference.particle_update import ParticleUpdate, StackedSet
 from probattn.options import Count, NonNegative, Positive
 from probattn.particles import ParticleKernel
 from probattn.sites.alignment import AlignmentFactor
@@ -86,43 +86,6 @@ class EnsembleOptions(ParticleOptions):
             False
         """
         return cls(kernel="identity", repulsion=0.0, step_size=float(num_particles))
-
-
-@dataclass(frozen=True)
-class StackedSet:
-    """Stacked parameters ``[P, ...]`` by name as particles ``[P, N]``: a row is one particle's numbers."""
-
-    parameters: Mapping[str, nn.Parameter]
-
-    def particles(self) -> Tensor:
-        """The particles ``[P, N]``, detached; a copy unless there is one parameter."""
-        return self._rows([parameter.detach() for parameter in self.parameters.values()])
-
-    def gradients(self) -> Tensor:
-        """Their gradients ``[P, N]``, detached; raises ``ValueError`` where a parameter has none."""
-        missing = [name for name, parameter in self.parameters.items() if parameter.grad is None]
-        if missing:
-            raise ValueError(
-                f"ParticleEnsemble: {', '.join(missing)} have no gradient: the loss does not depend on them; leave "
-                "them out with parameters=..."
-            )
-        return self._rows([p.grad.detach() for p in self.parameters.values() if p.grad is not None])
-
-    @torch.no_grad()
-    def write(self, directions: Tensor, step_size: float) -> None:
-        r"""Makes the parameters' gradients :math:`-\epsilon \phi`, for any optimiser."""
-        start = 0
-        for parameter in self.parameters.values():
-            assert parameter.grad is not None
-            size = parameter[0].numel()
-            block = directions[:, start : start + size]
-            parameter.grad.copy_((-step_size * block).view_as(parameter))
-            start += size
-
-    @staticmethod
-    def _rows(stacks: list[Tensor]) -> Tensor:
-        rows = [stack.flatten(1) if stack.dim() > 1 else stack.unsqueeze(1) for stack in stacks]
-        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
 
 class EnsembleParticles(ParticleUpdate):

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from probattn.checks import check_choice, check_integer
 from probattn.inference.session import evaluating, preserved_random_state
 from probattn.sites.alignment import AlignmentFactor
+from probattn.sites.particle_layers import particle_count
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.scores import exact_products
 from probattn.sites.site import LatentSite
@@ -128,10 +129,11 @@ def check_model(model: nn.Module) -> None:
     """Raises unless the model can be a particle."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{OWNER}.model: expected a torch.nn.Module, got {type(model).__name__}")
-    if repulsive_heads(model):
+    if repulsive_heads(model) or particle_count(model) is not None:
+        what = "heads are particles (RepulsiveAttention)"
+        what = what if repulsive_heads(model) else "layers are particles (ParticleLayers)"
         raise ValueError(
-            f"{OWNER}.model: its heads are particles (RepulsiveAttention), so it cannot be a particle itself; give a "
-            "network without that method"
+            f"{OWNER}.model: its {what}, so it cannot be a particle itself; give a network without that method"
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
@@ -28,14 +30,17 @@ from probattn.models.hosts.hosting import (
 )
 from probattn.models.hosts.interface import implementations, own_configurations, restore, switch
 from probattn.models.hosts.methods import Host, place
+from probattn.models.hosts.particles import detach
 from probattn.models.hosts.passes import StackPass, forget_recomputing
 from probattn.models.hosts.peft_networks import refuse_copies, set_up_peft
 from probattn.models.hosts.saving import give_exits, take_exits
 from probattn.models.hosts.undriven import IMPLEMENTATION, NetworkPasses, forget_outer, take_names
 from probattn.sites import BayesianAttention, Method
 from probattn.sites.method import Observed, observed
+from probattn.sites.particle_layers import RECORD as PARTICLES
+from probattn.sites.particle_layers import ParticleLayers, ParticleRecord
 
-__all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "revert", "select"]
+__all__ = ["Conversion", "Kind", "Layers", "conversion", "convert", "inspect", "particle", "revert", "select"]
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -148,7 +153,7 @@ def _attach(
         inner.set_attn_implementation("sdpa" if inner._supports_sdpa else "eager")
     calls = calls or find_calls(inner)
     plan = make_plan(options, calls, layers, attention)
-    host = Host(inner, {call.stack: StackPass(inner) for call in calls})
+    host = Host(inner, {call.stack: StackPass(inner) for call in calls}, tuple(options.values()))
     placements = {kind: place(value.method, value.calls, host) for kind, value in plan.placed.items()}
     hosted = hosted_sites(plan, placements, host)
     for name in hosted:
@@ -171,12 +176,16 @@ def _attach(
         hooks.append(module.register_forward_hook(state.end, always_call=True))
     hooks += NetworkPasses.hooks(inner, before, hosted, calls)
     attributes: list[str] = []
+    undo: list[Callable[[Any], None]] = []
     for placement in placements.values():
         for name, value in placement.attributes.items():
             setattr(inner, name, value)
             attributes.append(name)
         hooks += map(inner.register_forward_pre_hook, placement.hooks)
-    record = Conversion(plan, layers, attention, before, hooks, tuple(attributes))
+        for change, back in placement.changes:
+            change(inner)
+            undo.append(back)
+    record = Conversion(plan, layers, attention, before, hooks, tuple(attributes), tuple(undo))
     setattr(inner, RECORD, record)
     give_exits(inner, record)
 
@@ -205,6 +214,18 @@ def revert(net: Network) -> Network:
     if record is None:
         raise ValueError(f"{type(net).__name__} is not converted")
     inner: PreTrainedModel = host_of(net)
+    for undo in record.undo:
+        undo(inner)
+    _detach(inner, record)
+    for name in record.attributes:
+        delattr(inner, name)
+    if scale_of(inner) is not None:
+        give_exits(inner, None)
+    return net
+
+
+def _detach(inner: PreTrainedModel, record: Conversion) -> None:
+    """Takes sites, hooks and the record away; attributes and changes of the network stay."""
     for hook in record.hooks:
         hook.remove()
     for module in list(inner.modules()):
@@ -214,13 +235,46 @@ def revert(net: Network) -> Network:
             delattr(module, ATTRIBUTE)
     take_names(record.before)
     restore(record.before)
-    for name in record.attributes:
-        delattr(inner, name)
     delattr(inner, RECORD)
     take_exits(inner)
-    if scale_of(inner) is not None:
-        give_exits(inner, None)
-    return net
+
+
+def particle(net: Network, index: int) -> Network:
+    """One particle of a network whose layers are particles, as a copy of the network without them.
+
+    Args:
+        net: a network converted with :class:`probattn.ParticleLayers`.
+        index: of the particle.
+
+    Returns:
+        The network of this particle, with the other methods that the network was converted with.
+
+    Raises:
+        IndexError: there is no such particle.
+        ValueError: the network's layers are no particles.
+    """
+    copied = copy.deepcopy(net)
+    inner, record = host_of(copied), conversion(copied)
+    particles: ParticleRecord | None = vars(inner).get(PARTICLES)
+    if particles is None or record is None:
+        raise ValueError(
+            f"{type(inner).__name__}: expected a network converted with ParticleLayers, got another"
+        )
+    count = particles.method.num_particles
+    if not -count <= index < count:
+        raise IndexError(f"{type(inner).__name__}: expected a particle below {count}, got {index}")
+    with torch.no_grad():
+        for rows in particles.stacks(inner).values():
+            rows[0] = rows[index]
+    others = {kind: placed for kind, placed in record.plan.placed.items() if kind is not ParticleLayers}
+    if not others:
+        return revert(copied)
+    detach(inner)
+    delattr(inner, PARTICLES)
+    record.plan, record.undo = replace(record.plan, placed=others), ()
+    record.attributes = tuple(name for name in record.attributes if name != PARTICLES)
+    give_exits(inner, record)
+    return copied
 
 
 _CALLS: WeakKeyDictionary[nn.Module, tuple[object, AttentionCalls]] = WeakKeyDictionary()
@@ -291,8 +345,9 @@ def _copy_of(host: PreTrainedModel) -> PreTrainedModel:
             f"{type(host).__name__}: expected a network that can be copied, got the error {str(error)!r}; convert it, "
             "in all layers, and it is read as it is"
         ) from error
-    if record is not None:
-        revert(copied)
+    present = conversion(copied)
+    if present is not None:
+        _detach(copied, present)  # particles stay
     own_configurations(copied)
     _attach(copied.eval(), in_order((BayesianAttention.bam(prior="constant"),)), calls=calls)
     return copied

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -151,7 +151,7 @@ RECORD = "_probattn_conversion"
 
 @dataclass(eq=False)
 class Conversion:
-    """Record of :func:`convert`: plan, request, former implementations, handles of hooks, names of attributes."""
+    """Record of :func:`convert`: plan, request, former implementations, hooks, attributes, what undoes changes."""
 
     plan: Plan
     layers: Layers | Part
@@ -159,6 +159,7 @@ class Conversion:
     before: Implementations
     hooks: list[RemovableHandle]
     attributes: tuple[str, ...] = ()
+    undo: tuple[Callable[[Any], None], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the hooks of modules that are gone, whose handles cannot be copied."""

@@ -25,6 +25,7 @@ from probattn.sites import (
     BayesianAttention,
     DisagreementAttention,
     DisagreementFactor,
+    Method,
     SiteSpec,
     UpwardChain,
 )
@@ -134,10 +135,12 @@ class Host:
     Attributes:
         net: the network, not changed yet.
         stacks: what the attention calls of a stack share in a forward pass, by stack.
+        methods: all that are put on it.
     """
 
     net: PreTrainedModel
     stacks: Mapping[str, StackPass]
+    methods: Sequence[Method] = ()
 
     def chain(self, call: AttentionCall) -> UpwardChain:
         """The upward chain that a call shares with the others of its shape in its stack."""
@@ -154,6 +157,7 @@ class Placement:
         penalties: what is called with all that a module was given and answered; any number of methods may bring them.
         attributes: what hangs on the network itself, by name of the attribute.
         hooks: forward pre-hooks of the network.
+        changes: functions of the network that change it at last and undo that, in a module, so that copies keep them.
     """
 
     sites: Mapping[str, AttentionSite] = field(default_factory=dict)
@@ -161,6 +165,7 @@ class Placement:
     penalties: Mapping[str, CallFactor] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     hooks: Sequence[Callable[[nn.Module, Any], None]] = ()
+    changes: Sequence[tuple[Callable[[Any], None], Callable[[Any], None]]] = ()
 
     @property
     def modules(self) -> frozenset[str]:
@@ -312,12 +317,12 @@ def _penalised(method: DisagreementAttention, calls: AttentionCalls, host: Host)
 
 
 def refuse_undriven(net: nn.Module, _: object) -> None:
-    """Forward pre-hook: ``RuntimeError`` for training of repulsive heads with gradients outside all Pyro handlers."""
+    """Forward pre-hook: ``RuntimeError`` for training of particles with gradients outside all Pyro handlers."""
     if net.training and torch.is_grad_enabled() and not is_handled():
         raise RuntimeError(
-            f"{type(net).__name__}: training its repulsive heads without a driver would leave the repulsion out "
-            "unnoticed; train with probattn.inference.SVGDDriver or probattn.ProbabilisticTrainer (in place of "
-            "transformers.Trainer), or call .eval() or torch.no_grad() to predict"
+            f"{type(net).__name__}: training its particles, which repel each other, without a driver would leave the "
+            "repulsion out unnoticed; train with probattn.inference.SVGDDriver or probattn.ProbabilisticTrainer (in "
+            "place of transformers.Trainer), or call .eval() or torch.no_grad() to predict"
         )
 
 

@@ -181,8 +181,8 @@ def _drawn(
     task: Classification, network: TrainedClassifier, data: Mapping[str, TextDataset], variants: Variants
 ) -> None:
     """Adds what takes several passes."""
-    latent = network.key == "bayesian_mean"
-    for variant in ("draws", "moments") if latent else ("dropout",):
+    several = ("draws", "moments") if network.key == "bayesian_mean" else ("draws",)
+    for variant in several if network.has_draws else ("dropout",):
         by_role = {role: predicted(task, network, texts, variant) for role, texts in data.items()}
         if variant == "dropout" and by_role["test"].draws is None:
             continue  # nothing drops out

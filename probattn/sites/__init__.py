@@ -16,6 +16,7 @@ from probattn.sites.handlers import announce, checkpoint_contexts, give_threads_
 from probattn.sites.masks import AttentionMask
 from probattn.sites.method import Method, MethodRegistry, RecipeKeys
 from probattn.sites.noise import GlobalNoise, Noise, PlacedNoise, SeededNoise
+from probattn.sites.particle_layers import ParticleLayers
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.sites.scores import attention_scores
@@ -39,6 +40,7 @@ __all__ = [
     "Method",
     "MethodRegistry",
     "Noise",
+    "ParticleLayers",
     "PlacedNoise",
     "RecipeKeys",
     "SeededNoise",
@@ -55,7 +57,9 @@ __all__ = [
     "position_agreement",
 ]
 
-METHODS = MethodRegistry([BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention])
+METHODS = MethodRegistry(
+    [BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention, ParticleLayers]
+)
 """Every attention method, in order of precedence."""
 
 give_threads_their_handlers()

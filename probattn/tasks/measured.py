@@ -21,11 +21,11 @@ Read = Callable[[Mapping[str, Tensor]], Tensor]
 def posterior_of(
     network: Network[Any], read: Read, inputs: Mapping[str, Tensor], options: Any, number: int
 ) -> Posterior:
-    """Predictions of a batch, on the CPU: draws of latent attention, or the one prediction without.
+    """Predictions of a batch, on the CPU: draws of latent attention or particles, or the one prediction without.
 
     ``read`` is the program or a part of what it predicts; ``number`` of the batch seeds the draws.
     """
-    if network.key != "bayesian_mean":
+    if not network.has_draws:
         return expected_of(network, read, inputs)
     drawn = posterior_predict(
         read, inputs, options.num_samples, seed=(options.seed, number), chunk_size=options.chunk_size

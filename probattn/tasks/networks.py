@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
-from probattn.inference import posterior_moments
+from probattn.inference import posterior_moments, posterior_predict
 from probattn.inference.moments import Moments
 from probattn.inference.records import Record, read_records
 from probattn.models import capture, convert
@@ -41,6 +41,7 @@ from probattn.report import (
 from probattn.report.collect import moved
 from probattn.sites import METHODS, Method
 from probattn.sites.method import Measured
+from probattn.sites.particle_layers import particle_count
 from probattn.tasks.answering import Drawing
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
@@ -93,6 +94,11 @@ class Network(Generic[Program]):
     def device(self) -> torch.device:
         """The device of its parameters."""
         return next(self.program.parameters()).device
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether it predicts by draws, of latent attention or of particles."""
+        return self.key == "bayesian_mean" or particle_count(self.program) is not None
 
     @cached_property
     def records(self) -> list[Record]:
@@ -170,6 +176,12 @@ def predictions(
         if drawn.moments is not None:
             models["bayesian_moments"] = Predictions.from_moments(drawn.moments, drawing.num_samples)
         return models
+    if network.has_draws:
+        parts = [
+            posterior_predict(network.program, batch, seed=(drawing.seed, number)).probabilities.cpu()
+            for number, batch in enumerate(moved(batches, network.device), first_batch)
+        ]
+        return {network.key: Predictions.from_draws(torch.cat(parts, dim=1))}
     logits = predict_deterministic(
         network.program, batches, drawing.num_samples if dropout else 0, first_batch=first_batch, **options
     )

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from probattn.checks import shortened
 from probattn.inference import AttentionGuide, SVGDDriver, SVIDriver
+from probattn.inference.particle_update import particle_sets
 from probattn.inference.run import FitResult
 from probattn.models import save
 from probattn.models.hosts.description import describe as describe_network
@@ -36,7 +37,6 @@ from probattn.report import (
 from probattn.report.bootstrap import Columns, Figures
 from probattn.report.record import DETECTION
 from probattn.sites import Method
-from probattn.sites.repulsive import repulsive_heads
 from probattn.tasks.answering import Limits
 from probattn.tasks.errors import RunError
 from probattn.tasks.measures import binned_reliability
@@ -302,7 +302,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **options: further options of the driver.
         """
         alignment = getattr(self.recipe, "alignment", None)
-        kind = SVGDDriver if repulsive_heads(program) else SVIDriver
+        kind = SVGDDriver if particle_sets(program) else SVIDriver
         standard = self.recipe.training.driver_options(
             alignment_learning_rate=None if alignment is None else alignment.learning_rate
         )

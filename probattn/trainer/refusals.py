@@ -14,6 +14,7 @@ from probattn.checks import check_share, shown
 from probattn.inference.configuration import attention_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.models.program import HeadProgram
+from probattn.sites.particle_layers import particle_count
 
 LABELS = ("labels", "label", "label_ids")  # keys of the labels in a row, as transformers' collators know them
 PROCESSES = "launch plain processes (accelerate launch, torchrun)"
@@ -67,7 +68,8 @@ def refuse_arguments(args: TrainingArguments | None, compute_loss_func: Any) -> 
 
 def refuse_certain(program: HeadProgram, prediction: str) -> None:
     """Refuses draws and moments of a network without attention sites, in which nothing is random."""
-    if prediction != "mean" and not attention_sites(program):
+    particles = prediction == "draws" and particle_count(program) is not None
+    if prediction != "mean" and not attention_sites(program) and not particles:
         raise ValueError(
             f"ProbabilisticTrainer: prediction={prediction!r} of a {type(program.net).__name__} without attention "
             "sites, in which nothing is random; convert it first, probattn.models.convert(net, "

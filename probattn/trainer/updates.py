@@ -14,10 +14,9 @@ from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.guide import AttentionGuide
 from probattn.inference.loop import Meter, NonFiniteThrough, StepCheck
 from probattn.inference.optimizers import Clipping
-from probattn.inference.particle_update import HeadParticles
+from probattn.inference.particle_update import HeadParticles, particle_sets
 from probattn.inference.program_elbo import bind
 from probattn.models.program import HeadProgram
-from probattn.sites.repulsive import repulsive_heads
 from probattn.trainer.checkpoints import last_checkpoint
 
 
@@ -56,8 +55,7 @@ class Updates:
     def __init__(self, objective: Objective, accelerator: Accelerator, num_data: Callable[[], int]) -> None:
         self.objective, self._accelerator = objective, accelerator
         self._clipping = Clipping(objective)
-        heads = bool(repulsive_heads(objective))
-        self._particles = HeadParticles(objective, num_data()) if heads else None
+        self._particles = HeadParticles(objective, num_data()) if particle_sets(objective) else None
         self._meter = Meter()
         self._sums: Tensor | None = None
         self._norms: tuple[Tensor, Tensor] | None = None

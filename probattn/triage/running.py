@@ -75,10 +75,10 @@ def triage_run(
     drawing = required(deciding.task.answering, run).drawing(options)
     if network.key != "bayesian_mean":
         drawing = drawing._replace(uncertainty="draws")
-    if network.key != "bayesian_mean" and options.score == "mutual_information":
+    if not network.has_draws and options.score == "mutual_information":
         raise RunError(
-            f"--score mutual_information: expected a run with latent attention, whose draws differ; the network in "
-            f"{run} is deterministic, and its mutual information is 0: take another score"
+            "--score mutual_information: expected a run with latent attention or particles, whose draws differ; the "
+            f"network in {run} is deterministic, and its mutual information is 0: take another score"
         )
     file = output or run / policies.POLICY
     _check_replaced(file)

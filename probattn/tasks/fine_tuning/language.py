@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
 from probattn.checks import shown
@@ -258,14 +258,7 @@ class Language(HeadTask):
         self, program: HeadProgram, tensors: Mapping[str, Tensor]
     ) -> Callable[[Mapping[str, Tensor]], Tensor]:
         """Logits at the predicted tokens alone: all of them, of all draws, would fill the memory."""
-        positions = self._positions(tensors["labels"])
-
-        def picked(inputs: Mapping[str, Tensor]) -> Tensor:
-            logits: Tensor = program(inputs)
-            rows = torch.arange(len(logits), device=logits.device)
-            return logits[rows[:, None], positions.to(logits.device).repeat(len(rows) // len(positions), 1)]
-
-        return picked
+        return PickedLogits(program, self._positions(tensors["labels"]))
 
     def _positions(self, labels: Tensor) -> Tensor:
         """Places of the logits of each row's predicted tokens ``[B, K]``, in order; others where a row has fewer."""
@@ -354,6 +347,20 @@ class Language(HeadTask):
         headings = ("Mask", "Candidate", "Probability", "Std of draws") if masked else ("Word", "Surprise")
         notes = () if masked else ("Surprise: negative log-probability, nats.",)
         return Sheet(headings, groups, words=2 if masked else 1, notes=notes)
+
+
+class PickedLogits(nn.Module):
+    """Logits ``[B, K, C]`` at K ``positions`` ``[B, K]`` of each row, the same for all draws."""
+
+    def __init__(self, program: HeadProgram, positions: Tensor) -> None:
+        super().__init__()
+        self.program, self.positions = program, positions
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits of rows, or of rows of all draws."""
+        logits: Tensor = self.program(inputs)
+        rows, positions = torch.arange(len(logits), device=logits.device), self.positions.to(logits.device)
+        return logits[rows[:, None], positions.repeat(len(rows) // len(positions), 1)]
 
 
 def _collated(pad: int, collator: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -151,7 +151,7 @@ def method_section(method: type[Method]) -> Any:
     names = {name: renamed.get(name, name) for name in declared if name != "seed"}
     keys = {key: declared[name] for name, key in names.items()}
     for name in ("layers", "attention"):
-        if name in declared:
+        if name in declared and declared[name][1].default is None:
             annotation, field = declared[name]
             text = field.description.replace(LEFT_TO_CONVERT.replace("None", "null"), "")
             keys[names[name]] = (_without_none(annotation), Field(default="all", description=text))

@@ -1,11 +1,11 @@
-"""What a network computes before its first latent variable: once for all draws."""
+"""What a network computes before its first latent variable, or its first particle: once for all of them."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import Any, NamedTuple, TypeGuard
@@ -25,8 +25,8 @@ PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Siz
 """What a module may take and give beside tensors, if it is to be skipped."""
 
 
-class _LatentReachedError(Exception):
-    """Ends the first pass."""
+class ReachedError(Exception):
+    """Ends the first pass: a latent variable or a particle comes next."""
 
 
 class _UntilRandom(TorchDispatchMode):
@@ -34,7 +34,7 @@ class _UntilRandom(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _is_random(func, args, kwargs or {}):
-            raise _LatentReachedError
+            raise ReachedError
         return func(*args, **(kwargs or {}))
 
 
@@ -49,7 +49,7 @@ class _UntilLatent(Messenger):
         law: Any = msg["fn"]
         everything = site_is_subsample(msg) and law.subsample_size in (None, law.size)
         if not (everything or msg["is_observed"] or msg["value"] is not None):
-            raise _LatentReachedError
+            raise ReachedError
         self._report()
 
     def _pyro_param(self, msg: Message) -> None:
@@ -69,14 +69,16 @@ class _Result(NamedTuple):
 class Trunk:
     """What modules compute before the first latent variable of a pass: once, and repeated for folded draws.
 
-    It skips modules that take and give tensors and plain values, draw nothing, speak to no Pyro handler and have no
-    hook inside, if sizes are the first ones but for rows. Compiled, scripted or spread models and other threads run.
+    It skips modules that take and give tensors and plain values, draw nothing (unless all draws ``share_random``
+    numbers), speak to no Pyro handler and have no hook inside, if sizes are the first ones but for rows. Compiled,
+    scripted or spread models and other threads run.
     """
 
     model: Any
     inputs: Mapping[str, Tensor]
     keys: Collection[str]
     rows: int
+    share_random: bool = False
     _first: int = field(default=0, init=False)
     _folded: int = field(default=0, init=False)
     _log: list[tuple[nn.Module, _Result | None]] = field(default_factory=list, init=False)
@@ -118,12 +120,15 @@ class Trunk:
             inside = not watched.isdisjoint(module.modules())
             override, forward = vars(module).get("forward"), module.forward
             call = _Call(partial(self._call, module, forward, inside), override)
-            vars(module)["forward"] = update_wrapper(call, forward)
+            vars(module)["forward"] = update_wrapper(
+                call, forward, updated=()
+            )  # its attributes may have our names
         return modules[1:]
 
     def _run(self, draws: int) -> None:
         """The first pass, with a number of rows that is no other size of the inputs: so outputs tell their rows."""
-        sizes = {size for name, value in self.inputs.items() for size in value.shape[name in self.keys :]}
+        tensors = {name: value for name, value in self.inputs.items() if isinstance(value, Tensor)}
+        sizes = {size for name, value in tensors.items() for size in value.shape[name in self.keys :]}
         self._first = self.rows
         while draws > 1 and self._first in (1, *sizes):
             self._first += 1
@@ -132,7 +137,8 @@ class Trunk:
             value = batch[name]
             more = value[-1:].expand(self._first - self.rows, *value.shape[1:])
             batch[name] = torch.cat([value, more])
-        with suppress(_LatentReachedError), _UntilLatent(self._speaks), _UntilRandom():
+        random = nullcontext() if self.share_random else _UntilRandom()
+        with suppress(ReachedError), _UntilLatent(self._speaks), random:
             self.model(batch)
         self._running.clear()
 

@@ -1,0 +1,325 @@
+"""Layers of a network as particles: options, stacks of parameters, and passes in which a row runs for each particle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn.functional import layer_norm
+from transformers.pytorch_utils import Conv1D
+
+from probattn.options import Count, NonNegative
+from probattn.sites.method import Method, Parts, RecipeKeys
+from probattn.sites.repulsive import ParticleOptions
+from probattn.sites.trunk import ReachedError, Trunk
+
+OWNER = "ParticleLayers"
+RECORD = "_probattn_particles"
+"""Attribute of a network whose layers are particles."""
+STACK = "probattn"
+"""Submodule of a module whose parameters are particles."""
+
+
+@dataclass(frozen=True)
+class ParticleLayers(ParticleOptions, Method):
+    r"""The last layers and the head of a network as particles of one posterior, over a trunk that all share.
+
+    The parameters of the chosen layers and of what comes after the last layer (pooler, norm, head) are stacks ``[P,
+    ...]``; particle i is the network with their rows i (TreeNets, Lee et al. 2015). A pass runs the trunk once and the
+    layers for each particle, in one batch: with l of L layers it costs about 1 + P l / L passes for 1 + l / L. The
+    network answers with the mean of the particles' probabilities, the prediction of an ensemble, and
+    :func:`probattn.inference.posterior_predict` has a draw for each particle.
+
+    Each particle follows the gradient of its own loss, and the trunk that of the mean. In training the trunk and its
+    dropout masks are the same for all particles. The first particle begins with the network's own head; the heads of
+    the others are drawn as the network's class draws a new head, so that particles differ from the beginning. Only
+    parameters that learn become particles: with LoRA each particle has adapters of its own, over one frozen network.
+    Parameters that modules share (tied embeddings), or that a module with submodules holds itself, stay shared.
+
+    Args:
+        sampler: "independent", each particle for itself (a deep ensemble of the layers, Lakshminarayanan et al. 2017),
+            "svgd" (Stein variational gradient descent, Liu and Wang 2016), "spos" (the same with Langevin noise) or
+            "sgld" (noise alone).
+        num_particles: P >= 1.
+        layers: layers of each stack that are particles; numbers count from 0, negative ones from the end; or the layers
+            of the "encoder", of the "decoder" or with "cross" attention.
+        space: what repels: the "parameters" of particles, as vectors, or their "predictions", the logits on the batch,
+            whose gradients become the directions of the sampler (D'Angelo and Fortuin 2021).
+        new_heads: whether the heads of all particles but the first are drawn anew; False copies the network's own.
+        spread: >= 0, standard deviation of normal noise on all particles but the first, over the root mean square of
+            the parameter.
+        step_size: factor epsilon > 0 of the direction. Adam and its like undo it.
+        repulsion: weight a >= 0 of the repulsion, in the scale of the mean loss: 1 / N stands for the posterior of N
+            data.
+        kernel: between particles, as for :class:`probattn.RepulsiveAttention`.
+        bandwidth: of the kernel, > 0; None for its own rule.
+        offset: added to the kernel "cosine", >= 0.
+        prior: "uniform", or the standard deviation > 0 of a normal prior of every parameter; of "predictions" uniform.
+        temperature: temperature T > 0 of "spos" and "sgld", as for :class:`probattn.RepulsiveAttention`.
+        langevin: weight w > 0 of Langevin's part in "spos".
+        seed: of new heads, spread and noise, >= 0.
+
+    Raises:
+        ValueError: an option out of its range; noise, or a prior, in the space of predictions.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> from probattn.inference import posterior_predict
+        >>> from probattn.models import convert
+        >>> config = BertConfig(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8)
+        >>> net = convert(BertForSequenceClassification(config), ParticleLayers(num_particles=4, layers="last")).eval()
+        >>> inputs = {"input_ids": torch.ones(2, 5, dtype=torch.long)}
+        >>> draws = posterior_predict(net, inputs)
+        >>> draws.logits.shape
+        torch.Size([4, 2, 2])
+        >>> torch.allclose(net(**inputs).logits.softmax(-1), draws.mean_probabilities)
+        True
+    """
+
+    kind: ClassVar[str] = "particles"
+    section: ClassVar[str] = "particles"
+    key: ClassVar[str] = "particles"
+    recipe: ClassVar[RecipeKeys] = RecipeKeys(
+        "The last layers as particles over a trunk that they share; null for none.",
+        order=("sampler", "num_particles", "layers"),
+    )
+    summarised: ClassVar[tuple[str, ...]] = ("sampler", "num_particles", "layers")
+
+    sampler: Literal["independent", "svgd", "spos", "sgld"] = "independent"  # type: ignore[assignment]
+    _: KW_ONLY
+    num_particles: Count = 5
+    layers: Parts = (-2, -1)
+    space: Literal["parameters", "predictions"] = "parameters"
+    new_heads: bool = True
+    spread: NonNegative = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.space == "predictions" and (self.sampler in ("spos", "sgld") or self.prior != "uniform"):
+            got = f"prior={self.prior!r}" if self.prior != "uniform" else f"sampler={self.sampler!r}"
+            raise ValueError(
+                f"{OWNER}.space: 'predictions' take the sampler 'svgd' and a uniform prior, for noise and priors are "
+                f"those of parameters, got {got}"
+            )
+
+    @property
+    def couples(self) -> bool:
+        """True if particles act on each other."""
+        return self.sampler != "independent" and super().couples
+
+    def summary(self) -> str:
+        """Number, layers and sampler."""
+        layers = self.layers if isinstance(self.layers, str) else " ".join(map(str, self.layers))
+        return f"{self.num_particles} particles of layers {layers}, {self.sampler}"
+
+
+@dataclass(frozen=True)
+class ParticleRecord:
+    """What of a network is particles: the method and the modules whose parameters are stacks, by name."""
+
+    method: ParticleLayers
+    modules: tuple[str, ...]
+
+    @property
+    def moved(self) -> bool:
+        """Whether a driver makes directions of the gradients of the stacks."""
+        return self.method.sampler != "independent" and self.method.space == "parameters"
+
+    def stacks(self, net: nn.Module) -> dict[str, nn.Parameter]:
+        """Stacks ``[P, ...]`` by the name of the network's own parameter."""
+        return {
+            f"{module}.{name}": parameter
+            for module in self.modules
+            for name, parameter in net.get_submodule(f"{module}.{STACK}").named_parameters()
+        }
+
+
+def particle_record(model: object) -> tuple[nn.Module, ParticleRecord] | None:
+    """The network of a model whose layers are particles, with its record; None without one."""
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        record: ParticleRecord | None = vars(module).get(RECORD)
+        if record is not None:
+            return module, record
+    return None
+
+
+def particle_count(model: object) -> int | None:
+    """Number of particles of a model whose layers are particles; None for another."""
+    present = particle_record(model)
+    return None if present is None else present[1].method.num_particles
+
+
+class _Pass(NamedTuple):
+    """A pass with the ``rows`` of all particles, or, without, one that ends before them; ``scale`` of gradients."""
+
+    rows: int | None
+    scale: int = 1
+
+
+_PASS: ContextVar[_Pass | None] = ContextVar("particles", default=None)
+
+
+def runs_apart() -> bool:
+    """Whether the rows of the present pass are those of all particles, one after another."""
+    return _PASS.get() is not None
+
+
+@contextmanager
+def apart(rows: int | None, *, scale: int = 1) -> Iterator[None]:
+    """Passes with the rows of all particles, the first particle's first; for None they end before the particles."""
+    token = _PASS.set(_Pass(rows, scale))
+    try:
+        yield
+    finally:
+        _PASS.reset(token)
+
+
+@contextmanager
+def by_particle(model: Any, batch: Mapping[str, Any], *, scale: bool = False) -> Iterator[Mapping[str, Any]]:
+    """The batch with its rows for each particle of the model, whose trunk runs once; itself for another model.
+
+    Args:
+        model: called with the batch.
+        batch: its inputs; all tensors with as many rows as the first are repeated.
+        scale: whether gradients of stacks are P times those of a mean over all rows: those of each particle's loss.
+    """
+    count = particle_count(model)
+    if count is None or runs_apart():
+        yield batch
+        return
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.dim()}
+    rows = len(next(iter(tensors.values())))
+    keys = {name for name, value in tensors.items() if len(value) == rows}
+    repeated = {
+        name: value.repeat(count, *[1] * (value.dim() - 1)) if name in keys else value
+        for name, value in batch.items()
+    }
+    trunk = Trunk(model, dict(batch), keys, rows, share_random=True)
+    with ExitStack() as stack:
+        with apart(None):
+            stack.enter_context(trunk.once(count))
+        with apart(count * rows, scale=count if scale else 1), trunk.folded(count):
+            yield repeated
+
+
+class _Scaled(torch.autograd.Function):
+    """The identity, whose gradient is multiplied."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, scale: int) -> Tensor:
+        ctx.scale = scale
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.scale, None
+
+
+class ParticleStack(nn.Module):
+    """The parameters of one module that learn, ``[P, ...]``, by their names."""
+
+    def __init__(self, module: nn.Module, count: int) -> None:
+        super().__init__()
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                rows = parameter.detach().repeat(count, *[1] * parameter.dim())
+                self.register_parameter(name, nn.Parameter(rows))
+
+    def run(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's pass over rows of all particles, with the parameters of each."""
+        state = _PASS.get()
+        if state is None:
+            raise RuntimeError(
+                f"{OWNER}: {type(module).__name__}, a part of a network whose layers are particles, was called by "
+                "itself; call the network, or take one particle of it: probattn.models.particle(net, 0)"
+            )
+        if state.rows is None:
+            raise ReachedError
+        values = [*args, *kwargs.values()]
+        if not all(
+            len(value) % state.rows == 0 for value in values if isinstance(value, Tensor) and value.dim()
+        ):
+            sizes = [list(value.shape) for value in values if isinstance(value, Tensor)]
+            raise RuntimeError(
+                f"{OWNER}: expected inputs of a {type(module).__name__} with the {state.rows} rows of all particles, "
+                f"got {sizes}; choose layers in which every module reads rows of the batch"
+            )
+        stacks: dict[str, Tensor] = dict(self.named_parameters())
+        if state.scale > 1 and torch.is_grad_enabled():
+            stacks = {name: cast(Tensor, _Scaled.apply(one, state.scale)) for name, one in stacks.items()}
+        quick = _FORMS.get(type(module).forward)
+        whole = stacks.keys() == {name for name, _ in module.named_parameters(recurse=False)}
+        if quick is not None and whole and len(args) == 1 and not kwargs:
+            return quick(module, args[0], stacks)
+        return _vectorized(module, stacks, args, kwargs)
+
+
+class ParticleForward:
+    """Stands in place of the ``forward`` of a module whose parameters are particles."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The pass."""
+        return getattr(self.module, STACK).run(self.module, args, kwargs)
+
+
+def _linear(_: nn.Module, rows: Tensor, stacks: Mapping[str, Tensor], *, transposed: bool = True) -> Tensor:
+    weight = stacks["weight"].mT if transposed else stacks["weight"]
+    groups = rows.reshape(len(weight), -1, rows.shape[-1])
+    bias = stacks.get("bias")
+    result = groups @ weight if bias is None else torch.baddbmm(bias.unsqueeze(1), groups, weight)
+    return result.view(*rows.shape[:-1], weight.shape[-1])
+
+
+def _conv1d(module: nn.Module, rows: Tensor, stacks: Mapping[str, Tensor]) -> Tensor:
+    return _linear(module, rows, stacks, transposed=False)
+
+
+def _layer_norm(module: Any, rows: Tensor, stacks: Mapping[str, Tensor]) -> Tensor:
+    normed = layer_norm(rows, module.normalized_shape, eps=module.eps)
+    groups = normed.unflatten(0, (len(stacks["weight"]), -1))
+    shape = [len(groups), *[1] * (normed.dim() - len(module.normalized_shape)), *module.normalized_shape]
+    result = groups * stacks["weight"].view(shape)
+    return (result + stacks["bias"].view(shape) if "bias" in stacks else result).flatten(0, 1)
+
+
+_FORMS: dict[Any, Any] = {
+    nn.Linear.forward: _linear,
+    Conv1D.forward: _conv1d,
+    nn.LayerNorm.forward: _layer_norm,
+}
+"""Passes without vmap, whose bookkeeping costs more than small products."""
+
+
+def _vectorized(
+    module: nn.Module, stacks: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The module's own pass under vmap, of tensors whose rows are those of all particles."""
+    count = len(next(iter(stacks.values())))
+
+    def split(value: Any) -> Any:
+        rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) % count == 0
+        return value.unflatten(0, (count, -1)) if rows else value
+
+    values = [*map(split, args), *map(split, kwargs.values())]
+    dims = [0 if new is not old else None for new, old in zip(values, [*args, *kwargs.values()], strict=True)]
+
+    def one(parameters: dict[str, Tensor], *values: Any) -> Any:
+        own = dict(module._parameters)
+        module._parameters.update(cast(dict[str, Any], parameters))
+        try:
+            positional, named = values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
+            return type(module).forward(module, *positional, **named)
+        finally:
+            module._parameters.update(own)
+
+    result = vmap(one, in_dims=(0, *dims), randomness="different")(dict(stacks), *values)
+    return result.flatten(0, 1)
