@@ -28,6 +28,7 @@ from probattn.sites.edges import Edges
 from probattn.sites.layout import Layout
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import SeededNoise
+from probattn.sites.particle_layers import apart, particle_count
 from probattn.sites.posterior import SitePosterior, biased
 from probattn.sites.scores import without_cudnn
 from probattn.sites.site import INFER_KEY, log_weights
@@ -154,7 +155,7 @@ class _Guide(AttentionGuide):
 
 @dataclass(frozen=True)
 class BatchEffects:
-    """The rows of one batch, and what is requested of them; P draws, or 1 for the expectation."""
+    """The rows of one batch, and what is requested of them; P draws or particles, or 1 for the expectation."""
 
     model: Any
     inputs: dict[str, Tensor]
@@ -164,6 +165,11 @@ class BatchEffects:
     seed: tuple[int, ...]
     request: Request
 
+    @property
+    def draws(self) -> int:
+        """Draws of all particles, or 1."""
+        return (self.request.num_samples or 1) * (particle_count(self.model) or 1)
+
     def effects(self) -> list[AttentionEffects]:
         """As requested, of each target."""
         request, device = self.request, device_of(self.inputs)
@@ -171,7 +177,7 @@ class BatchEffects:
         if alone and (request.num_samples or 1) > 1:
             raise ValueError(f"{OWNER}: expected no num_samples for a model of one draw a pass; leave it out")
         size = 1 if alone else request.chunk_size or rows_per_pass(device)
-        size = max(1, size // (request.num_samples or 1))
+        size = max(1, size // self.draws)
         link = link_of(OWNER, self.model)
         numbers = [Number(OWNER, item, request.position, self.rows, link) for item in request.targets]
         with torch.inference_mode(False), evaluating(self.model):
@@ -218,29 +224,34 @@ class BatchEffects:
 
     def _run(self, rows: Tensor, removed: Tensor | None) -> tuple[Tensor, KeyEffects]:
         """Predictions ``[P, R, ..., C]`` of some rows, and the handler of their pass."""
-        draws = self.request.num_samples
+        expectation, particles = self.request.num_samples is None, particle_count(self.model)
         inputs = {name: value[rows] if name in self.keys else value for name, value in self.inputs.items()}
-        handler = KeyEffects(self.request.sites, removed, len(rows) * (draws or 1), expectation=draws is None)
+        total = len(rows) * self.draws
+        handler = KeyEffects(self.request.sites, removed, total, expectation=expectation)
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(removed is None))
             # Tensors made in inference mode cannot be saved for a backward pass.
             inputs = {
                 name: value.clone() if value.is_inference() else value for name, value in inputs.items()
             }
-            if draws is not None:
+            if self.draws > 1 or not expectation:
                 inputs = {
-                    name: value.repeat(draws, *[1] * (value.dim() - 1)) if name in self.keys else value
+                    name: value.repeat(self.draws, *[1] * (value.dim() - 1)) if name in self.keys else value
                     for name, value in inputs.items()
                 }
+            if particles is not None:
+                stack.enter_context(apart(total))
+            if not expectation:
                 # A datum's noise is its own, whichever others are in the pass.
-                seeds = [draw_seed((*self.seed, row), draw) for draw in range(draws) for row in rows.tolist()]
+                numbers = range(self.draws)
+                seeds = [draw_seed((*self.seed, row), draw) for draw in numbers for row in rows.tolist()]
                 noise = SeededNoise(seeds, device_of(inputs))
                 stack.enter_context(_Guide(self.model, noise=noise))
             stack.enter_context(handler)
             stack.enter_context(naming_contract(OWNER, self.model, inputs))
             output = self.model(inputs)
-            check_output(OWNER, output, len(rows) * (draws or 1))
-            logits = output.unflatten(0, (draws or 1, len(rows)))
+            check_output(OWNER, output, total)
+            logits = output.unflatten(0, (self.draws, len(rows)))
         unknown = sorted((self.request.sites or handler.keys.keys()) - handler.keys.keys())
         if unknown or not handler.keys:
             have = ", ".join(sorted(handler.met)) or "none"
@@ -287,7 +298,7 @@ class BatchEffects:
     ) -> list[Reading]:
         """What is read of rows in which nobody attends to a group's tokens; of the same answers, of each target."""
         rows, group = pairs.unbind(dim=1)
-        removed = (groups[rows] == group[:, None]).repeat(self.request.num_samples or 1, 1)
+        removed = (groups[rows] == group[:, None]).repeat(self.draws, 1)
         logits, _ = self._run(rows, removed)
         return [
             number.read(logits, rows, reading.answer[rows])

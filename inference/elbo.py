@@ -23,7 +23,7 @@ from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.masks import AttentionMask
-from probattn.sites.particle_layers import by_particle, particle_count
+from probattn.sites.particle_layers import bootstrap_weights, by_particle, particle_count, particle_record
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 
@@ -93,6 +93,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         guide.trace.nodes.clear()  # its maps would live until the next pass, through the backward one
         model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
         require_data(model_trace)
+        _weigh(model_trace, model, args)
         return model_trace, guide_trace
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
@@ -114,6 +115,26 @@ def _by_particle(model: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[t
             f"AttentionELBO: expected a model of one batch, a mapping of tensors, since its layers are particles, got "
             f"{got}"
         )
+
+
+def _weigh(trace: Trace, model: Any, args: tuple[Any, ...]) -> None:
+    """Weighs observed rows for each particle of a model, where its method asks for bootstrap weights."""
+    present = particle_record(model)
+    if present is None or not present[1].method.bootstrap or not present[0].training:
+        return
+    batch = args[0]
+    rows = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.dim()))
+    weights = bootstrap_weights(present[1].method, batch, rows).flatten()
+    for name, site in trace.nodes.items():
+        if site["type"] != "sample" or not site["is_observed"] or isinstance(site["fn"], Unit):
+            continue
+        if not site_is_subsample(site):
+            if site["log_prob"].shape != weights.shape:
+                raise ValueError(
+                    f"ParticleLayers.bootstrap: expected one label a row at {name!r}, {list(weights.shape)}, got "
+                    f"{list(site['log_prob'].shape)}; set bootstrap=False"
+                )
+            site["log_prob_sum"] = (site["log_prob"] * weights.to(site["log_prob"])).sum()
 
 
 class AttentionELBOModule(ELBOModule):

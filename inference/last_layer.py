@@ -15,6 +15,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from probattn.inference.predictive import posterior_expectation
+from probattn.sites.particle_layers import particle_count
 
 PRECISIONS = (1e-4, 1e4)
 """Range in which the precision of the prior is sought."""
@@ -54,6 +55,8 @@ def last_features(
 ) -> Features:
     """What the last layer of a network reads and says, one pass a batch, at the expectation of latent attention.
 
+    Of layers that are particles it is the mean over particles.
+
     Args:
         program: maps a batch to logits ``[B, C]``.
         batches: on the program's device.
@@ -67,13 +70,16 @@ def last_features(
         ValueError: no batch, or the layer does not make the logits.
     """
     inputs, logits, labels = [], [], []
+    count = particle_count(program) or 1
     with _reading(layer) as read:
         for batch in batches:
             unlabelled = {name: value for name, value in batch.items() if name != label_name}
             outputs = posterior_expectation(program, unlabelled)
-            if len(read) != 1 or read[0].shape[:-1] != outputs.shape[:-1]:
+            vectors = [value.unflatten(0, (count, -1)).mean(dim=0) for value in read]
+            if len(read) != 1 or vectors[0].shape[:-1] != outputs.shape[:-1]:
                 raise ValueError("expected a last layer that reads one vector for each row of logits")
-            inputs.append(read.pop().cpu().double())
+            read.clear()
+            inputs.append(vectors[0].cpu().double())
             logits.append(outputs.cpu().double())
             if label_name in batch:
                 labels.append(batch[label_name].cpu())

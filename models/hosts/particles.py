@@ -50,7 +50,7 @@ def _particles(method: ParticleLayers, calls: AttentionCalls, host: Host) -> Pla
                 f"{OWNER}: expected no method beside it that reads the weights of heads, which particles have several "
                 f"of, got {other.summary()}; convert with one of them"
             )
-    modules = particle_modules(host.net, calls, host.stacks)
+    modules = particle_modules(host.net, calls, host.stacks, attention=method.parts == "attention")
     if not modules:
         raise ValueError(
             f"{OWNER}: expected layers with parameters that learn, got none in layers {method.layers!r}; set "
@@ -62,11 +62,11 @@ def _particles(method: ParticleLayers, calls: AttentionCalls, host: Host) -> Pla
 
 
 def particle_modules(
-    net: PreTrainedModel, calls: AttentionCalls, stacks: Mapping[str, object]
+    net: PreTrainedModel, calls: AttentionCalls, stacks: Mapping[str, object], *, attention: bool = False
 ) -> tuple[str, ...]:
     """Modules with parameters that learn, by name: in the layers of the calls, and what runs after the last layer."""
     order = _order(net)
-    layers = tuple(f"{layer_of(call)}." for call in calls)
+    layers = tuple(f"{call.module if attention else layer_of(call)}." for call in calls)
     numbered = tuple(f"{stack}." for stack in stacks)
     names = [f"{name}." for name in order]
     last = max((index for index, name in enumerate(names) if name.startswith(numbered)), default=-1)

@@ -27,6 +27,7 @@ from probattn.report.bootstrap import is_reliable
 from probattn.report.columns import ClassMeasures, class_columns, detection
 from probattn.report.measures import CLASS_MEASURES, MeasureText, Verdict, share
 from probattn.report.record import Count, Record
+from probattn.sites.particle_layers import particle_count
 from probattn.tasks import load_network
 from probattn.tasks.classification.networks import TrainedClassifier
 from probattn.tasks.classification.task import Classification
@@ -149,8 +150,8 @@ def all_variants(
     Returns:
         The predictions: "point" and "laplace"; "maximum", "energy" and "distance", which differ in how they detect
         out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention "draws" and
-        "moments". Those by which classes are predicted are there with a temperature too, "temperature" for "point" and
-        else "laplace_temperature" and so on; "information" after "dropout_" or "draws_" detects out-of-distribution
+        "moments", of particles "draws" and neither "laplace" nor "energy". Those by which classes are predicted are
+        there with a temperature too, "temperature" for "point" and else "laplace_temperature" and so on; "information" after "dropout_" or "draws_" detects out-of-distribution
         inputs by the mutual information of the draws.
     """
     data = {role: dataset for role, dataset in task.texts.roles().items() if role in ROLES}
@@ -161,9 +162,11 @@ def all_variants(
     read = {role: task.features(network, texts) for role, texts in fitted.items()}
     variants.add("point", {role: read[role].logits.softmax(dim=-1) for role in data})
     variants.scaled("point", "temperature")
-    laplace = LastLayerLaplace.fit(read["train"], layer)
-    variants.add("laplace", {role: laplace.probabilities(read[role]) for role in data})
-    variants.scaled("laplace", "laplace_temperature")
+    several = particle_count(network.program) is not None  # last layers, whose mean has no energy
+    if not several:
+        laplace = LastLayerLaplace.fit(read["train"], layer)
+        variants.add("laplace", {role: laplace.probabilities(read[role]) for role in data})
+        variants.scaled("laplace", "laplace_temperature")
     if "out_of_domain" in data:
         distance = FeatureDistance.fit(read["train"])
         pair = {role: read[role] for role in ("test", "out_of_domain")}
@@ -172,7 +175,8 @@ def all_variants(
             ("energy", {role: energy(value.logits) for role, value in pair.items()}),
             ("distance", {role: distance(value.inputs) for role, value in pair.items()}),
         ):
-            variants.add(variant, variants.probabilities["point"], **scores)
+            if variant != "energy" or not several:
+                variants.add(variant, variants.probabilities["point"], **scores)
     _drawn(task, network, data, variants)
     return variants
 

@@ -49,9 +49,13 @@ class ParticleLayers(ParticleOptions, Method):
         num_particles: P >= 1.
         layers: layers of each stack that are particles; numbers count from 0, negative ones from the end; or the layers
             of the "encoder", of the "decoder" or with "cross" attention.
+        parts: of a layer that are particles: "all", or the "attention" alone: the modules that make queries, keys and
+            values; heads are particles in both cases.
         space: what repels: the "parameters" of particles, as vectors, or their "predictions", the logits on the batch,
             whose gradients become the directions of the sampler (D'Angelo and Fortuin 2021).
         new_heads: whether the heads of all particles but the first are drawn anew; False copies the network's own.
+        bootstrap: whether each particle weighs the data by Poisson numbers of mean 1 of its own (Oza and Russell 2001),
+            drawn from the content of a row, for heads with one label a row.
         spread: >= 0, standard deviation of normal noise on all particles but the first, over the root mean square of
             the parameter.
         step_size: factor epsilon > 0 of the direction. Adam and its like undo it.
@@ -95,8 +99,10 @@ class ParticleLayers(ParticleOptions, Method):
     _: KW_ONLY
     num_particles: Count = 5
     layers: Parts = (-2, -1)
+    parts: Literal["all", "attention"] = "all"
     space: Literal["parameters", "predictions"] = "parameters"
     new_heads: bool = True
+    bootstrap: bool = False
     spread: NonNegative = 0.0
 
     def __post_init__(self) -> None:
@@ -163,6 +169,32 @@ class _Pass(NamedTuple):
 
 
 _PASS: ContextVar[_Pass | None] = ContextVar("particles", default=None)
+
+
+MULTIPLIER = 6364136223846793005
+"""Of a linear congruential generator (Knuth), for numbers of the content of rows."""
+POISSON = torch.tensor([0.36787944, 0.73575888, 0.91969860, 0.98101184, 0.99634015, 0.99940582, 0.99991676])
+"""Distribution function of Poisson numbers of mean 1."""
+
+
+def bootstrap_weights(method: ParticleLayers, batch: Mapping[str, Any], rows: int) -> Tensor:
+    """Weights ``[P, B]`` of the rows of a batch for each particle, the same wherever a row is."""
+    mask = batch.get("attention_mask")
+    keys = torch.zeros(rows, dtype=torch.int64)
+    for name, value in sorted(batch.items()):
+        if name != "attention_mask" and isinstance(value, Tensor) and value.dim() and len(value) == rows:
+            numbers = value.float().contiguous().view(torch.int32) if value.is_floating_point() else value
+            numbers = numbers.long().reshape(rows, -1) + 1
+            if isinstance(mask, Tensor) and mask.shape == value.shape:
+                numbers = numbers * mask.long()
+            powers = torch.full_like(numbers[0], MULTIPLIER).cumprod(dim=0)
+            keys = keys.to(numbers.device) * MULTIPLIER + (numbers * powers).sum(dim=1)
+    particles = torch.arange(1, method.num_particles + 1, device=keys.device).unsqueeze(1)
+    mixed = (keys + particles * 0x1E3779B97F4A7C15) * MULTIPLIER + method.seed  # wraps around
+    for _ in range(2):
+        mixed = (mixed ^ (mixed >> 29 & 0x7FFFFFFFF)) * MULTIPLIER
+    uniform = (mixed >> 11 & 0x1FFFFFFFFFFFFF).double() / 2**53
+    return (uniform.unsqueeze(-1) >= POISSON.to(uniform)).sum(dim=-1).to(torch.float32)
 
 
 def runs_apart() -> bool:
@@ -268,7 +300,9 @@ class ParticleForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The pass."""
-        return getattr(self.module, STACK).run(self.module, args, kwargs)
+        stack = self.module._modules[STACK]
+        assert isinstance(stack, ParticleStack)
+        return stack.run(self.module, args, kwargs)
 
 
 def _linear(_: nn.Module, rows: Tensor, stacks: Mapping[str, Tensor], *, transposed: bool = True) -> Tensor:

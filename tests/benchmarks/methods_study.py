@@ -90,12 +90,29 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "bam_3": ("attention.method=bam", "attention.concentration=3"),
         "bam_30": ("attention.method=bam", "attention.concentration=30"),
     },
+    "particles": {
+        "deterministic": (SOFT,),
+        "particles": (SOFT, "particles={num_particles: 5}"),
+        "undropped": (SOFT, UNDROPPED),
+        "last_layer": (SOFT, "particles={num_particles: 5, layers: [-1]}"),
+        "three_layers": (SOFT, "particles={num_particles: 5, layers: [-3, -2, -1]}"),
+        "three": (SOFT, "particles={num_particles: 3}"),
+        "ten": (SOFT, "particles={num_particles: 10}"),
+        "attention_alone": (SOFT, "particles={num_particles: 5, parts: attention}"),
+        "repelled": (SOFT, "particles={num_particles: 5, sampler: svgd, repulsion: 5.0e-4}"),
+        "repelled_predictions": (
+            SOFT,
+            "particles={num_particles: 5, sampler: svgd, space: predictions, repulsion: 5.0e-4}",
+        ),
+        "bootstrap": (SOFT, "particles={num_particles: 5, bootstrap: true}"),
+    },
 }
 """Keys that each recipe changes; the first is what the others are compared with."""
 LATENT = ("draws", "moments")
 OBJECTIVE_WAYS = ("point", *LATENT)
 UNMEASURED = Interval(mean=0.0, low=None, high=None, seeds=1)
 """No passes at all: a cost that was not measured."""
+PARTICLE_WAYS = ("point", "temperature", "draws", "draws_information", "ensemble")
 DROPOUT = "dropout"
 """Way of the first recipe that the methods are compared with as well."""
 
@@ -121,7 +138,7 @@ class MethodsStudy:
 
     folder: study.Folder
     data: Annotated[Literal["clinc150", "banking77", "trec", "rotten_tomatoes"], typer.Option()] = "banking77"
-    group: Annotated[Literal["methods", "objective"], typer.Option()] = "methods"
+    group: Annotated[Literal["methods", "objective", "particles"], typer.Option()] = "methods"
     seeds: study.Seeds = 3
     variants: study.Names = None
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the runs.")] = 1
@@ -169,6 +186,8 @@ class MethodsStudy:
             rows = tuple(
                 row.model_copy(update={"cost": UNMEASURED}) for row in rows if row.variant in OBJECTIVE_WAYS
             )
+        elif part == "particles":
+            rows = tuple(row for row in rows if row.variant in PARTICLE_WAYS)
         elif part == DROPOUT:
             rows = tuple(
                 row for row in rows if row.variant in LATENT or (row.recipe, row.variant) == results.reference
