@@ -21,6 +21,7 @@ from torch.distributions import Categorical, kl_divergence
 from probattn.distributions import LogNormal, Weibull
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.inference.session import frozen_parameters
 from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.masks import AttentionMask
 from probattn.sites.particle_layers import bootstrap_weights, by_particle, particle_count, particle_record
@@ -107,7 +108,7 @@ def _by_particle(model: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[t
     if particle_count(model) is None:
         yield args
     elif len(args) == 1 and isinstance(args[0], Mapping):
-        with by_particle(model, args[0], scale=True) as batch:
+        with frozen_parameters(), by_particle(model, args[0], scale=True) as batch:
             yield (batch,)
     else:
         got = ", ".join(type(item).__name__ for item in args) or "nothing"

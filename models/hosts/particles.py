@@ -194,8 +194,12 @@ def attach(net: PreTrainedModel) -> None:
     for name in record.modules:
         module = net.get_submodule(name)
         stack = ParticleStack(module, method.num_particles)
-        if method.new_heads and base is not None and not name.startswith(f"{base}."):
-            _draw_heads(net, module, stack, generator)
+        if method.new_heads and ".lora_A." in f".{name}.":
+            _draw_anew(
+                module, stack, generator, lambda one: nn.init.kaiming_uniform_(one.weight, math.sqrt(5))
+            )
+        elif method.new_heads and base is not None and not name.startswith(f"{base}."):
+            _draw_anew(module, stack, generator, net._init_weights)
         for rows in stack.parameters():
             _spread(rows, method.spread, generator)
         module.add_module(STACK, stack.train(module.training))
@@ -227,16 +231,15 @@ def detach(net: PreTrainedModel) -> None:
 @torch.no_grad()
 def keep_first(module: nn.Module, *_: object) -> None:
     """Gives a module's own parameters, which a plain network is read from, the values of its first particle."""
-    stack = module._modules[STACK]
-    assert isinstance(stack, nn.Module)
-    for name, rows in stack.named_parameters():
+    stack = module._modules.get(STACK)
+    for name, rows in () if stack is None else stack.named_parameters():
         module.get_parameter(name).copy_(rows[0])
 
 
-def _draw_heads(
-    net: PreTrainedModel, module: nn.Module, stack: ParticleStack, generator: torch.Generator
+def _draw_anew(
+    module: nn.Module, stack: ParticleStack, generator: torch.Generator, initialise: Callable[[Any], object]
 ) -> None:
-    """Draws the rows after the first as the network's class initialises such a module."""
+    """Draws the rows after the first as such a module is initialised."""
     scratch = copy.deepcopy(module).cpu()
     for rows in range(1, len(next(stack.parameters()))):
         for parameter in scratch.parameters():
@@ -246,7 +249,7 @@ def _draw_heads(
             torch.default_generator.manual_seed(
                 int(torch.randint(2**62, (), generator=generator, dtype=torch.int64))
             )
-            net._init_weights(scratch)
+            initialise(scratch)
             for name, values in stack.named_parameters():
                 values[rows] = scratch.get_parameter(name).to(values)
 
@@ -281,6 +284,7 @@ class ParticleNetwork:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The pass."""
         forward, record = self._forward, cast(ParticleRecord, vars(self.net)[RECORD])
+        self._check_checkpointing()
         if runs_apart():
             output = forward(*args, **kwargs)
             if record.method.space == "predictions" and record.method.couples and self.net.training:
@@ -291,10 +295,23 @@ class ParticleNetwork:
         self._check(inputs)
         as_tuple = inputs.pop("return_dict", None) is False
         model = _Named(self.net, functools.partial(forward, return_dict=True))
-        with by_particle(model, inputs) as repeated:
+        looked_at = any(
+            inputs.get(name, getattr(self.net.config, name, False))
+            for name in ("output_attentions", "output_hidden_states")
+        )
+        with by_particle(model, inputs, share=not looked_at) as repeated:
             output = model(repeated)
         answer = mean_output(output, record.method.num_particles, _link(self.net))
         return answer.to_tuple() if as_tuple else answer
+
+    def _check_checkpointing(self) -> None:
+        if self.net.training and any(
+            getattr(part, "gradient_checkpointing", False) for part in self.net.modules()
+        ):
+            raise ValueError(
+                f"{type(self.net).__name__}: expected no gradient checkpointing, under which a layer runs again "
+                "outside the pass of its particles; call net.gradient_checkpointing_disable()"
+            )
 
     def _check(self, inputs: dict[str, Any]) -> None:
         name = type(self.net).__name__
@@ -305,11 +322,6 @@ class ParticleNetwork:
             )
         if "use_cache" in inspect.signature(self._forward).parameters:
             inputs["use_cache"] = False
-        if self.net.training and getattr(self.net, "is_gradient_checkpointing", False):
-            raise ValueError(
-                f"{name}: expected no gradient checkpointing, under which a layer runs again outside the pass of its "
-                "particles; call net.gradient_checkpointing_disable()"
-            )
         latent = any(isinstance(module, LatentSite) for module in self.net.modules())
         if latent and not takes_expectations():
             raise RuntimeError(

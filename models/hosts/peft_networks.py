@@ -11,8 +11,7 @@ import functools
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from probattn.models.hosts.description import (
 )
 from probattn.models.hosts.hosting import conversion, host_of
 from probattn.models.hosts.pretrained import StoredNetworkError
-from probattn.models.hosts.saving import save_over, writer
+from probattn.models.hosts.saving import save_over, without_sites, writer
 
 ADAPTERS = "adapter_config.json"
 """PEFT's description of adapters."""
@@ -66,7 +65,7 @@ def _injecting(original: Callable[..., Any]) -> Callable[..., Any]:
         for name, module in model.named_modules():
             if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
                 refuse_copies(name, copied)
-        with _without_sites(model):
+        with without_sites(model):
             return original(tuner, model, adapter_name, *args, **options)
 
     return inject_adapter
@@ -157,15 +156,3 @@ def refuse_copies(name: str, copied: Collection[str]) -> None:
             f"{name}: expected modules_to_save of PEFT to name parts without attention sites, since PEFT trains copies "
             "of these parts and a copy has no site; leave the part out, or convert other layers"
         )
-
-
-@contextmanager
-def _without_sites(net: nn.Module) -> Iterator[None]:
-    """Sets the sites aside, so that what is done to the modules of a network is done to the host's own."""
-    hosts = [m for m in net.modules() if isinstance(m._modules.get(ATTRIBUTE), HostedSite)]
-    sites = [module._modules.pop(ATTRIBUTE) for module in hosts]
-    try:
-        yield
-    finally:
-        for module, site in zip(hosts, sites, strict=True):
-            module._modules[ATTRIBUTE] = site

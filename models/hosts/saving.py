@@ -28,6 +28,7 @@ from transformers.utils import CONFIG_NAME
 from probattn.checks import shown
 from probattn.files.durable import full_disk_explained, sync_folder, tensor_bytes
 from probattn.files.manifest import MANIFEST, verify_manifest, write_manifest
+from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.description import (
     CARD,
     FILE,
@@ -230,10 +231,26 @@ def writer(net: Any, *args: Any, **options: Any) -> Writer:
     original = getattr(method, "__wrapped__", method)
 
     def write(folder: Path, _: dict[str, Tensor]) -> None:
-        original(net, str(folder), *args, state_dict=plain(net.state_dict()), **options)
+        weights = plain(net.state_dict())
+        with without_sites(net):
+            original(net, str(folder), *args, state_dict=weights, **options)
         leave_out_folders(folder / CARD)
 
     return write
+
+
+@contextmanager
+def without_sites(net: nn.Module) -> Iterator[None]:
+    """Sets what conversion added to modules aside, so that what is done to them is done to the host's own."""
+    hosts = [
+        module for module in net.modules() if ATTRIBUTE in module._modules and module is not host_of(net)
+    ]
+    added = [module._modules.pop(ATTRIBUTE) for module in hosts]
+    try:
+        yield
+    finally:
+        for module, item in zip(hosts, added, strict=True):
+            module._modules[ATTRIBUTE] = item
 
 
 def _for_transformers(net: Any) -> Any:

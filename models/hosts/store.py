@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import transformers
 from pydantic import JsonValue, TypeAdapter
 from safetensors import SafetensorError, safe_open
+from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from probattn.checks import shown
 from probattn.files.json_files import JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder
 from probattn.models.hosts.convert import conversion, convert
-from probattn.models.hosts.description import FILE, NOTES, Description, fetched, fill_sites, read_description
-from probattn.models.hosts.hosting import add_scale
+from probattn.models.hosts.description import (
+    FILE,
+    NOTES,
+    WEIGHTS,
+    Description,
+    fetched,
+    fill_sites,
+    read_description,
+)
+from probattn.models.hosts.hosting import add_scale, host_of
 from probattn.models.hosts.peft_networks import ADAPTERS
 from probattn.models.hosts.pretrained import (
     StoredNetworkError,
@@ -28,6 +40,8 @@ from probattn.models.hosts.pretrained import (
     register_system,
 )
 from probattn.models.hosts.saving import give_exits
+from probattn.sites import Method
+from probattn.sites.particle_layers import STACK, ParticleLayers
 
 LAYERS_PER_WEIGHT = 100
 """Layers may share weights, but not that many."""
@@ -195,11 +209,32 @@ def _restore(net: PreTrainedModel, described: Description, source: Path) -> None
         methods, noise = described.built(), described.built_noise()
         if methods or (source / ADAPTERS).exists():
             layers, attention = described.layers or "all", described.attention or "all"
-            convert(net, *methods, layers=layers, attention=attention)
+            learning = stored_particles(net, source) if any(map(_has_particles, methods)) else nullcontext()
+            with learning:
+                convert(net, *methods, layers=layers, attention=attention)
     if noise is not None:
         add_scale(net, *noise)
         if not methods:
             give_exits(net, None)
+
+
+def _has_particles(method: Method) -> bool:
+    return isinstance(method, ParticleLayers)
+
+
+@contextmanager
+def stored_particles(net: nn.Module, source: Path) -> Iterator[None]:
+    """Lets those parameters alone learn that were particles when the network was saved."""
+    with safe_open(source / WEIGHTS, "pt") as stored:
+        names = {name.replace(f".{STACK}.", ".") for name in stored.keys()}  # noqa: SIM118 -- no mapping
+    before = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(name in names)
+    try:
+        yield
+    finally:
+        for name, parameter in before.items():
+            parameter.requires_grad_(name not in names)
 
 
 def _with_adapters(
@@ -225,8 +260,16 @@ def _with_adapters(
     config = _config(source, described)
     cls = auto_class or _network_class(source, described.name, config)
     net, info = open_pretrained(cls, base, config=config, output_loading_info=True, **options)
-    _restore(net, described, source)
+    later = any(map(_has_particles, described.built()))  # whose particles are adapters
+    if not later:
+        _restore(net, described, source)
     check_patterns(adapters, net, source / ADAPTERS)
     check_folder(source)
-    with reading(source):
-        return PeftModel.from_pretrained(net, str(source)), info
+    with reading(source), warnings.catch_warnings():
+        if later:
+            warnings.filterwarnings("ignore", message=".*which the base network lacks")
+        loaded = PeftModel.from_pretrained(net, str(source))
+    if later:
+        _restore(host_of(loaded), described, source)
+        fill_sites(host_of(loaded), source)
+    return loaded, info

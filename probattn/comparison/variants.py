@@ -151,8 +151,8 @@ def all_variants(
         The predictions: "point" and "laplace"; "maximum", "energy" and "distance", which differ in how they detect
         out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention "draws" and
         "moments", of particles "draws" and neither "laplace" nor "energy". Those by which classes are predicted are
-        there with a temperature too, "temperature" for "point" and else "laplace_temperature" and so on; "information" after "dropout_" or "draws_" detects out-of-distribution
-        inputs by the mutual information of the draws.
+        there with a temperature too, "temperature" for "point" and else "laplace_temperature" and so on; "information"
+        after "dropout_" or "draws_" detects out-of-distribution inputs by the mutual information of the draws.
     """
     data = {role: dataset for role, dataset in task.texts.roles().items() if role in ROLES}
     data |= {role: value for role, value in task.measured().items() if role in ROLES}

@@ -53,7 +53,8 @@ class ParticleLayers(ParticleOptions, Method):
             values; heads are particles in both cases.
         space: what repels: the "parameters" of particles, as vectors, or their "predictions", the logits on the batch,
             whose gradients become the directions of the sampler (D'Angelo and Fortuin 2021).
-        new_heads: whether the heads of all particles but the first are drawn anew; False copies the network's own.
+        new_heads: whether the heads of all particles but the first, and the matrices A of LoRA (Hu et al. 2022), are
+            drawn anew; False copies the network's own.
         bootstrap: whether each particle weighs the data by Poisson numbers of mean 1 of its own (Oza and Russell 2001),
             drawn from the content of a row, for heads with one label a row.
         spread: >= 0, standard deviation of normal noise on all particles but the first, over the root mean square of
@@ -213,13 +214,16 @@ def apart(rows: int | None, *, scale: int = 1) -> Iterator[None]:
 
 
 @contextmanager
-def by_particle(model: Any, batch: Mapping[str, Any], *, scale: bool = False) -> Iterator[Mapping[str, Any]]:
+def by_particle(
+    model: Any, batch: Mapping[str, Any], *, scale: bool = False, share: bool = True
+) -> Iterator[Mapping[str, Any]]:
     """The batch with its rows for each particle of the model, whose trunk runs once; itself for another model.
 
     Args:
         model: called with the batch.
         batch: its inputs; all tensors with as many rows as the first are repeated.
         scale: whether gradients of stacks are P times those of a mean over all rows: those of each particle's loss.
+        share: whether the trunk runs once; else it runs with the rows of all particles, so that hooks see them.
     """
     count = particle_count(model)
     if count is None or runs_apart():
@@ -234,10 +238,12 @@ def by_particle(model: Any, batch: Mapping[str, Any], *, scale: bool = False) ->
     }
     trunk = Trunk(model, dict(batch), keys, rows, share_random=True)
     with ExitStack() as stack:
-        with apart(None):
-            stack.enter_context(trunk.once(count))
-        with apart(count * rows, scale=count if scale else 1), trunk.folded(count):
-            yield repeated
+        if share:
+            with apart(None):
+                stack.enter_context(trunk.once(count))
+            stack.enter_context(trunk.folded(count))
+        stack.enter_context(apart(count * rows, scale=count if scale else 1))
+        yield repeated
 
 
 class _Scaled(torch.autograd.Function):
