@@ -100,11 +100,10 @@ def _answers_alike(net: PreTrainedModel, names: Sequence[str]) -> bool:
         doubled = {name: value.repeat(2, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
         for name in names:
             module = net.get_submodule(name)
-            module._modules[STACK] = ParticleStack(module, 2)
+            stack = module._modules[STACK] = ParticleStack(module, 2)
             vars(module)["forward"] = ParticleForward(module)
-            for own in module._parameters:
-                parameter = cast(Any, module._parameters[own])
-                cast(Any, module._parameters)[own] = None if parameter is None else parameter * torch.nan
+            for own in stack._parameters:
+                cast(Any, module._parameters)[own] = module.get_parameter(own) * torch.nan
         with apart(2 * ROWS):
             answers.extend([plain, tensors(network(**doubled))])
 
@@ -290,9 +289,12 @@ class ParticleNetwork:
             if record.method.space == "predictions" and record.method.couples and self.net.training:
                 _repel(record.method, output)
             return output
-        bound = inspect.signature(forward).bind(*args, **kwargs).arguments
-        inputs = {**bound, **bound.pop("kwargs", {})} if "kwargs" in bound else dict(bound)
+        inputs = self._named(forward, args, kwargs)
+        if not any(isinstance(value, Tensor) and value.dim() for value in inputs.values()):
+            return forward(*args, **kwargs)  # which says what is missing
         self._check(inputs)
+        if inputs.get("num_items_in_batch") is not None:  # labels that a loss is divided by
+            inputs["num_items_in_batch"] *= record.method.num_particles
         as_tuple = inputs.pop("return_dict", None) is False
         model = _Named(self.net, functools.partial(forward, return_dict=True))
         looked_at = any(
@@ -303,6 +305,16 @@ class ParticleNetwork:
             output = model(repeated)
         answer = mean_output(output, record.method.num_particles, _link(self.net))
         return answer.to_tuple() if as_tuple else answer
+
+    @staticmethod
+    def _named(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name."""
+        signature = inspect.signature(forward)
+        bound = dict(signature.bind(*args, **kwargs).arguments)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                bound |= bound.pop(name, {})
+        return bound
 
     def _check_checkpointing(self) -> None:
         if self.net.training and any(

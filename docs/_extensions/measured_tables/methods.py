@@ -10,7 +10,7 @@ from probattn.comparison.page import SHOWN, row_title
 from probattn.comparison.variants import MEASURES
 
 SOURCE = "tests/benchmarks/study.py methods"
-PARTS = ("methods", "objective", "dropout")
+PARTS = ("methods", "objective", "particles", "dropout")
 LATENT = ("draws", "moments")
 """Ways of latent attention."""
 NAMES = {
@@ -38,6 +38,8 @@ def tables(content: Mapping[str, Any]) -> str:
     found = {name: ComparisonResults.model_validate_json(json.dumps(each)) for name, each in content.items()}
     if any(results.reference[1] == "dropout" for results in found.values()):
         return _gains(found)
+    if any("particles" in results.methods for results in found.values()):
+        return "\n\n".join([_shares(found), *(_table(name, results) for name, results in found.items())])
     return "\n\n".join(_table(name, results) for name, results in found.items())
 
 
@@ -58,6 +60,37 @@ def _gains(found: Mapping[str, ComparisonResults]) -> str:
                 rows.append([NAMES[name], row.recipe.replace("_", " "), row_title(row), *cells, passes])
     head = ["data", "recipe", "prediction", *(MEASURES[each].short for each in ("coverage", "auroc"))]
     return table([*head, "passes"], rows)
+
+
+def _shares(found: Mapping[str, ComparisonResults]) -> str:
+    """How much of what an ensemble of all seeds gains over one network others gain, in one pass or by their draws."""
+    rows = []
+    for name, results in found.items():
+        by_key = {(row.recipe, row.variant): row for row in results.rows}
+        single, ensemble = (by_key.get((results.reference[0], way)) for way in ("point", "ensemble"))
+        if single is None or ensemble is None:
+            continue
+        for (recipe, way), row in by_key.items():
+            if way != "point" or row is single:
+                continue
+            shares = [_share(row, single, ensemble, measure) for measure in ("nll", "coverage")]
+            gaps = [cell(results, row, measure) for measure in ("nll", "coverage", "auroc")]
+            title = recipe.replace("_", " ")
+            rows.append([NAMES[name], title, f"{row.cost.mean:.1f}", *gaps, *shares])
+        figures = [MEASURES[measure].value(ensemble.values[measure].mean) for measure in ("nll", "coverage")]
+        seeds = len(results.seeds)
+        auroc = ensemble.values.get("auroc")
+        figures.append("" if auroc is None else MEASURES["auroc"].value(auroc.mean))
+        rows.append([NAMES[name], f"ensemble of {seeds}", f"{seeds:.1f}", *figures, "1", "1"])
+    shorts = [MEASURES[measure].short for measure in ("nll", "coverage", "auroc")]
+    head = ["data", "recipe", "passes", *shorts, "share of the gain, NLL", "share, coverage"]
+    return table(head, rows)
+
+
+def _share(row: Row, single: Row, ensemble: Row, measure: str) -> str:
+    """The gain over one network as a share of the ensemble's; nothing where the ensemble gains nothing."""
+    gained, most = (item.values[measure].mean - single.values[measure].mean for item in (row, ensemble))
+    return f"{gained / most:.2f}" if abs(most) > 1e-9 else ""
 
 
 def _table(name: str, results: ComparisonResults) -> str:

@@ -447,6 +447,30 @@ def test_outputs_are_tuples_where_that_is_asked_for_and_losses_are_means():
     torch.testing.assert_close(output.attentions[2], maps.mean(dim=0), **ROUNDING)
 
 
+def test_a_loss_that_is_divided_by_the_labels_of_a_step_stays_the_mean_over_particles():
+    torch.manual_seed(0)
+    config = hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2)
+    net = convert(
+        hf.GPT2LMHeadModel(config), probattn.ParticleLayers(num_particles=3, layers="last", spread=0.1)
+    )
+    inputs = {"input_ids": batch()["input_ids"], "labels": batch()["input_ids"], "num_items_in_batch": 30}
+    losses = [particle(net.eval(), index)(**inputs).loss for index in range(3)]
+    torch.testing.assert_close(net(**inputs).loss, torch.stack(losses).mean(), **ROUNDING)
+    with pytest.raises(ValueError, match="input_ids or inputs_embeds"):
+        net()
+
+
+def test_modules_that_learn_in_part_have_stacks_of_that_part():
+    net = bert()
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_("bias" in name)
+    convert(net, probattn.ParticleLayers(num_particles=3, spread=0.5)).eval()
+    assert all(name.endswith("bias") for name in stacks_of(net))
+    parts = [particle(net, index) for index in range(3)]
+    mean = torch.stack([part(**batch()).logits.softmax(-1) for part in parts]).mean(dim=0)
+    torch.testing.assert_close(net(**batch()).logits.softmax(-1), mean, **ROUNDING)
+
+
 def test_what_particles_cannot_do_is_refused():
     net = convert(bert(), probattn.ParticleLayers(num_particles=2))
     with pytest.raises(RuntimeError, match="was called by itself"):
