@@ -5,7 +5,7 @@ if __name__ != "probattn.inference":
         f"this folder is a part of probattn and no package called {__name__!r}: write `import probattn.inference`"
     )
 
-from probattn.inference.attribution import share_by, variance_removed
+from probattn.inference.attribution import share_by
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.effect_results import AttentionEffects, Effect
 from probattn.inference.effects import attention_effects
@@ -39,7 +39,7 @@ from probattn.inference.run import FitResult
 from probattn.inference.sampling import Generation, generate_with_uncertainty
 from probattn.inference.svi import SVGDDriver, SVIDriver
 
-__all__ = ["share_by", "variance_removed"]
+__all__ = ["share_by"]
 __all__ += ["CheckpointError", "AttentionELBO", "AttentionELBOModule", "ELBOTerms", "ParticleEnsemble"]
 __all__ += ["EnsembleOptions", "EnsembleParticles", "posterior_moments", "AttentionGuide"]
 __all__ += ["FeatureDistance", "Features", "LastLayerLaplace", "energy", "last_features", "last_layer"]

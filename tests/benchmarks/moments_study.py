@@ -19,9 +19,10 @@ from typing import Annotated, Any, Literal
 import study
 import torch
 import typer
+from deletion import variance_removed
 from torch import Tensor
 
-from probattn.inference import Moments, Posterior, posterior_moments, posterior_predict, variance_removed
+from probattn.inference import Moments, Posterior, posterior_moments, posterior_predict
 from probattn.metrics.functional import area_under_risk_coverage, ood_auroc, pavpu
 from probattn.tasks import load_network
 

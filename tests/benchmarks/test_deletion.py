@@ -1,20 +1,19 @@
 """Weights held at their expectations while the others are drawn."""
 
+import deletion
 import numpy as np
 import pytest
 import torch
 import transformers as hf
+from deletion import Holding, _leading, variance_removed
 from scipy import stats
 
 import probattn
 from probattn.inference import (
-    attribution,
     posterior_expectation,
     posterior_moments,
     posterior_predict,
-    variance_removed,
 )
-from probattn.inference.attribution import Holding, _leading
 from probattn.inference.expansion import Expansion
 from probattn.models import convert, program_for
 
@@ -93,7 +92,7 @@ def test_of_three_classes_the_difference_of_the_leading_two_is_meant(by):
     drawn = posterior_predict(net, rows(), 10).logits
     pair = drawn.gather(-1, posterior_expectation(net, rows()).topk(2).indices.expand(10, 4, 2)).double()
     few = variance_removed(net, rows(), fraction=0.01, by=by, num_samples=10)
-    scores = attribution._ranking(program_for(net), rows(), by, 0, _shares(net) if by == "share" else None)
+    scores = deletion._ranking(program_for(net), rows(), by, 0, _shares(net) if by == "share" else None)
     leading = _leading(scores, 0.01, 4)
 
     def program(inputs):
@@ -117,7 +116,7 @@ def test_rankings_are_by_share_by_the_spread_of_the_distribution_or_random():
     with torch.no_grad(), Expansion() as expansion:
         net(**rows())
     rankings = {
-        by: attribution._ranking(program_for(net), rows(), by, 0, shares if by == "share" else None)
+        by: deletion._ranking(program_for(net), rows(), by, 0, shares if by == "share" else None)
         for by in ("share", "spread", "random")
     }
     for name, point in expansion.points.items():
@@ -130,7 +129,7 @@ def test_rankings_are_by_share_by_the_spread_of_the_distribution_or_random():
         assert uniform.pvalue > 1e-4
     constant = network(METHODS["bam"])
     orders = [
-        next(iter(attribution._ranking(program_for(constant), rows(), "spread", seed, None).values()))[
+        next(iter(deletion._ranking(program_for(constant), rows(), "spread", seed, None).values()))[
             1
         ].flatten()
         for seed in (0, 0, 1)
