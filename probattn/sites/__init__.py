@@ -40,7 +40,6 @@ __all__ = [
     "Method",
     "MethodRegistry",
     "Noise",
-    "ParticleLayers",
     "PlacedNoise",
     "RecipeKeys",
     "SeededNoise",
