@@ -45,7 +45,8 @@ class ParticleEnsemble(nn.Module):
     Running statistics of batch norms and of alignment factors belong to the particle, so they are stacked too. Another
     buffer that a forward pass in training mode changes is refused, unless ``buffers`` names it.
 
-    Called with a batch it answers as one classifier, see :meth:`forward`.
+    Called with a batch it answers as one classifier, see :meth:`forward`. The last layers of a network of transformers
+    as particles are :class:`probattn.ParticleLayers`, with the trunk once in training too.
 
     Args:
         model: what :class:`probattn.inference.SVIDriver` takes; it is copied and stays as it is.

@@ -25,6 +25,7 @@ from probattn.report.record import DataSet, RunDescription
 from probattn.report.results import Results
 from probattn.report.sections import QUANTITIES, report_sections
 from probattn.report.svg import isolated, printable_lines
+from probattn.sites.particle_layers import ParticleLayers
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -71,8 +72,8 @@ def render_report(
         quantities: headings and units of training curves, by the names of the records.
     """
     run, several = results.run, bool(results.runs)
-    latent = results.compared == "bayesian_mean"
-    prediction = run.search or (f"{run.num_samples} posterior draws" if latent else "one pass")
+    words = {"bayesian_mean": f"{run.num_samples} posterior draws", ParticleLayers.key: "mean of particles"}
+    prediction = run.search or words.get(results.compared, "one pass")
     note = Markup(
         "Every number of this page is in <code>{}</code>, beside it, to the last digit. Intervals by {}; p values "
         "corrected by Holm's method."

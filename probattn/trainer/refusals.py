@@ -34,7 +34,7 @@ def refuse_model(model: Any) -> None:
     if isinstance(model, ParticleEnsemble):
         raise TypeError(
             "ProbabilisticTrainer: expected a network, got a ParticleEnsemble, whose particles have a loss each; train "
-            "it with probattn.inference.SVGDDriver"
+            "it with probattn.inference.SVGDDriver, or convert a network with probattn.ParticleLayers"
         )
     if isinstance(model, PyroModule):
         name = type(model).__name__

@@ -94,6 +94,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "deterministic": (SOFT,),
         "particles": (SOFT, "particles={num_particles: 5}"),
         "undropped": (SOFT, UNDROPPED),
+        "copied_heads": (SOFT, "particles={num_particles: 5, new_heads: false}"),
         "last_layer": (SOFT, "particles={num_particles: 5, layers: [-1]}"),
         "three_layers": (SOFT, "particles={num_particles: 5, layers: [-3, -2, -1]}"),
         "three": (SOFT, "particles={num_particles: 3}"),

@@ -18,6 +18,7 @@ from probattn.tasks.sections.methods import (
     AttentionRecipe,
     DisagreementRecipe,
     MethodRecipe,
+    ParticlesRecipe,
     RepulsionRecipe,
     optional_method,
 )
@@ -430,6 +431,7 @@ class Recipe(MethodRecipe):
     alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
     repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
     disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
+    particles: ParticlesRecipe | None = optional_method(ParticlesRecipe)
     training: ClassTrainingRecipe = Field(default=ClassTrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     probe: ProbeRecipe | None = Field(

@@ -21,6 +21,7 @@ from probattn.tasks.sections.methods import (
     AttentionRecipe,
     DisagreementRecipe,
     MethodRecipe,
+    ParticlesRecipe,
     RepulsionRecipe,
     optional_method,
 )
@@ -30,8 +31,8 @@ INTRODUCTION = """# Keys of recipes of other heads
 
 A recipe with one of the sections below fine-tunes a pretrained network with the head that belongs to it; see
 [Tokens, spans, numbers, images](heads.md). Besides it takes `name`, `output`, `attention`, `alignment`, `repulsion`,
-`disagreement`, `training` and `prediction`, whose keys are those of [recipes of texts](reference.md). As there, unknown
-keys are errors, and `--set` replaces single keys.
+`disagreement`, `particles`, `training` and `prediction`, whose keys are those of [recipes of texts](reference.md). As
+there, unknown keys are errors, and `--set` replaces single keys.
 """
 
 Examples = Sequence[Mapping[str, Any]]
@@ -313,6 +314,7 @@ class HeadRecipe(MethodRecipe):
     alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
     repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
     disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
+    particles: ParticlesRecipe | None = optional_method(ParticlesRecipe)
     training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
     prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
     report: HeadReportRecipe = Field(default=HeadReportRecipe(), description="What to report.")

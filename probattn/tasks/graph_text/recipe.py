@@ -165,6 +165,8 @@ class GraphTextRecipe(MethodRecipe):
         ((), 4, 4)
     """
 
+    without: ClassVar[tuple[str, ...]] = ("particles",)  # which keep no cache of keys and values
+
     introduction = """# Recipes of texts about graphs
 
 A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import Field, create_model, model_validator
 
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention, DisagreementAttention, Method
+from probattn.sites.particle_layers import ParticleLayers
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.tasks.sections.base import RunRecipe
 from probattn.tasks.sections.derived import MethodSection, method_section
@@ -21,9 +22,11 @@ class MethodRecipe(RunRecipe):
 
     Attributes:
         takes_registered: whether methods that are registered later have sections too.
+        without: sections of methods that its networks cannot be given.
     """
 
     takes_registered: ClassVar[bool] = True
+    without: ClassVar[tuple[str, ...]] = ()
 
     def sections(self) -> dict[str, MethodSection]:
         """The sections that ask for methods, by name, in the order of the recipe."""
@@ -68,7 +71,8 @@ def optional_method(section: Any) -> Any:
 
 def with_registered(kind: type[Taking]) -> type[Taking]:
     """A kind of recipe with sections for the methods that are registered and that it does not name itself."""
-    new = tuple(method for method in METHODS if method.section not in kind.model_fields)
+    known = (*kind.model_fields, *kind.without)
+    new = tuple(method for method in METHODS if method.section not in known)
     return _extended(kind, new) if new and kind.takes_registered else kind
 
 
@@ -176,6 +180,20 @@ class DisagreementRecipe(_Disagreement):
     Example:
         >>> DisagreementRecipe(method="frobenius").build().looks_at
         'weights'
+    """
+
+
+_Particles: Any = method_section(ParticleLayers)
+
+
+class ParticlesRecipe(_Particles):
+    r"""Makes the last layers and the head particles over the layers below, which they share.
+
+    The network predicts with their mean, and its draws are the particles.
+
+    Example:
+        >>> ParticlesRecipe(num_particles=3).build().layers
+        (-2, -1)
     """
 
 

@@ -297,6 +297,8 @@ class TranslationRecipe(MethodRecipe):
         ((), 4, 0.1)
     """
 
+    without: ClassVar[tuple[str, ...]] = ("particles",)  # which keep no cache of keys and values
+
     introduction = """# Recipes of translation
 
 A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see

@@ -26,6 +26,7 @@ UNDERSTANDING = (
         for data in ("cola", "mrpc", "mnli", "qnli", "qqp", "rte", "sick", "snli", "spam", "sst2")
     ),
     *(f"snli_{network}" for network in ("decomposable", "esim", "self_attentive")),
+    "intents_particles",
 )
 TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
 GRAPH_TEXT = ("agenda_paper", "agenda_reduced")
