@@ -34,6 +34,7 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import PosteriorExpectation, posterior_expectation, posterior_predict
 from probattn.inference.program_elbo import TraceGraphMeanFieldELBO
 from probattn.inference.progress import StepObserver
+from probattn.inference.pyro_svgd import HeadSVGD
 from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
 from probattn.inference.sampling import Generation, generate_with_uncertainty
@@ -45,7 +46,7 @@ __all__ += ["EnsembleOptions", "EnsembleParticles", "posterior_moments", "Attent
 __all__ += ["FeatureDistance", "Features", "LastLayerLaplace", "energy", "last_features", "last_layer"]
 __all__ += ["NonFiniteError", "ManyRunsDriver", "MomentCheck", "Moments"]
 __all__ += ["OptimizerOptions", "SchedulerOptions", "EarlyStopping", "KLSchedule", "RunOptions"]
-__all__ += ["HeadParticles", "Posterior"]
+__all__ += ["HeadParticles", "HeadSVGD", "Posterior"]
 __all__ += ["PosteriorExpectation", "posterior_expectation", "posterior_predict", "TraceGraphMeanFieldELBO"]
 __all__ += ["StepObserver", "read_records", "FitResult", "Generation", "generate_with_uncertainty"]
 __all__ += ["SVGDDriver", "SVIDriver"]

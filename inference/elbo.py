@@ -13,6 +13,7 @@ from pyro.distributions import Unit
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.infer.elbo import ELBOModule
+from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
@@ -277,11 +278,17 @@ def _categorical_divergence(q: Categorical, p: Categorical) -> Tensor:
 
 def data_size(trace: Trace) -> int:
     """Full size of the outermost data plate; 1 without plates."""
+    plate = data_plate(trace)
+    return 1 if plate is None else int(plate.full_size or plate.size)
+
+
+def data_plate(trace: Trace) -> CondIndepStackFrame | None:
+    """The outermost data plate; None without plates."""
     for site in trace.nodes.values():
         if site["type"] == "sample" and site["is_observed"] and site["cond_indep_stack"]:
-            frame = site["cond_indep_stack"][0]
-            return int(frame.full_size or frame.size)
-    return 1
+            frame: CondIndepStackFrame = site["cond_indep_stack"][0]
+            return frame
+    return None
 
 
 def require_data(trace: Trace) -> None:

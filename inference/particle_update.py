@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,6 +38,9 @@ class ParticleSet(Protocol):
 
     def write(self, directions: Tensor, step_size: float) -> None:
         r"""Makes the gradients :math:`-\epsilon \phi`."""
+
+    def assign(self, particles: Tensor) -> None:
+        """Gives the particles these values ``[M, N]``."""
 
 
 class _Once(ParticleKernel):
@@ -181,13 +184,22 @@ class StackedSet:
     @torch.no_grad()
     def write(self, directions: Tensor, step_size: float) -> None:
         r"""Makes the parameters' gradients :math:`-\epsilon \phi`, for any optimiser."""
-        start = 0
-        for parameter in self.parameters.values():
+        for parameter, block in self._blocks(directions):
             assert parameter.grad is not None
-            size = parameter[0].numel()
-            block = directions[:, start : start + size]
-            parameter.grad.copy_((-step_size * block).view_as(parameter))
-            start += size
+            parameter.grad.copy_(-step_size * block)
+
+    @torch.no_grad()
+    def assign(self, particles: Tensor) -> None:
+        """Gives the particles these values ``[P, N]``."""
+        for parameter, block in self._blocks(particles):
+            parameter.copy_(block)
+
+    def _blocks(self, rows: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """The parameters with their part of rows ``[P, N]``."""
+        parameters = list(self.parameters.values())
+        parts = rows.split([parameter[0].numel() for parameter in parameters], dim=1)
+        for parameter, part in zip(parameters, parts, strict=True):
+            yield parameter, part.reshape(parameter.shape)
 
     @staticmethod
     def _rows(stacks: list[Tensor]) -> Tensor:

@@ -108,6 +108,22 @@ class HeadSlices:
             raise ValueError(f"{self.name}: expected directions {expected}, got {list(directions.shape)}")
         blocks.copy_((-step_size * directions).view(blocks.shape))
 
+    @torch.no_grad()
+    def assign(self, particles: Tensor) -> None:
+        """Gives the heads these values; the rest of the parameter stays, and its type: values are rounded to it.
+
+        Args:
+            particles: ``[H, D * E]``, in the order of :meth:`particles`.
+
+        Raises:
+            ValueError: another shape.
+        """
+        blocks = self._blocks(self.parameter)
+        expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
+        if list(particles.shape) != expected:
+            raise ValueError(f"{self.name}: expected particles {expected}, got {list(particles.shape)}")
+        blocks.copy_(particles.view(blocks.shape))
+
     def _blocks(self, tensor: Tensor) -> Tensor:
         """The heads ``[groups, H / groups, D, E]``, a view in every layout, detached."""
         return self._arranged(tensor.detach())

@@ -52,6 +52,12 @@ def takes_expectations() -> bool:
     return all(getattr(handler, EXPECTS, False) for handler in value_handlers())
 
 
+def outer_plates() -> list[str]:
+    """Names of this thread's plates outside that of the data, which has the last dimension."""
+    plates = (handler for handler in runtime._PYRO_STACK if isinstance(handler, IndepMessenger))
+    return [plate.name for plate in plates if (plate.dim or 0) < -1]
+
+
 def takes_answers() -> bool:
     """True where a guide takes answers without a value, and no other handler looks for one."""
     handlers = value_handlers()

@@ -23,7 +23,7 @@ from probattn.sites.answers import (
     can_tile,
 )
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.handlers import is_handled
+from probattn.sites.handlers import is_handled, outer_plates
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
 from probattn.sites.mixes import UpwardMaps
@@ -128,6 +128,7 @@ class LatentSite(nn.Module):
         if value.shape != scores.shape:
             raise ValueError(
                 f"site {name!r}: expected unnormalised weights of shape {list(scores.shape)}, got {list(value.shape)}"
+                f"{_outside()}"
             )
         weights = carried_weights(value, posterior.mask)
         return layout.weights(log_weights(name, value).to(scores.dtype)) if weights is None else weights
@@ -242,6 +243,19 @@ def answer(name: str, posterior: AnsweringPosterior) -> Tensor:
     output, posterior.answer = posterior.answer, None
     assert output is not None
     return output
+
+
+def _outside() -> str:
+    """Why a plate outside the data's, such as that of pyro.infer.SVGD, gives a site values of a wrong shape."""
+    plates = outer_plates()
+    if not plates:
+        return ""
+    return (
+        f"; the plate {plates[0]!r} asks for several values a datum in one pass of a network, which has one. "
+        "pyro.infer.SVGD cannot move attention weights: each datum has its own, and new data would have none. Train "
+        "their posterior with SVIDriver or pyro.infer.SVI under AttentionGuide (probattn.inference), and move heads or "
+        "layers with HeadSVGD"
+    )
 
 
 def log_weights(name: str, value: Tensor) -> Tensor:
