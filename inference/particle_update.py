@@ -197,9 +197,9 @@ class StackedSet:
     def _blocks(self, rows: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """The parameters with their part of rows ``[P, N]``."""
         parameters = list(self.parameters.values())
-        parts = rows.split([parameter[0].numel() for parameter in parameters], dim=1)
-        for parameter, part in zip(parameters, parts, strict=True):
-            yield parameter, part.reshape(parameter.shape)
+        blocks = rows.split([parameter[0].numel() for parameter in parameters], dim=1)
+        for parameter, block in zip(parameters, blocks, strict=True):
+            yield parameter, block.reshape(parameter.shape)
 
     @staticmethod
     def _rows(stacks: list[Tensor]) -> Tensor:

@@ -172,7 +172,8 @@ def test_a_fused_and_transposed_weight(by_name):
 def test_the_network_holds_the_heads_and_runs_once_a_step(bert):
     assert "step" not in vars(HeadSVGD) and HeadSVGD.step is SVGD.step
     model, calls = program(bert, heads()), []
-    engine = HeadSVGD(model, MedianRBF(), pyro.optim.Adam({"lr": 1e-3}))
+    adam = pyro.optim.Adam({"lr": 1e-3})
+    engine = HeadSVGD(model, MedianRBF(), adam)
     model.net.register_forward_pre_hook(lambda *_: calls.append("forward"))
     model.net.classifier.weight.register_hook(lambda *_: calls.append("backward"))
     ((name, before),) = engine.get_named_particles().items()
@@ -182,6 +183,8 @@ def test_the_network_holds_the_heads_and_runs_once_a_step(bert):
     assert torch.equal(pyro.param("svgd_particles").detach().view_as(after), after)
     assert torch.equal(after.view(-1), model.net.get_parameter(f"{SITE}.query.weight").view(-1))
     assert not torch.equal(before, after)
+    weights = model.net.get_parameter(f"{SITE}.query.weight"), model.net.classifier.weight
+    assert [bool(adam.optim_objs[weight].state) for weight in weights] == [False, True]
 
 
 def test_layers_run_their_trunk_once_a_step(bert):
@@ -229,17 +232,24 @@ def test_a_frozen_network_leaves_the_heads_alone_to_move(bert):
     assert moved == [name]
 
 
-def test_weights_that_are_set_between_steps_count_and_engines_do_not_share_particles(bert):
-    models = [program(bert, heads()), program(bert, layers())]
-    engines = [HeadSVGD(model, MedianRBF(), pyro.optim.Adam({"lr": RATE})) for model in models]
+def test_what_was_there_before_a_step_counts_for_nothing_but_weights(bert):
+    """Neither gradients of the network, nor particles that another engine left in the store, nor an empty store."""
+    models = [Unplated(program(bert, method()).net) for method in (heads, layers, heads)]
+    engines = [HeadSVGD(model, MedianRBF(), pyro.optim.SGD({"lr": RATE})) for model in models]
     engines[0].step(data())
-    pyro.clear_param_store()
     engines[1].step(data())
     pyro.clear_param_store()
-    weight = models[0].net.get_parameter(f"{SITE}.query.weight")
-    weight.data.zero_()
-    engines[0].step(data())
-    assert 0 < weight.abs().max() <= 1.5 * RATE
+    engines[2].step(data())
+    moved = [engines[number].get_named_particles()[f"{SITE}.query"] for number in (0, 2)]
+    assert torch.equal(*moved)
+    for number in (0, 2):
+        weight = models[number].net.get_parameter(f"{SITE}.query.weight")
+        weight.data.mul_(0.5)
+        if number:
+            weight.grad = torch.full_like(weight, 1e3)
+        engines[number].step(data())
+    again = [engines[number].get_named_particles()[f"{SITE}.query"] for number in (0, 2)]
+    assert torch.equal(*again) and (again[0] - 0.5 * moved[0]).abs().max() < 0.1 * moved[0].abs().max()
 
 
 def test_a_store_with_another_networks_weights_is_refused(bert):
