@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyro
 import torch
@@ -22,6 +22,7 @@ from torch.distributions import Categorical, kl_divergence
 from probattn.distributions import LogNormal, Weibull
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.masks import AttentionMask
@@ -79,6 +80,11 @@ class AttentionELBO(TraceMeanField_ELBO):
         True
     """
 
+    moves_particles: ClassVar[bool] = False
+    """Whether the caller makes directions of the gradients of particles."""
+    _model: Any = None
+    _count = 1
+
     def __call__(self, model: Callable[..., Any], guide: AttentionGuide) -> AttentionELBOModule:
         """Binds model and guide into a module that returns :class:`ELBOTerms`."""
         return AttentionELBOModule(model, guide, self)
@@ -89,6 +95,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         if not isinstance(guide, AttentionGuide):
             traces: tuple[Trace, Trace] = super()._get_trace(model, guide, args, kwargs)
             return traces
+        self._model, self._count = model, particle_count(model) or 1
         with _by_particle(model, args) as of_all, guide.outputs_alone():
             guide(*of_all, **kwargs)
             model_trace, guide_trace = guide.get_traces()
@@ -99,8 +106,20 @@ class AttentionELBO(TraceMeanField_ELBO):
         return model_trace, guide_trace
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
+        if not self.moves_particles and particle_sets(self._model):
+            raise ValueError(
+                "AttentionELBO: under pyro.infer.SVI the repulsion of the model's particles would be left out; train "
+                "with probattn.inference.SVGDDriver, or one set of particles with HeadSVGD"
+            )
         terms, _ = trace_terms(model_trace, guide_trace)
-        return terms.loss.item(), terms.loss
+        loss = terms.loss * self.share(model_trace)
+        return loss.item(), loss
+
+    def share(self, trace: Trace) -> float:
+        """1 / P of P particles, where no plate scales the rows of all particles to the data, else 1."""
+        plate, declared = data_plate(trace), getattr(self._model, "num_data", None)
+        unscaled = plate is None or (declared is None and plate.full_size in (None, plate.size))
+        return 1 / self._count if unscaled else 1.0
 
 
 @contextmanager
@@ -178,7 +197,8 @@ class AttentionELBOModule(ELBOModule):
         draws: list[ELBOTerms] = []
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
             terms, self._sites = trace_terms(model_trace, guide_trace)
-            size = data_size(model_trace)
+            without_plate = particle_count(self.model) or 1  # a sum over the rows of all particles
+            size = without_plate if data_plate(model_trace) is None else data_size(model_trace)
             draws.append(ELBOTerms(*(term / size for term in terms)))
             self._sites = {
                 name: site._replace(kl_nats=site.kl_nats / size, kl_reduced=site.kl_reduced / size)

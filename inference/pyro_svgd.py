@@ -23,8 +23,7 @@ from probattn.inference.guide import AttentionGuide
 from probattn.inference.particle_update import StackedSet, particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.particles import HeadSlices, MarginalRBF, PyroKernel
-from probattn.particles.kernels import Mode, WholeVectorKernel
-from probattn.sites.particle_layers import particle_count
+from probattn.particles.kernels import Mode, WholeVectorKernel, check_kernel_gradient
 from probattn.sites.repulsive import ParticleOptions
 
 PARAMETER = "svgd_particles"
@@ -103,7 +102,7 @@ class HeadSVGD(SVGD):
         entry: Any = {"params": {PARAMETER: self._particles}, "constraints": {PARAMETER: constraints.real}}
         pyro.get_param_store().set_state(entry)  # whatever another engine left there
         pyro.param(PARAMETER)
-        elbo = _Summed(model)
+        elbo = _Summed()
         with frozen_parameters():
             potential = elbo.differentiable_loss(model, guide, *args, **kwargs)
         model.zero_grad()
@@ -137,12 +136,7 @@ class _Weighted(SteinKernel):
 
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
         log_kernel, gradient = self.kernel.log_kernel_and_grad(particles)
-        if not bool(gradient.isfinite().all()):
-            raise ValueError(
-                f"HeadSVGD: the gradient of {type(self.kernel).__name__} is not finite; Pyro's kernels divide by the "
-                "median distance of a coordinate, which is 0 where particles begin as copies: set spread > 0, or take "
-                "a kernel of probattn.particles"
-            )
+        check_kernel_gradient(self.kernel, gradient)
         return log_kernel, self.weight * gradient
 
 
@@ -167,21 +161,15 @@ class _Guide(AttentionGuide):
 
 
 class _Summed(AttentionELBO):
-    """The loss as a sum over N data, where layers are particles as that of each particle, and N."""
+    """The loss as a sum over N data, and N."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._count, self._declared = particle_count(model) or 1, getattr(model, "num_data", None)
-        self.num_data = 1.0
+    moves_particles = True
+    num_data = 1.0
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
-        loss, surrogate = super()._differentiable_loss_particle(model_trace, guide_trace)
-        plate = data_plate(model_trace)
-        # A plate that is not scaled to the data has the rows of all particles.
-        unscaled = plate is None or (self._declared is None and plate.full_size in (None, plate.size))
-        share = 1 / self._count if unscaled else 1.0
-        self.num_data = 1.0 if plate is None else share * data_size(model_trace)
-        return share * loss, share * surrogate
+        whole = data_plate(model_trace) is not None
+        self.num_data = self.share(model_trace) * data_size(model_trace) if whole else 1.0
+        return super()._differentiable_loss_particle(model_trace, guide_trace)
 
 
 def _one_set(model: nn.Module) -> tuple[str, ParticleOptions, HeadSlices | StackedSet]:

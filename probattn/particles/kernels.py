@@ -329,6 +329,16 @@ class UnsmoothedKernel(ParticleKernel):
 Mode = Literal["multivariate", "univariate"]
 
 
+def check_kernel_gradient(kernel: object, gradient: Tensor) -> None:
+    """Refuses a gradient that is not finite (``ValueError``)."""
+    if not bool(gradient.isfinite().all()):
+        raise ValueError(
+            f"the gradient of {type(kernel).__name__} is not finite; Pyro's kernels divide by the median distance of a "
+            "coordinate, which is 0 where particles begin as copies: set spread > 0, or take a kernel of "
+            "probattn.particles"
+        )
+
+
 class PyroKernel(ParticleKernel, SteinKernel):
     """A kernel that has Pyro's ``[M, M, N]`` form only, as :class:`pyro.infer.SVGD` would use it.
 
@@ -363,6 +373,7 @@ class PyroKernel(ParticleKernel, SteinKernel):
         """The terms that the engine computes of the kernel; see :meth:`ParticleKernel.interact`."""
         particles, grads = checked_pair(type(self).__name__, particles, grads)
         log_kernel, gradient = self.log_kernel_and_grad(particles)
+        check_kernel_gradient(self.kernel, gradient)
         if self.mode == "univariate":
             kernel = log_kernel.exp()
             attraction = torch.einsum("ijn,jn->in", kernel, grads)

@@ -3,6 +3,8 @@
 import copy
 import io
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 import transformers as hf
@@ -445,6 +447,59 @@ def test_outputs_are_tuples_where_that_is_asked_for_and_losses_are_means():
     torch.testing.assert_close(loss, torch.stack(losses).mean(), **ROUNDING)
     maps = torch.stack([particle(net, i)(**batch(), output_attentions=True).attentions[2] for i in range(3)])
     torch.testing.assert_close(output.attentions[2], maps.mean(dim=0), **ROUNDING)
+
+
+def test_programs_without_a_plate_have_the_mean_of_their_particles_losses_and_their_gradients():
+    class Program(torch.nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, rows):
+            values = self.net(rows["input_ids"], rows["attention_mask"]).logits.double()
+            pyro.sample("sum", dist.Normal(values, 1.0).to_event(values.dim()), obs=torch.zeros_like(values))
+
+    net = bert(**UNDROPPED).double()
+    head = hf.BertForSequenceClassification(net.config.__class__(**{**net.config.to_dict(), "num_labels": 1}))
+    net = convert(head.double(), probattn.ParticleLayers(num_particles=3, spread=0.1)).eval()
+    parts = [particle(net, index) for index in range(3)]
+    losses = []
+    for part in parts:
+        part.requires_grad_(True)
+        values = part(**batch()).logits
+        losses.append(-dist.Normal(values, 1.0).log_prob(torch.zeros_like(values)).sum())
+        losses[-1].backward()
+    model = Program(net)
+    terms = AttentionELBO()(model, AttentionGuide(model))(batch())
+    torch.testing.assert_close(terms.loss, torch.stack(losses).mean(), **EXACT)
+    terms.loss.backward()
+    for name, rows in stacks_of(net).items():
+        expected = torch.stack([dict(part.named_parameters())[name].grad for part in parts])
+        torch.testing.assert_close(rows.grad, expected, **EXACT)
+
+
+def test_pyros_svi_has_the_sum_of_a_particles_losses_and_leaves_no_repulsion_out():
+    net, data = bert(**UNDROPPED), labelled()
+    convert(net, probattn.ParticleLayers(num_particles=3, spread=0.1)).eval()
+    inputs = {name: value for name, value in data.items() if name != "labels"}
+    losses = [
+        cross_entropy(particle(net, i)(**inputs).logits, data["labels"], reduction="sum") for i in range(3)
+    ]
+    for num_data, scale in ((None, 1.0), (60, 10.0), (18, 3.0)):
+        model = Classifier(net, num_data=num_data)
+        loss = AttentionELBO().differentiable_loss(model, AttentionGuide(model), data)
+        torch.testing.assert_close(loss, scale * torch.stack(losses).mean(), **ROUNDING)
+    moved = convert(bert(), probattn.ParticleLayers("svgd", num_particles=3))
+    model = Classifier(moved)
+    with pytest.raises(ValueError, match="the repulsion of the model's particles would be left out"):
+        AttentionELBO().differentiable_loss(model, AttentionGuide(model), data)
+
+
+def test_pyros_kernels_refuse_particles_that_begin_as_copies():
+    net = convert(bert(), probattn.ParticleLayers("svgd", num_particles=3))
+    driver = SVGDDriver(Classifier(net), kernel=pyro.infer.RBFSteinKernel(), cpu=True)
+    with pytest.raises(ValueError, match="the gradient of RBFSteinKernel is not finite"):
+        driver.step(labelled())
 
 
 def test_a_loss_that_is_divided_by_the_labels_of_a_step_stays_the_mean_over_particles():
