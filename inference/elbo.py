@@ -106,7 +106,8 @@ class AttentionELBO(TraceMeanField_ELBO):
         return model_trace, guide_trace
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
-        if not self.moves_particles and particle_sets(self._model):
+        moved = isinstance(self._model, nn.Module) and particle_sets(self._model)
+        if moved and not self.moves_particles:
             raise ValueError(
                 "AttentionELBO: under pyro.infer.SVI the repulsion of the model's particles would be left out; train "
                 "with probattn.inference.SVGDDriver, or one set of particles with HeadSVGD"

@@ -180,7 +180,9 @@ def test_the_wrong_driver_is_refused(bert):
         ValueError, match=r"has repulsive heads, .* train with probattn\.inference\.SVGDDriver"
     ):
         driver(SVIDriver, network(bert, RepulsiveAttention())).fit(data(), steps=1)
-    with pytest.raises(ValueError, match=r"Classifier has no repulsive heads, nor layers .*convert\(net, Repulsive"):
+    with pytest.raises(
+        ValueError, match=r"Classifier has no repulsive heads, nor layers .*convert\(net, Repulsive"
+    ):
         driver(SVGDDriver, network(bert, BayesianAttention())).fit(data(), steps=1)
 
 

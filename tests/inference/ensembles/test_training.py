@@ -248,6 +248,6 @@ def test_what_does_not_fit_is_refused():
     for model in unused:
         model.net.spare = nn.Linear(2, 2)
     with pytest.raises(
-        ValueError, match=r"net\.spare\.weight, net\.spare\.bias have no gradient.* parameters="
+        ValueError, match=r"net\.spare\.weight, net\.spare\.bias have no gradient.*parameters="
     ):
         driver(SVGDDriver, ensemble_of(unused)).fit(data(), steps=1)

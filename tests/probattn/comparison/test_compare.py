@@ -62,7 +62,7 @@ def recorded(compared):
 def test_dropout_is_a_way_only_where_something_drops_out(monkeypatch):
     """The two passes differ by rounding, as those of two batches may."""
     point = torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64)
-    network = SimpleNamespace(key="deterministic")
+    network = SimpleNamespace(key="deterministic", has_draws=False)
     for draws, expected in (
         (None, ["point"]),
         (point.expand(4, 2, 2), ["point", "dropout", "dropout_temperature"]),

@@ -170,5 +170,7 @@ def test_other_methods_are_refused_with_what_to_use(method, advice):
 
 
 def test_head_particles_say_how_heads_of_ones_own_module_are_moved():
-    with pytest.raises(ValueError, match=r"Two has no repulsive heads; .*probattn\.particles\.head_slices"):
+    with pytest.raises(
+        ValueError, match=r"Two has no repulsive heads, nor .*probattn\.particles\.head_slices"
+    ):
         inference.HeadParticles(Two(), num_data=10)
