@@ -240,7 +240,7 @@ class BatchEffects:
                     for name, value in inputs.items()
                 }
             if particles is not None:
-                stack.enter_context(apart(total))
+                stack.enter_context(apart(total, particles))
             if not expectation:
                 # A datum's noise is its own, whichever others are in the pass.
                 numbers = range(self.draws)

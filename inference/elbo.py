@@ -106,8 +106,9 @@ class AttentionELBO(TraceMeanField_ELBO):
         return model_trace, guide_trace
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
+        layers = particle_record(self._model)
         moved = isinstance(self._model, nn.Module) and particle_sets(self._model)
-        if moved and not self.moves_particles:
+        if (moved or (layers is not None and layers[1].method.couples)) and not self.moves_particles:
             raise ValueError(
                 "AttentionELBO: under pyro.infer.SVI the repulsion of the model's particles would be left out; train "
                 "with probattn.inference.SVGDDriver, or one set of particles with HeadSVGD"
@@ -196,6 +197,7 @@ class AttentionELBOModule(ELBOModule):
         """The same in the current parameter store."""
         self._sites = {}
         draws: list[ELBOTerms] = []
+        layers = particle_record(self.model)
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
             terms, self._sites = trace_terms(model_trace, guide_trace)
             without_plate = particle_count(self.model) or 1  # a sum over the rows of all particles
@@ -205,7 +207,10 @@ class AttentionELBOModule(ELBOModule):
                 name: site._replace(kl_nats=site.kl_nats / size, kl_reduced=site.kl_reduced / size)
                 for name, site in self._sites.items()
             }
-        return ELBOTerms(*(torch.stack(values).mean() for values in zip(*draws, strict=True)))
+        means = ELBOTerms(*(torch.stack(values).mean() for values in zip(*draws, strict=True)))
+        if layers is not None:
+            layers[1].scale.watch(means.loss)
+        return means
 
     def diagnostics(self) -> dict[str, dict[str, float]]:
         """Health of the posterior in the last step, by site.

@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from probattn.inference.predictive import posterior_expectation
-from probattn.sites.particle_layers import particle_count
+from probattn.sites.particle_layers import STACK, particle_count
 
 PRECISIONS = (1e-4, 1e4)
 """Range in which the precision of the prior is sought."""
@@ -140,6 +140,11 @@ class LastLayerLaplace:
         Raises:
             ValueError: the data have no labels.
         """
+        if STACK in layer._modules:
+            raise ValueError(
+                "LastLayerLaplace.fit: expected one last layer, got that of several particles; take one of them, "
+                "probattn.models.particle(net, 0)"
+            )
         if features.labels is None:
             raise ValueError("LastLayerLaplace.fit: expected labels of the training data, got none")
         inputs, probabilities = features.inputs.double(), features.logits.double().softmax(dim=-1)

@@ -406,14 +406,15 @@ def _particle_logits(model: Model, folding: _Folding, seeds: Sequence[int]) -> T
     """Of each particle of the layers its draws, or its one answer where nothing is latent: ``[P * draws, B, C]``."""
     count = particle_count(model)
     assert count is not None
-    seeds = seeds if isinstance(model, nn.Module) and attention_sites(model) else seeds[:1]
+    latent = isinstance(model, nn.Module) and attention_sites(model)
+    seeds = seeds if latent or folding.others is not None else seeds[:1]
     size = max(1, folding.chunk // count)
     outputs: list[Tensor] = []
     for start in range(0, len(seeds), size):
         chunk = [
             draw_seed((seed, index), 0) for index in range(count) for seed in seeds[start : start + size]
         ]
-        with apart(len(chunk) * folding.rows):
+        with apart(len(chunk) * folding.rows, count):
             outputs.append(replace(folding, chunk=len(chunk)).logits(model, chunk))
     return torch.cat(outputs)
 

@@ -8,21 +8,24 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
+from torch.nn.modules.batchnorm import _NormBase
 from transformers import PreTrainedModel
 
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.discovery import FAILURES
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
-from probattn.models.hosts.methods import Host, Placement, place, refuse_undriven
+from probattn.models.hosts.methods import Host, Placement, place
 from probattn.particles import svgd_direction
 from probattn.sites.handlers import takes_expectations
 from probattn.sites.method import as_program
 from probattn.sites.particle_layers import (
+    MAIN_INPUTS,
     OWNER,
     RECORD,
     STACK,
@@ -32,6 +35,7 @@ from probattn.sites.particle_layers import (
     ParticleStack,
     apart,
     by_particle,
+    pass_rows,
     runs_apart,
 )
 from probattn.sites.repulsive import RepulsiveAttention
@@ -56,9 +60,7 @@ def _particles(method: ParticleLayers, calls: AttentionCalls, host: Host) -> Pla
             f"{OWNER}: expected layers with parameters that learn, got none in layers {method.layers!r}; set "
             "requires_grad, or choose other layers"
         )
-    record = ParticleRecord(method, modules)
-    hooks = (refuse_undriven,) if record.moved else ()
-    return Placement(attributes={RECORD: record}, hooks=hooks, changes=((attach, detach),))
+    return Placement(attributes={RECORD: ParticleRecord(method, modules)}, changes=((attach, detach),))
 
 
 def particle_modules(
@@ -104,21 +106,22 @@ def _answers_alike(net: PreTrainedModel, names: Sequence[str]) -> bool:
             vars(module)["forward"] = ParticleForward(module)
             for own in stack._parameters:
                 cast(Any, module._parameters)[own] = module.get_parameter(own) * torch.nan
-        with apart(2 * ROWS):
-            answers.extend([plain, tensors(network(**doubled))])
+        answers.append(plain)
+        with apart(2 * ROWS, 2), suppress(*FAILURES):
+            answers.append(tensors(network(**doubled)))
 
     if not _short_pass(net, net, run) and not _short_pass(net, cast(PreTrainedModel, net.base_model), run):
         return True
     expected = [value.repeat(2, *[1] * (value.dim() - 1)) if value.dim() else value for value in answers[0]]
-    return all(
+    return len(answers) > 1 and all(
         first.shape == second.shape and torch.allclose(first, second, rtol=1e-3, atol=1e-4)
         for first, second in zip(expected, answers[1], strict=True)
     )
 
 
 def _can_be_stacked(module: nn.Module, owners: Mapping[int, int]) -> bool:
-    """Whether a module has parameters that learn, all of them alone, no submodule and no recurrence."""
-    if any(module.children()) or isinstance(module, nn.RNNBase | nn.RNNCellBase):
+    """Whether a module has parameters that learn, all of them alone, no submodule, recurrence or running mean."""
+    if any(module.children()) or isinstance(module, nn.RNNBase | nn.RNNCellBase | _NormBase):
         return False
     parameters = list(module.parameters(recurse=False))
     alone = all(owners[id(parameter)] == 1 for parameter in parameters)
@@ -285,16 +288,20 @@ class ParticleNetwork:
         forward, record = self._forward, cast(ParticleRecord, vars(self.net)[RECORD])
         self._check_checkpointing()
         if runs_apart():
-            output = forward(*args, **kwargs)
-            if record.method.space == "predictions" and record.method.couples and self.net.training:
-                _repel(record.method, output)
-            return output
+            return self._apart(record, forward, args, kwargs)
+        if record.method.couples and self.net.training and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"{type(self.net).__name__}: training its particles, which repel each other, without a driver would "
+                "leave the repulsion out unnoticed; train with probattn.inference.SVGDDriver, SVIDriver where "
+                "predictions repel, or probattn.ProbabilisticTrainer (in place of transformers.Trainer), or call "
+                ".eval() or torch.no_grad() to predict"
+            )
         inputs = self._named(forward, args, kwargs)
         if not any(isinstance(value, Tensor) and value.dim() for value in inputs.values()):
             return forward(*args, **kwargs)  # which says what is missing
         self._check(inputs)
         if inputs.get("num_items_in_batch") is not None:  # labels that a loss is divided by
-            inputs["num_items_in_batch"] *= record.method.num_particles
+            inputs["num_items_in_batch"] = inputs["num_items_in_batch"] * record.method.num_particles
         as_tuple = inputs.pop("return_dict", None) is False
         model = _Named(self.net, functools.partial(forward, return_dict=True))
         looked_at = any(
@@ -305,6 +312,26 @@ class ParticleNetwork:
             output = model(repeated)
         answer = mean_output(output, record.method.num_particles, _link(self.net))
         return answer.to_tuple() if as_tuple else answer
+
+    def _apart(
+        self,
+        record: ParticleRecord,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """The pass of rows of all particles."""
+        rows, inputs = pass_rows(), self._named(forward, args, kwargs)
+        read = next((inputs[name] for name in MAIN_INPUTS if isinstance(inputs.get(name), Tensor)), None)
+        if rows is not None and read is not None and len(read) != rows:
+            raise ValueError(
+                f"{type(self.net).__name__}: expected the {rows} rows of all particles as the batch has them, got "
+                f"{len(read)}; call the network once with the rows of the batch, in their order"
+            )
+        output = forward(*args, **kwargs)
+        if record.method.space == "predictions" and record.method.couples and self.net.training:
+            _repel(record, output)
+        return output
 
     @staticmethod
     def _named(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -331,6 +358,11 @@ class ParticleNetwork:
             raise ValueError(
                 f"{name}: its particles keep no cache of keys and values; call it with use_cache=False, or generate "
                 "with one of its particles, probattn.models.particle(net, 0)"
+            )
+        if inputs.get("encoder_outputs") is not None:
+            raise ValueError(
+                f"{name}: its particles take inputs of the encoder, not encoder_outputs; generate with one of them, "
+                "probattn.models.particle(net, 0)"
             )
         if "use_cache" in inspect.signature(self._forward).parameters:
             inputs["use_cache"] = False
@@ -382,9 +414,14 @@ def _mean(value: Any, count: int, link: str) -> Any:
     return logsigmoid(rows).logsumexp(dim=0) - logsigmoid(-rows).logsumexp(dim=0)
 
 
-def _repel(method: ParticleLayers, output: Any) -> None:
+def _repel(record: ParticleRecord, output: Any) -> None:
     """Makes directions of the gradients of the predictions ``[P * B, ...]`` (D'Angelo and Fortuin 2021)."""
-    logits = output.logits
+    logits, method = getattr(output, "logits", None), record.method
+    if logits is None:
+        raise ValueError(
+            f"{OWNER}.space: 'predictions' need a head whose output has logits, got {', '.join(output)}; take "
+            "space='parameters'"
+        )
     if not logits.requires_grad:
         return
     count = method.num_particles
@@ -392,8 +429,8 @@ def _repel(method: ParticleLayers, output: Any) -> None:
     kernel = method.build_kernel()
 
     def direct(gradient: Tensor) -> Tensor:
-        potentials = count * gradient.view(count, -1)  # of each particle's loss, not of their mean
-        direction = svgd_direction(predictions, potentials, kernel, method.repulsion)
-        return (-method.step_size / count * direction).view_as(gradient).to(gradient)
+        factor = record.scale.factor / count  # of each particle's loss in what is differentiated
+        direction = svgd_direction(predictions, gradient.view(count, -1) / factor, kernel, method.repulsion)
+        return (-method.step_size * factor * direction).view_as(gradient).to(gradient)
 
     logits.register_hook(direct)

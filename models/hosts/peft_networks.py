@@ -34,6 +34,7 @@ from probattn.models.hosts.description import (
 from probattn.models.hosts.hosting import conversion, host_of
 from probattn.models.hosts.pretrained import StoredNetworkError
 from probattn.models.hosts.saving import save_over, without_sites, writer
+from probattn.sites.particle_layers import particle_record
 
 ADAPTERS = "adapter_config.json"
 """PEFT's description of adapters."""
@@ -51,6 +52,8 @@ def set_up_peft() -> None:
 
     for cls, name, wrap in (
         (BaseTuner, "inject_adapter", _injecting),
+        (BaseTuner, "merge_adapter", _merging),
+        (BaseTuner, "_unload_and_optionally_merge", _merging),
         (PeftModel, "save_pretrained", _saving),
         (PeftModel, "load_adapter", _loading),
         (PeftAdapterMixin, "load_adapter", _loading),
@@ -61,6 +64,11 @@ def set_up_peft() -> None:
 
 def _injecting(original: Callable[..., Any]) -> Callable[..., Any]:
     def inject_adapter(tuner: Any, model: nn.Module, adapter_name: str, *args: Any, **options: Any) -> Any:
+        if particle_record(model) is not None:
+            raise ValueError(
+                f"{type(model).__name__}: expected adapters before its layers became particles; revert(net), add them, "
+                "and convert again"
+            )
         copied = getattr(tuner.peft_config[adapter_name], "modules_to_save", None) or ()
         for name, module in model.named_modules():
             if isinstance(module._modules.get(ATTRIBUTE), HostedSite):
@@ -69,6 +77,18 @@ def _injecting(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(tuner, model, adapter_name, *args, **options)
 
     return inject_adapter
+
+
+def _merging(original: Callable[..., Any]) -> Callable[..., Any]:
+    def merge(tuner: Any, *args: Any, **options: Any) -> Any:
+        if particle_record(tuner) is not None:
+            raise ValueError(
+                f"{type(host_of(tuner)).__name__}: expected one network to merge adapters into, got particles with "
+                "adapters of their own; take one of them: probattn.models.particle(net, 0).merge_and_unload()"
+            )
+        return original(tuner, *args, **options)
+
+    return merge
 
 
 def _saving(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -156,7 +156,7 @@ class MethodRegistry:
     Example:
         >>> from probattn.sites import METHODS
         >>> [method.kind for method in METHODS]
-        ['bayesian', 'alignment', 'repulsive', 'disagreement']
+        ['bayesian', 'alignment', 'repulsive', 'disagreement', 'particles']
         >>> METHODS["alignment"].section
         'alignment'
     """

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import layer_norm
+from torch.utils._pytree import tree_map
 from transformers.pytorch_utils import Conv1D
 
 from probattn.options import Count, NonNegative
@@ -20,6 +22,8 @@ from probattn.sites.repulsive import ParticleOptions
 from probattn.sites.trunk import ReachedError, Trunk
 
 OWNER = "ParticleLayers"
+MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values")
+"""Names of inputs that have a row a datum."""
 RECORD = "_probattn_particles"
 """Attribute of a network whose layers are particles."""
 STACK = "probattn"
@@ -36,11 +40,13 @@ class ParticleLayers(ParticleOptions, Method):
     network answers with the mean of the particles' probabilities, the prediction of an ensemble, and
     :func:`probattn.inference.posterior_predict` has a draw for each particle.
 
-    Each particle follows the gradient of its own loss, and the trunk that of the mean. In training the trunk and its
-    dropout masks are the same for all particles. The first particle begins with the network's own head; the heads of
-    the others are drawn as the network's class draws a new head, so that particles differ from the beginning. Only
-    parameters that learn become particles: with LoRA each particle has adapters of its own, over one frozen network.
-    Parameters that modules share (tied embeddings), or that a module with submodules holds itself, stay shared.
+    Under a driver each particle follows the gradient of its own loss, and the trunk that of the mean; in a loop of your
+    own the loss is the mean over particles, whose gradients of stacks are 1 / P of that. In training the trunk and its
+    dropout masks are the same for all particles, unless hidden states or maps of attention are requested. The first
+    particle begins with the network's own head; the heads of the others are drawn as the network's class draws a new
+    head, so that particles differ from the beginning. Only parameters that learn become particles: with LoRA each
+    particle has adapters of its own, over one frozen network. Parameters that modules share (tied embeddings), or that
+    a module with submodules holds itself, recurrent layers and batch norms stay shared.
 
     Args:
         sampler: "independent", each particle for itself (a deep ensemble of the layers, Lakshminarayanan et al. 2017),
@@ -126,12 +132,25 @@ class ParticleLayers(ParticleOptions, Method):
         return f"{self.num_particles} particles of layers {layers}, {self.sampler}"
 
 
+@dataclass
+class LossScale:
+    """What the mean loss over particles is multiplied by before it is differentiated, as the backward pass tells."""
+
+    factor: float | Tensor = 1.0
+
+    def watch(self, loss: Tensor) -> None:
+        """Notes the factor of a loss when its gradient comes."""
+        if loss.requires_grad:
+            loss.register_hook(lambda gradient: setattr(self, "factor", gradient.detach()))
+
+
 @dataclass(frozen=True)
 class ParticleRecord:
     """What of a network is particles: the method and the modules whose parameters are stacks, by name."""
 
     method: ParticleLayers
     modules: tuple[str, ...]
+    scale: LossScale = field(default_factory=LossScale, compare=False)
 
     @property
     def moved(self) -> bool:
@@ -166,6 +185,7 @@ class _Pass(NamedTuple):
     """A pass with the ``rows`` of all particles, or, without, one that ends before them; ``scale`` of gradients."""
 
     rows: int | None
+    particles: int = 1
     scale: int = 1
 
 
@@ -198,15 +218,21 @@ def bootstrap_weights(method: ParticleLayers, batch: Mapping[str, Any], rows: in
     return (uniform.unsqueeze(-1) >= POISSON.to(uniform)).sum(dim=-1).to(torch.float32)
 
 
+def pass_rows() -> int | None:
+    """Rows of all particles of the present pass; None outside, and in one that ends before the particles."""
+    state = _PASS.get()
+    return None if state is None else state.rows
+
+
 def runs_apart() -> bool:
     """Whether the rows of the present pass are those of all particles, one after another."""
     return _PASS.get() is not None
 
 
 @contextmanager
-def apart(rows: int | None, *, scale: int = 1) -> Iterator[None]:
+def apart(rows: int | None, count: int = 1, *, scale: int = 1) -> Iterator[None]:
     """Passes with the rows of all particles, the first particle's first; for None they end before the particles."""
-    token = _PASS.set(_Pass(rows, scale))
+    token = _PASS.set(_Pass(rows, count, scale))
     try:
         yield
     finally:
@@ -221,7 +247,7 @@ def by_particle(
 
     Args:
         model: called with the batch.
-        batch: its inputs; all tensors with as many rows as the first are repeated.
+        batch: its inputs; all tensors with as many rows as its main input are repeated.
         scale: whether gradients of stacks are P times those of a mean over all rows: those of each particle's loss.
         share: whether the trunk runs once; else it runs with the rows of all particles, so that hooks see them.
     """
@@ -230,7 +256,8 @@ def by_particle(
         yield batch
         return
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.dim()}
-    rows = len(next(iter(tensors.values())))
+    main = next((name for name in MAIN_INPUTS if name in tensors), next(iter(tensors)))
+    rows = len(tensors[main])
     keys = {name for name, value in tensors.items() if len(value) == rows}
     repeated = {
         name: value.repeat(count, *[1] * (value.dim() - 1)) if name in keys else value
@@ -242,7 +269,7 @@ def by_particle(
             with apart(None):
                 stack.enter_context(trunk.once(count))
             stack.enter_context(trunk.folded(count))
-        stack.enter_context(apart(count * rows, scale=count if scale else 1))
+        stack.enter_context(apart(count * rows, count, scale=count if scale else 1))
         yield repeated
 
 
@@ -279,6 +306,11 @@ class ParticleStack(nn.Module):
             )
         if state.rows is None:
             raise ReachedError
+        if state.particles != (own := len(next(self.parameters()))):
+            raise ValueError(
+                f"{OWNER}: expected networks of {state.particles} particles in one pass, got one of {own}; convert all "
+                "with the same number"
+            )
         values = [*args, *kwargs.values()]
         if not all(
             len(value) % state.rows == 0 for value in values if isinstance(value, Tensor) and value.dim()
@@ -353,13 +385,11 @@ def _vectorized(
     dims = [0 if new is not old else None for new, old in zip(values, [*args, *kwargs.values()], strict=True)]
 
     def one(parameters: dict[str, Tensor], *values: Any) -> Any:
-        own = dict(module._parameters)
-        module._parameters.update(cast(dict[str, Any], parameters))
-        try:
-            positional, named = values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
-            return type(module).forward(module, *positional, **named)
-        finally:
-            module._parameters.update(own)
+        single = copy.copy(module)  # the module itself may run in another thread
+        vars(single)["_parameters"] = {**module._parameters, **parameters}
+        vars(single).pop("forward", None)
+        positional, named = values[: len(args)], dict(zip(kwargs, values[len(args) :], strict=True))
+        return single.forward(*positional, **named)
 
     result = vmap(one, in_dims=(0, *dims), randomness="different")(dict(stacks), *values)
-    return result.flatten(0, 1)
+    return tree_map(lambda value: value.flatten(0, 1), result)

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from concurrent.futures import ThreadPoolExecutor
 
 import pyro
 import pyro.distributions as dist
@@ -495,6 +496,116 @@ def test_pyros_svi_has_the_sum_of_a_particles_losses_and_leaves_no_repulsion_out
         AttentionELBO().differentiable_loss(model, AttentionGuide(model), data)
 
 
+@pytest.mark.parametrize("factor", [0.5, 1024.0])
+def test_the_repulsion_of_predictions_has_the_scale_of_the_loss(factor):
+    gradients = []
+    for scale in (1.0, factor):
+        method = probattn.ParticleLayers(
+            "svgd", space="predictions", num_particles=3, spread=0.3, repulsion=1.0
+        )
+        net = convert(bert(**UNDROPPED), method).train()
+        model = Classifier(net)
+        (scale * AttentionELBO()(model, AttentionGuide(model))(labelled()).loss).backward()
+        gradients.append({name: rows.grad / scale for name, rows in stacks_of(net).items()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_predictions_that_repel_need_a_driver_and_logits():
+    method = probattn.ParticleLayers("svgd", space="predictions", num_particles=3)
+    net = convert(bert(), method).train()
+    with pytest.raises(RuntimeError, match="would leave the repulsion out"):
+        net(**labelled())
+    model = Classifier(net)
+    with pytest.raises(ValueError, match="the repulsion of the model's particles would be left out"):
+        AttentionELBO().differentiable_loss(model, AttentionGuide(model), labelled())
+    spans = hf.BertForQuestionAnswering(hf.BertConfig(**SIZES, num_hidden_layers=2))
+    model = as_program(convert(spans, method).train())
+    data = {**batch(), "start_positions": torch.ones(6).long(), "end_positions": torch.ones(6).long()}
+    with pytest.raises(ValueError, match="need a head whose output has logits, got"):
+        AttentionELBO()(model, AttentionGuide(model))(data)
+
+
+def test_threads_run_one_network_and_leave_it_as_it_is():
+    torch.manual_seed(0)
+    sizes = {name: value for name, value in SIZES.items() if name != "intermediate_size"}
+    config = hf.LlamaConfig(**sizes, intermediate_size=24, num_hidden_layers=2, num_labels=3, pad_token_id=0)
+    net = hf.LlamaForSequenceClassification(config).eval()
+    convert(net, probattn.ParticleLayers(num_particles=3, layers="last", spread=0.3)).eval()
+    with torch.no_grad():
+        expected = net(**batch()).logits
+
+        def run(_):
+            with torch.no_grad():
+                return net(**batch()).logits
+
+        with ThreadPoolExecutor(3) as pool:
+            answers = list(pool.map(run, range(60)))
+    for answer in answers:
+        torch.testing.assert_close(answer, expected, **ROUNDING)
+    assert all(isinstance(value, torch.nn.Parameter) for value in net.parameters())
+    net.state_dict()
+
+
+def test_adapters_come_before_conversion_and_are_merged_in_one_particle():
+    config = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules=["query"])
+    with pytest.raises(ValueError, match="expected adapters before its layers became particles"):
+        get_peft_model(convert(bert(), probattn.ParticleLayers(num_particles=2)), config)
+    net = convert(
+        get_peft_model(bert(), config), probattn.ParticleLayers(num_particles=2, layers="all", spread=0.2)
+    )
+    for merge in (net.merge_and_unload, net.merge_adapter):
+        with pytest.raises(ValueError, match="expected one network to merge adapters into, got particles"):
+            merge()
+    one = particle(net, 1).eval()
+    expected = one(**batch()).logits
+    torch.testing.assert_close(one.merge_and_unload()(**batch()).logits, expected, **ROUNDING)
+
+
+def test_modules_that_give_several_tensors_run_for_each_particle():
+    torch.manual_seed(0)
+    config = hf.MixtralConfig(**SIZES, num_hidden_layers=2, num_key_value_heads=2, num_local_experts=2)
+    net = convert(
+        hf.MixtralForCausalLM(config).eval(), probattn.ParticleLayers(num_particles=2, layers="last")
+    )
+    parts = [particle(net, index).eval()(**batch()).logits.softmax(-1) for index in range(2)]
+    answer = net.eval()(**batch()).logits.softmax(-1)
+    torch.testing.assert_close(answer, torch.stack(parts).mean(dim=0), **ROUNDING)
+
+
+def test_networks_of_other_numbers_and_rows_in_another_order_are_refused():
+    class Both(torch.nn.Module):
+        def __init__(self, *nets):
+            super().__init__()
+            self.nets = torch.nn.ModuleList(nets)
+
+        def forward(self, rows):
+            return sum(net(**rows).logits for net in self.nets)
+
+    class Twice(torch.nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, rows):
+            ids = rows["input_ids"]
+            return self.net(torch.cat([ids, ids.flip(1)])).logits[: len(ids)]
+
+    nets = [convert(bert(), probattn.ParticleLayers(num_particles=count)) for count in (2, 3)]
+    with pytest.raises(ValueError, match="expected networks of 2 particles in one pass, got one of 3"):
+        posterior_predict(Both(*nets), batch())
+    with pytest.raises(ValueError, match="call the network once with the rows of the batch"):
+        posterior_predict(Twice(nets[0]), batch())
+
+
+def test_inputs_without_a_row_a_datum_may_come_first():
+    net = convert(bert(), probattn.ParticleLayers(num_particles=3, spread=0.2)).eval()
+    vectors = net.get_input_embeddings()(batch()["input_ids"])
+    inputs = {"inputs_embeds": vectors, "position_ids": torch.arange(7)[None]}
+    parts = torch.stack([particle(net, index)(**inputs).logits.softmax(-1) for index in range(3)])
+    torch.testing.assert_close(net(**inputs).logits.softmax(-1), parts.mean(dim=0), **ROUNDING)
+
+
 def test_pyros_kernels_refuse_particles_that_begin_as_copies():
     net = convert(bert(), probattn.ParticleLayers("svgd", num_particles=3))
     driver = SVGDDriver(Classifier(net), kernel=pyro.infer.RBFSteinKernel(), cpu=True)
@@ -508,9 +619,12 @@ def test_a_loss_that_is_divided_by_the_labels_of_a_step_stays_the_mean_over_part
     net = convert(
         hf.GPT2LMHeadModel(config), probattn.ParticleLayers(num_particles=3, layers="last", spread=0.1)
     )
-    inputs = {"input_ids": batch()["input_ids"], "labels": batch()["input_ids"], "num_items_in_batch": 30}
+    items = torch.tensor(30)
+    inputs = {"input_ids": batch()["input_ids"], "labels": batch()["input_ids"], "num_items_in_batch": items}
     losses = [particle(net.eval(), index)(**inputs).loss for index in range(3)]
-    torch.testing.assert_close(net(**inputs).loss, torch.stack(losses).mean(), **ROUNDING)
+    for _ in range(2):
+        torch.testing.assert_close(net(**inputs).loss, torch.stack(losses).mean(), **ROUNDING)
+    assert items == 30
     with pytest.raises(ValueError, match="input_ids or inputs_embeds"):
         net()
 
