@@ -65,3 +65,20 @@ def test_reliable_differences_alone_are_bold(load, value, corrected, seeds, text
     (last,) = [line for line in shown if "posterior draws" in line]
     assert f"| **{mean}** [" in last if bold else f"| {mean} [" in last
     assert last.count("[") == 1 and f"{abs(100 * (value + 0.01)):.1f}" in last
+
+
+def test_shares_are_those_of_what_an_ensemble_gains(load):
+    def of(recipe, way, nll, coverage):
+        values = {"nll": interval(nll), "coverage": interval(coverage)}
+        return Row(recipe=recipe, variant=way, cost=interval(1.0), values=values, gaps={})
+
+    rows = [
+        of("two_words", "point", 0.5, 0.8),
+        of("two_words", "ensemble", 0.4, 0.9),
+        of("particles", "point", 0.45, 0.875),
+    ]
+    content = results(300, *rows)
+    content["methods"]["particles"] = "5 particles"
+    lines = load("measured_tables.methods").tables({"trec": content}).splitlines()
+    assert lines[2].endswith("| 0.50 | 0.75 |") and "| particles | 1.0 |" in lines[2]
+    assert lines[3].startswith("| TREC | ensemble of 3 | 3.0 | 0.400 | 90.0%")
