@@ -26,7 +26,13 @@ from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.sites.handlers import SHARED_STATE
 from probattn.sites.masks import AttentionMask
-from probattn.sites.particle_layers import bootstrap_weights, by_particle, particle_count, particle_record
+from probattn.sites.particle_layers import (
+    batch_rows,
+    bootstrap_weights,
+    by_particle,
+    particle_count,
+    particle_record,
+)
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 
@@ -145,9 +151,7 @@ def _weigh(trace: Trace, model: Any, args: tuple[Any, ...]) -> None:
     present = particle_record(model)
     if present is None or not present[1].method.bootstrap or not present[0].training:
         return
-    batch = args[0]
-    rows = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.dim()))
-    weights = bootstrap_weights(present[1].method, batch, rows).flatten()
+    weights = bootstrap_weights(present[1].method, args[0], batch_rows(args[0])).flatten()
     for name, site in trace.nodes.items():
         if site["type"] != "sample" or not site["is_observed"] or isinstance(site["fn"], Unit):
             continue

@@ -73,21 +73,21 @@ def particle_modules(
     names = [f"{name}." for name in order]
     last = max((index for index, name in enumerate(names) if name.startswith(numbered)), default=-1)
     owners = Counter(id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False))
-    chosen = [
+    modules = [
         name
         for index, (name, reads_rows) in enumerate(order.items())
         if (f"{name}.".startswith(layers) or (index > last and not f"{name}.".startswith(numbered)))
         and reads_rows
         and _can_be_stacked(net.get_submodule(name), owners)
     ]
-    if chosen and not _answers_alike(net, chosen):
-        chosen = [name for name in chosen if _answers_alike(net, [name])]  # others read its parameters
-        if not chosen or not _answers_alike(net, chosen):
+    if modules and not _answers_alike(net, modules):
+        modules = [name for name in modules if _answers_alike(net, [name])]  # others read its parameters
+        if not modules or not _answers_alike(net, modules):
             raise ValueError(
                 f"{OWNER}: {type(net).__name__} answers otherwise where the rows of its particles are in one batch, so "
                 "that its layers cannot be particles; probattn.inference.ParticleEnsemble takes whole copies"
             )
-    return tuple(chosen)
+    return tuple(modules)
 
 
 def _answers_alike(net: PreTrainedModel, names: Sequence[str]) -> bool:
@@ -104,8 +104,8 @@ def _answers_alike(net: PreTrainedModel, names: Sequence[str]) -> bool:
             module = net.get_submodule(name)
             stack = module._modules[STACK] = ParticleStack(module, 2)
             vars(module)["forward"] = ParticleForward(module)
-            for own in stack._parameters:
-                cast(Any, module._parameters)[own] = module.get_parameter(own) * torch.nan
+            for learning in stack._parameters:
+                cast(Any, module._parameters)[learning] = module.get_parameter(learning) * torch.nan
         answers.append(plain)
         with apart(2 * ROWS, 2), suppress(*FAILURES):
             answers.append(tensors(network(**doubled)))
@@ -205,8 +205,8 @@ def attach(net: PreTrainedModel) -> None:
         for rows in stack.parameters():
             _spread(rows, method.spread, generator)
         module.add_module(STACK, stack.train(module.training))
-        for own in stack._parameters:
-            module.get_parameter(own).requires_grad_(False)
+        for learning in stack._parameters:
+            module.get_parameter(learning).requires_grad_(False)
         module.register_state_dict_pre_hook(keep_first)
         vars(module)["forward"] = ParticleForward(module)
     vars(net)["forward"] = ParticleNetwork(net, vars(net).get("forward"))
@@ -218,8 +218,8 @@ def detach(net: PreTrainedModel) -> None:
     for name in record.modules:
         module = net.get_submodule(name)
         keep_first(module)
-        for own in module.get_submodule(STACK)._parameters:
-            module.get_parameter(own).requires_grad_(True)
+        for learning in module.get_submodule(STACK)._parameters:
+            module.get_parameter(learning).requires_grad_(True)
         delattr(module, STACK)
         del vars(module)["forward"]
         hooks = module._state_dict_pre_hooks

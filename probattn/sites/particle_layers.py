@@ -102,6 +102,7 @@ class ParticleLayers(ParticleOptions, Method):
     )
     summarised: ClassVar[tuple[str, ...]] = ("sampler", "num_particles", "layers")
 
+    # assignment: mypy takes fields as mutable, and lets none have more values than in the base; this class is frozen.
     sampler: Literal["independent", "svgd", "spos", "sgld"] = "independent"  # type: ignore[assignment]
     _: KW_ONLY
     num_particles: Count = 5
@@ -150,7 +151,7 @@ class ParticleRecord:
 
     method: ParticleLayers
     modules: tuple[str, ...]
-    scale: LossScale = field(default_factory=LossScale, compare=False)
+    scale: LossScale = field(default_factory=LossScale, compare=False, repr=False)
 
     @property
     def moved(self) -> bool:
@@ -203,7 +204,7 @@ def bootstrap_weights(method: ParticleLayers, batch: Mapping[str, Any], rows: in
     mask = batch.get("attention_mask")
     keys = torch.zeros(rows, dtype=torch.int64)
     for name, value in sorted(batch.items()):
-        if name != "attention_mask" and isinstance(value, Tensor) and value.dim() and len(value) == rows:
+        if name != "attention_mask" and _has_rows(value, rows):
             numbers = value.float().contiguous().view(torch.int32) if value.is_floating_point() else value
             numbers = numbers.long().reshape(rows, -1) + 1
             if isinstance(mask, Tensor) and mask.shape == value.shape:
@@ -216,6 +217,16 @@ def bootstrap_weights(method: ParticleLayers, batch: Mapping[str, Any], rows: in
         mixed = (mixed ^ (mixed >> 29 & 0x7FFFFFFFF)) * MULTIPLIER
     uniform = (mixed >> 11 & 0x1FFFFFFFFFFFFF).double() / 2**53
     return (uniform.unsqueeze(-1) >= POISSON.to(uniform)).sum(dim=-1).to(torch.float32)
+
+
+def batch_rows(batch: Mapping[str, Any]) -> int:
+    """Rows of a batch: those of its main input, or of its first tensor."""
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.dim()}
+    return len(tensors[next((name for name in MAIN_INPUTS if name in tensors), next(iter(tensors)))])
+
+
+def _has_rows(value: object, rows: int) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
 
 
 def pass_rows() -> int | None:
@@ -255,10 +266,8 @@ def by_particle(
     if count is None or runs_apart():
         yield batch
         return
-    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.dim()}
-    main = next((name for name in MAIN_INPUTS if name in tensors), next(iter(tensors)))
-    rows = len(tensors[main])
-    keys = {name for name, value in tensors.items() if len(value) == rows}
+    rows = batch_rows(batch)
+    keys = {name for name, value in batch.items() if _has_rows(value, rows)}
     repeated = {
         name: value.repeat(count, *[1] * (value.dim() - 1)) if name in keys else value
         for name, value in batch.items()
@@ -306,10 +315,10 @@ class ParticleStack(nn.Module):
             )
         if state.rows is None:
             raise ReachedError
-        if state.particles != (own := len(next(self.parameters()))):
+        if state.particles != (count := len(next(self.parameters()))):
             raise ValueError(
-                f"{OWNER}: expected networks of {state.particles} particles in one pass, got one of {own}; convert all "
-                "with the same number"
+                f"{OWNER}: expected networks of {state.particles} particles in one pass, got one of {count}; convert "
+                "all with the same number"
             )
         values = [*args, *kwargs.values()]
         if not all(

@@ -71,8 +71,8 @@ def optional_method(section: Any) -> Any:
 
 def with_registered(kind: type[Taking]) -> type[Taking]:
     """A kind of recipe with sections for the methods that are registered and that it does not name itself."""
-    known = (*kind.model_fields, *kind.without)
-    new = tuple(method for method in METHODS if method.section not in known)
+    sections = (*kind.model_fields, *kind.without)
+    new = tuple(method for method in METHODS if method.section not in sections)
     return _extended(kind, new) if new and kind.takes_registered else kind
 
 

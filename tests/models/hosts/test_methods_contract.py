@@ -130,8 +130,8 @@ def test_a_method_that_names_its_layers_is_asked_first(bert, kind):
     if "layers" not in hints(kind):
         assert kind().layers is kind().attention is None
         return
-    own = {"attention": "self"} if "attention" in hints(kind) else {}
-    net = convert(bert.network(), kind(layers=[-1], **own), layers="first", attention="all")
+    attention = {"attention": "self"} if "attention" in hints(kind) else {}
+    net = convert(bert.network(), kind(layers=[-1], **attention), layers="first", attention="all")
     assert [call.layer for call in conversion(net).plan.calls_of(kind)] == [1]
 
 

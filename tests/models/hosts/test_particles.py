@@ -26,6 +26,7 @@ from probattn.inference import (
     posterior_moments,
     posterior_predict,
 )
+from probattn.inference.configuration import model_configuration
 from probattn.inference.optimizers import split_parameters
 from probattn.models import Classifier, convert, particle, revert
 from probattn.models.hosts.dry_run import tensors
@@ -507,6 +508,10 @@ def test_the_repulsion_of_predictions_has_the_scale_of_the_loss(factor):
         model = Classifier(net)
         (scale * AttentionELBO()(model, AttentionGuide(model))(labelled()).loss).backward()
         gradients.append({name: rows.grad / scale for name, rows in stacks_of(net).items()})
+        assert model_configuration(net) == model_configuration(copy.deepcopy(net)), (
+            "what a resumed run compares"
+        )
+        assert "tensor" not in str(model_configuration(net)["particles"])
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-5)
 
