@@ -218,8 +218,8 @@ def detach(net: PreTrainedModel) -> None:
     for name in record.modules:
         module = net.get_submodule(name)
         keep_first(module)
-        for learning in module.get_submodule(STACK)._parameters:
-            module.get_parameter(learning).requires_grad_(True)
+        for learning, rows in module.get_submodule(STACK).named_parameters():
+            module.get_parameter(learning).requires_grad_(rows.requires_grad)
         delattr(module, STACK)
         del vars(module)["forward"]
         hooks = module._state_dict_pre_hooks

@@ -611,6 +611,11 @@ def test_inputs_without_a_row_a_datum_may_come_first():
     torch.testing.assert_close(net(**inputs).logits.softmax(-1), parts.mean(dim=0), **ROUNDING)
 
 
+def test_what_was_frozen_as_particles_stays_frozen():
+    net = convert(bert(), probattn.ParticleLayers(num_particles=2)).requires_grad_(False)
+    assert not any(parameter.requires_grad for parameter in revert(net).parameters())
+
+
 def test_pyros_kernels_refuse_particles_that_begin_as_copies():
     net = convert(bert(), probattn.ParticleLayers("svgd", num_particles=3))
     driver = SVGDDriver(Classifier(net), kernel=pyro.infer.RBFSteinKernel(), cpu=True)
