@@ -109,6 +109,8 @@ class AttentionELBO(TraceMeanField_ELBO):
         model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
         require_data(model_trace)
         _weigh(model_trace, model, args)
+        if self._count > 1 and not torch.is_grad_enabled():
+            _mix(model_trace, self._count)
         return model_trace, guide_trace
 
     def _differentiable_loss_particle(self, model_trace: Trace, guide_trace: Trace) -> tuple[float, Tensor]:
@@ -162,6 +164,26 @@ def _weigh(trace: Trace, model: Any, args: tuple[Any, ...]) -> None:
                     f"{list(site['log_prob'].shape)}; set bootstrap=False"
                 )
             site["log_prob_sum"] = (site["log_prob"] * weights.to(site["log_prob"])).sum()
+
+
+def _mix(trace: Trace, count: int) -> None:
+    """Gives observed rows of particles the likelihood of their mixture, which is what the network answers with."""
+    plate = data_plate(trace)
+    for site in trace.nodes.values():
+        if (
+            plate not in site.get("cond_indep_stack", ())
+            or not site["is_observed"]
+            or isinstance(site["fn"], Unit)
+        ):
+            continue
+        assert plate is not None
+        assert plate.dim is not None
+        rows = site["unscaled_log_prob"].unflatten(plate.dim, (count, -1))
+        mixed = rows.logsumexp(plate.dim - 1, keepdim=True) - math.log(count)
+        log_prob = scale_and_mask(
+            mixed.expand_as(rows).flatten(plate.dim - 1, plate.dim), site["scale"], site["mask"]
+        )
+        site["log_prob_sum"] = log_prob.sum()
 
 
 class AttentionELBOModule(ELBOModule):

@@ -28,7 +28,7 @@ from probattn.inference import (
 )
 from probattn.inference.configuration import model_configuration
 from probattn.inference.optimizers import split_parameters
-from probattn.models import Classifier, convert, particle, revert
+from probattn.models import Classifier, TokenClassifier, convert, particle, revert
 from probattn.models.hosts.dry_run import tensors
 from probattn.particles import MedianRBF, svgd_direction
 from probattn.sites.method import as_program
@@ -478,6 +478,41 @@ def test_programs_without_a_plate_have_the_mean_of_their_particles_losses_and_th
     for name, rows in stacks_of(net).items():
         expected = torch.stack([dict(part.named_parameters())[name].grad for part in parts])
         torch.testing.assert_close(rows.grad, expected, **EXACT)
+
+
+@pytest.mark.parametrize("num_data", [None, 60])
+def test_without_gradients_the_likelihood_is_that_of_the_mixture(num_data):
+    net, data = bert(**UNDROPPED), labelled()
+    convert(net, probattn.ParticleLayers(num_particles=3, spread=0.3)).eval()
+    model = Classifier(net, num_data=num_data)
+    elbo = AttentionELBO()(model, AttentionGuide(model))
+    rows = torch.arange(6)
+    inputs = {name: value for name, value in data.items() if name != "labels"}
+    with torch.no_grad():
+        terms = elbo(data)
+        probabilities = torch.stack([particle(net, i)(**inputs).logits.softmax(-1) for i in range(3)])
+        answered = net(**inputs).logits.softmax(-1)[rows, data["labels"]]
+    mixture = probabilities.mean(dim=0)[rows, data["labels"]].log().mean()
+    torch.testing.assert_close(terms.log_likelihood, mixture, **ROUNDING)
+    torch.testing.assert_close(terms.log_likelihood, answered.log().mean(), **ROUNDING)
+    assert terms.loss == -terms.log_likelihood < elbo(data).loss  # by Jensen's inequality
+
+
+def test_without_gradients_the_labels_of_a_rows_tokens_have_the_likelihood_of_their_mixture():
+    torch.manual_seed(0)
+    config = hf.BertConfig(**SIZES, **UNDROPPED, num_hidden_layers=3, num_labels=3, initializer_range=0.3)
+    net = convert(
+        hf.BertForTokenClassification(config), probattn.ParticleLayers(num_particles=3, spread=0.3)
+    ).eval()
+    inputs = batch()
+    labels = (inputs["input_ids"] % 3).where(inputs["attention_mask"].bool(), -100)
+    model = TokenClassifier(net)
+    with torch.no_grad():
+        terms = AttentionELBO()(model, AttentionGuide(model))({**inputs, "labels": labels})
+        chances = torch.stack([particle(net, i)(**inputs).logits.log_softmax(-1) for i in range(3)])
+    chosen = chances.gather(-1, labels.clamp(min=0).expand(3, *labels.shape).unsqueeze(-1)).squeeze(-1)
+    of_rows = torch.where(labels >= 0, chosen, 0.0).sum(dim=-1)  # [3, 6], of all labels of a row
+    torch.testing.assert_close(terms.log_likelihood, of_rows.exp().mean(dim=0).log().mean(), **ROUNDING)
 
 
 def test_pyros_svi_has_the_sum_of_a_particles_losses_and_leaves_no_repulsion_out():
