@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -290,7 +290,8 @@ def _aligned(method: AlignmentAttention, calls: AttentionCalls, _: Host) -> Plac
 @place.register
 def _repelled(method: RepulsiveAttention, calls: AttentionCalls, host: Host) -> Placement:
     """A record of where the particles are; a single head, which has none to repel, and frozen weights are refused."""
-    projections = _projections("RepulsiveAttention", method.projections, calls, host.net)
+    of_heads = _projections("RepulsiveAttention", method.projections, calls, host.net)
+    projections = [replace(one, interleaved=method.particles == "features") for one in of_heads]
     for projection in projections:
         slices = projection.slices(host.net)
         if method.couples and slices.heads < 2:

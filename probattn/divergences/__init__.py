@@ -9,11 +9,13 @@ from probattn.divergences.adversarial import (
 )
 from probattn.divergences.mmd import mean_difference, median_bandwidth, mmd
 from probattn.divergences.networks import Critic, Discriminator, Highway, Navigator
+from probattn.divergences.release import ReleaseCritic, head_transport
 from probattn.divergences.sinkhorn import sinkhorn
 
 __all__ = [
     "adversarial",
     "conditional_transport",
+    "head_transport",
     "mmd",
     "sinkhorn",
     "mean_difference",
@@ -22,6 +24,7 @@ __all__ = [
     "Discriminator",
     "Highway",
     "Navigator",
+    "ReleaseCritic",
     "GradientReversal",
     "gradient_reversal",
     "scale_gradient",

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from probattn.checks import check_integer
 
-DiscriminatorKind = Literal["highway", "mlp"]
+DiscriminatorKind = Literal["highway", "mlp", "release"]
 LEAK = 0.01  # slope of the leaky ReLU below 0; the paper gives none
 
 
@@ -66,10 +66,26 @@ class Highway(nn.Module):
         return torch.lerp(x, torch.relu(value), torch.sigmoid(gate))
 
 
-class _TwoLayers(nn.Module):
-    """Two linear layers, leaky behind a highway and plain without."""
+class ReleaseHighway(nn.Module):
+    r"""The highway of the authors' code, with one map: :math:`\tau \odot \mathrm{ReLU}(z) + (1 - \tau) \odot x`.
 
-    _highway: bool | None  # None: a module without one has none in its description either
+    Here :math:`z = \Phi(x)` and :math:`\tau = \sigma(z)`; arguments are those of :class:`Highway`.
+    """
+
+    def __init__(self, size: int, *, generator: Generator | None = None) -> None:
+        super().__init__()
+        self.map = _linear(size, size, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., D]`` to ``[..., D]``."""
+        value = self.map(x)
+        return torch.lerp(x, torch.relu(value), torch.sigmoid(value))
+
+
+class _TwoLayers(nn.Module):
+    """Two linear layers, leaky behind a highway and plain without, or behind that of the authors' code."""
+
+    _highway: type[nn.Module] | None  # None: a module without one has none in its description either
 
     def __init__(
         self,
@@ -82,7 +98,8 @@ class _TwoLayers(nn.Module):
         super().__init__()
         width, size = _sizes(type(self).__name__, head_dim, hidden=hidden, output=output)
         if self._highway is not None:
-            self.highway = Highway(head_dim, generator=generator) if self._highway else nn.Identity()
+            plain = self._highway is nn.Identity
+            self.highway = self._highway() if plain else self._highway(head_dim, generator=generator)
         self.hidden = _linear(head_dim, width, generator)
         self.output = _linear(width, size, generator)
 
@@ -100,12 +117,12 @@ class Discriminator(_TwoLayers):
     .. math:: D(x) = \sigma(\Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x))))
 
     with the highway :math:`I_x`, or without it :math:`\sigma(\Phi_2(\mathrm{ReLU}(\Phi_1(x))))` (section B.1.2). One
-    serves all heads of a layer.
+    serves all heads of a layer. The authors' code has ReLU behind a highway of one map.
 
     Args:
         head_dim: D.
         hidden: width of the hidden layer; D by default.
-        kind: "highway", or "mlp" for the single MLP.
+        kind: "highway", "mlp" for the single MLP, or "release" for that of the authors' code.
         generator: source of the initial weights; torch's global one by default.
 
     Raises:
@@ -125,8 +142,8 @@ class Discriminator(_TwoLayers):
         generator: Generator | None = None,
     ) -> None:
         if kind not in get_args(DiscriminatorKind):
-            raise ValueError(f"Discriminator.kind: expected 'highway' or 'mlp', got {kind!r}")
-        self._highway = kind == "highway"
+            raise ValueError(f"Discriminator.kind: expected 'highway', 'mlp' or 'release', got {kind!r}")
+        self._highway = {"highway": Highway, "mlp": nn.Identity, "release": ReleaseHighway}[kind]
         super().__init__(head_dim, hidden, 1, generator=generator)
         self.kind = kind
 
@@ -148,7 +165,7 @@ class Critic(_TwoLayers):
         torch.Size([2, 4, 5, 8])
     """
 
-    _highway = True
+    _highway: type[nn.Module] | None = Highway
 
 
 class Navigator(_TwoLayers):

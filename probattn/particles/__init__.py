@@ -19,6 +19,7 @@ from probattn.particles.kernels import (
     MedianRBF,
     ParticleKernel,
     PyroKernel,
+    ReleaseRBF,
     UnsmoothedKernel,
 )
 from probattn.particles.sliced import MarginalRBF, SlicedRBF
@@ -30,6 +31,7 @@ __all__ = [
     "MedianRBF",
     "MarginalRBF",
     "SlicedRBF",
+    "ReleaseRBF",
     "InverseMultiquadric",
     "LinearKernel",
     "CosineKernel",

@@ -67,5 +67,14 @@ def median_bandwidth(squares: Tensor) -> Tensor:
         apart = torch.where(between > 0, between, torch.nan).nanmedian(dim=0).values
         median = torch.where(median > 0, median, apart)
     # A squared distance that is subnormal would give an infinite inverse.
+    return _usable(median, math.log(count))
+
+
+def full_median_bandwidth(squares: Tensor) -> Tensor:
+    """The bandwidth med^2 / log(M + 1) of squared distances [M, M], the median over all of them, zeros included."""
+    return _usable(squares.flatten().quantile(0.5), math.log(len(squares) + 1))
+
+
+def _usable(median: Tensor, logarithm: float) -> Tensor:
     usable = median > torch.finfo(median.dtype).tiny * 1e3
-    return torch.where(usable, median / math.log(count), 1.0)
+    return torch.where(usable, median / logarithm, 1.0)

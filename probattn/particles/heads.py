@@ -61,6 +61,7 @@ class HeadSlices:
         groups: into how many equal runs of output features the weight falls; heads are shared out among them evenly.
         start: first output feature of the first head within each run.
         transposed: whether output features are the last dimension.
+        interleaved: whether particle i is, in place of head i, every H-th output feature from i on.
     """
 
     name: str
@@ -70,6 +71,7 @@ class HeadSlices:
     groups: int = 1
     start: int = 0
     transposed: bool = False
+    interleaved: bool = False
 
     def particles(self) -> Tensor:
         """The heads ``[H, D * E]``, detached; features of a head in order, each with its E weights."""
@@ -132,7 +134,10 @@ class HeadSlices:
         rows = tensor.T if self.transposed else tensor
         run = rows.unflatten(0, (self.groups, -1))  # [groups, out / groups, E]
         count = self.heads // self.groups
-        return run.narrow(1, self.start, count * self.head_size).unflatten(1, (count, self.head_size))
+        features = run.narrow(1, self.start, count * self.head_size)
+        if self.interleaved:
+            return features.unflatten(1, (self.head_size, count)).transpose(1, 2)
+        return features.unflatten(1, (count, self.head_size))
 
     def _flat(self, tensor: Tensor) -> Tensor:
         return self._blocks(tensor).reshape(self.heads, -1)
@@ -147,7 +152,12 @@ class HeadSlices:
 
 
 def head_slices(
-    module: nn.Module, projection: str, heads: int, *, fused: FusedProjection | None = None
+    module: nn.Module,
+    projection: str,
+    heads: int,
+    *,
+    fused: FusedProjection | None = None,
+    interleaved: bool = False,
 ) -> HeadSlices:
     """The heads of one projection of an attention module.
 
@@ -159,6 +169,7 @@ def head_slices(
         heads: number of heads of this projection; of a fused one, of its queries. A separate projection of keys or
             values that groups of query heads share has as many as it has key heads.
         fused: which part of it, where it makes queries, keys and values at once.
+        interleaved: whether particles are, in place of heads, every H-th output feature.
 
     Raises:
         TypeError: the path leads to something else than a layer with a weight, or the weight is not floating-point.
@@ -187,7 +198,8 @@ def head_slices(
             raise ValueError(
                 f"{name}: expected heads that divide its {features} output features, got {heads}"
             )
-        return HeadSlices(name, weight, heads, features // heads, transposed=transposed)
+        size = features // heads
+        return HeadSlices(name, weight, heads, size, transposed=transposed, interleaved=interleaved)
     key_heads = heads if fused.key_heads is None else fused.key_heads
     if heads % key_heads:
         raise ValueError(
@@ -205,7 +217,11 @@ def head_slices(
     keys = key_heads // groups * size
     start = {"query": 0, "key": queries, "value": queries + keys}[fused.part]
     count = heads if fused.part == "query" else key_heads
-    return HeadSlices(f"{name} ({fused.part})", weight, count, size, groups, start, transposed)
+    if interleaved and groups > 1:
+        raise ValueError(
+            f"{name}: expected features of a part in one run for interleaved particles, got {groups}"
+        )
+    return HeadSlices(f"{name} ({fused.part})", weight, count, size, groups, start, transposed, interleaved)
 
 
 def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter, bool]:

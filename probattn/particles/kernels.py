@@ -14,6 +14,7 @@ from probattn.particles.distances import (
     centre,
     checked_pair,
     checked_particles,
+    full_median_bandwidth,
     median_bandwidth,
     squared_distances,
 )
@@ -110,6 +111,10 @@ class RadialKernel(WholeVectorKernel):
             check_number(type(self).__name__, "bandwidth", bandwidth, positive=True)
         self.bandwidth = bandwidth
 
+    def rule(self, squares: Tensor) -> Tensor:
+        """h where none is fixed, from squared distances ``[M, M]``: the median's."""
+        return median_bandwidth(squares)
+
     @abstractmethod
     def profile(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
         """f and its derivative at s / h, both ``[M, M]``."""
@@ -117,7 +122,7 @@ class RadialKernel(WholeVectorKernel):
     def coefficients(self, particles: Tensor) -> Coefficients:
         """See :class:`WholeVectorKernel`; the gradient is 2 f'(s / h) / h times the difference of two particles."""
         squares = squared_distances(particles)
-        width = median_bandwidth(squares) if self.bandwidth is None else squares.new_tensor(self.bandwidth)
+        width = self.rule(squares) if self.bandwidth is None else squares.new_tensor(self.bandwidth)
         values, derivative = self.profile(squares / width)
         slope = 2 * derivative / width
         return Coefficients(values, slope, -slope, centre(particles), width)
@@ -151,6 +156,24 @@ class MedianRBF(RadialKernel):
         """exp(-r) and its derivative."""
         values = torch.exp(-ratio)
         return values, -values
+
+
+class ReleaseRBF(MedianRBF):
+    r"""The Gaussian kernel with the bandwidth of the authors' code (github.com/bangann/Repulsive-Attention).
+
+    .. math:: h = \frac{\mathrm{med}^2}{\log(M + 1)},
+
+    with the median over all M^2 distances, those of particles from themselves included. Arguments and errors are those
+    of :class:`MedianRBF`.
+
+    Example:
+        >>> ReleaseRBF().interact(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.eye(2)).bandwidth.round(decimals=3)
+        tensor(11.3780)
+    """
+
+    def rule(self, squares: Tensor) -> Tensor:
+        """h where none is fixed, from squared distances ``[M, M]``."""
+        return full_median_bandwidth(squares)
 
 
 class InverseMultiquadric(RadialKernel):

@@ -18,8 +18,10 @@ from probattn.divergences import (
     Critic,
     Discriminator,
     Navigator,
+    ReleaseCritic,
     adversarial,
     conditional_transport,
+    head_transport,
     mmd,
     scale_gradient,
     sinkhorn,
@@ -32,8 +34,9 @@ from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
 from probattn.sites.noise import seed_integers
 from probattn.sites.scores import repeat_heads
 
-AlignmentMethod = Literal["ct", "ot", "gan", "mmd"]
+AlignmentMethod = Literal["ct", "ot", "gan", "mmd", "ct_heads"]
 AlignmentReduction = Literal["sum", "mean"]
+AlignmentSides = Literal["both", "queries", "keys"]
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,13 @@ class AlignmentTraining(Options):
     """Keys of an alignment recipe besides the method's options.
 
     Args:
-        preset: where the values of keys that are left out come from: this library's defaults, or the settings of Zhang
-            et al. 2021 (they differ for "ot").
+        preset: where the values of keys that are left out come from: this library's defaults, the settings of Zhang et
+            al. 2021 ("paper"; they differ for "ot"), or those of their code ("release", whose `ct_heads` stands for its
+            "act").
         learning_rate: of the networks that "ct" and "gan" bring along: critic, navigator, discriminator.
     """
 
-    preset: Literal["default", "paper"] = "default"
+    preset: Literal["default", "paper", "release"] = "default"
     learning_rate: Annotated[float, Gt(0), Lt(10)] = 1e-3
 
 
@@ -67,8 +71,10 @@ class AlignmentAttention(Method):
 
     Args:
         method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial) or "mmd"
-            (maximum mean discrepancy); see :mod:`probattn.divergences`.
+            (maximum mean discrepancy), or "ct_heads" (conditional transport between the heads of each token, as in the
+            authors' code); see :mod:`probattn.divergences`.
         weight: weight w of the divergence in the objective, >= 0.
+        moves: what the divergence moves: "both", the "queries" or the "keys" alone.
         reduction: "sum" over heads and sites, or "mean" over them (heads times sites weaker).
         layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
             to ``convert``.
@@ -76,8 +82,9 @@ class AlignmentAttention(Method):
         max_tokens: where a sample has more queries or keys, a random subset of that size stands for them, drawn anew in
             each training step from a generator of the site's own; None takes all.
         hidden: width of the hidden layers of discriminator, critic and navigator; None for the head size.
-        discriminator: of "gan": "highway", or "mlp" for the paper's single MLP (section B.1.2).
-        forward_weight: of "ct": share of the direction from queries to keys, in [0, 1].
+        discriminator: of "gan": "highway", "mlp" for the paper's single MLP (section B.1.2), or "release" for that of
+            the authors' code.
+        forward_weight: of "ct" and "ct_heads": share of the direction from queries to keys, in [0, 1].
         epsilon: of "ot": strength of the entropy, > 0.
         debias: of "ot": the debiased divergence, 0 for equal sets; False gives the paper's plan cost.
         scaling: of "ot": ratio of successive distances in the annealing, in (0, 1).
@@ -126,6 +133,7 @@ class AlignmentAttention(Method):
     sweeps: Natural = 20
     bandwidth: Literal["median"] | Positive = "median"
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
+    moves: AlignmentSides = "both"
 
     def summary(self) -> str:
         """The divergence and its weight."""
@@ -139,6 +147,30 @@ class AlignmentAttention(Method):
         """
         settings: dict[str, Any] = {"method": method, "debias": False, "sweeps": 50}
         return cls(**(settings | options))
+
+    @classmethod
+    def release(cls, method: AlignmentMethod = "gan", **options: Any) -> AlignmentAttention:
+        """The settings of the code that Zhang et al. 2021 released; ``options`` override single ones.
+
+        Those of its last commit's script (ALBERT, github.com/szhang42/alignment_attention): weight 0.01 of the mean
+        over heads and sites, networks 16 wide. "gan" moves the keys alone and has a highway of one map; "ct_heads" is
+        its conditional transport; "ot" is debiased, with the blur 0.05 of geomloss.
+
+        Raises:
+            ValueError: "ct" and "mmd", which it does not have.
+        """
+        settings: dict[str, Any] = {"weight": 0.01, "reduction": "mean", "hidden": 16}
+        special: dict[str, dict[str, Any]] = {
+            "gan": {"moves": "keys", "discriminator": "release"},
+            "ct_heads": {},
+            "ot": {"epsilon": 0.05**2, "sweeps": 0},
+        }
+        if method not in special:
+            raise ValueError(
+                "AlignmentAttention.release: expected 'gan', 'ot' or 'ct_heads' (its conditional transport), got "
+                f"{method!r}"
+            )
+        return cls(**({"method": method} | settings | special[method] | options))
 
     def build(
         self, num_heads: int, head_dim: int, *, num_sites: int = 1, generator: Generator | None = None
@@ -208,9 +240,12 @@ class AlignmentFactor(nn.Module):
         if method.method == "gan":
             kind = method.discriminator
             self.discriminator = Discriminator(head_dim, method.hidden, kind=kind, generator=source)
-        if method.method == "ct":
-            self.critic = Critic(head_dim, method.hidden, generator=source)
-            self.navigator = Navigator(head_dim, method.hidden, generator=source)
+        if method.method in ("ct", "ct_heads"):
+            of_tokens = method.method == "ct"
+            size = None if of_tokens else method.hidden
+            critic = Critic if of_tokens else ReleaseCritic
+            self.critic = critic(head_dim, method.hidden, size, generator=source)
+            self.navigator = Navigator(head_dim, method.hidden, size, generator=source)
         if method.method == "ot":
             optional("AlignmentAttention('ot')", "geomloss", "transport")
         if method.method == "mmd" and method.bandwidth == "median":
@@ -291,13 +326,17 @@ class AlignmentFactor(nn.Module):
             return partial(adversarial, discriminator=self.discriminator)
         if self.critic is not None and self.navigator is not None:
             networks: dict[str, Any] = {"navigator": self.navigator, "critic": self.critic}
-            return partial(conditional_transport, forward_weight=method.forward_weight, **networks)
+            transport = conditional_transport if method.method == "ct" else head_transport
+            return partial(transport, forward_weight=method.forward_weight, **networks)
         options = {name: getattr(method, name) for name in ("epsilon", "debias", "scaling", "sweeps")}
         return partial(sinkhorn, **options)
 
     def _log_factor(self, query: Tensor, key: Tensor, *masks: Tensor | None) -> Tensor:
         """``[B]``. Queries and keys get the weighted gradient, the site's networks the unweighted one."""
-        query, key = (scale_gradient(tensor, self.weight) for tensor in (query, key))
+        query, key = (
+            scale_gradient(tensor, self.weight if self.method.moves in ("both", side) else 0.0)
+            for side, tensor in (("queries", query), ("keys", key))
+        )
         divergence = self.divergence(query, key, *masks).sum(dim=-1)
         value = divergence.detach()
         return -(self.weight * value + (divergence - value))

@@ -16,8 +16,15 @@ PosteriorFamily = Literal["weibull", "lognormal"]
 UpwardAxis = Literal["heads", "positions"]
 PriorKind = Literal["contextual", "constant"]
 ScoreScale = Literal["normalised", "raw"]
+WidthScores = Literal["shared", "separate"]
 NoiseKind = Literal["exact", "truncated"]
 KLReduction = Literal["mean", "keys", "sum"]
+
+
+RELEASE_KL_WEIGHT = 0.5 / 64
+"""Weight of the mean KL in the authors' code: 1 / (1 + e^0), in a sum over the 64 data of a batch."""
+LATER = ("prior_strength", "hidden_scale", "width_scores")
+"""Options that the descriptions in older checkpoints lack."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +34,14 @@ class AttentionWords(Options):
     Args:
         method: "deterministic" (the network's own attention), "babn" (Bayesian attention belief networks) or "bam"
             (Bayesian attention modules: one fixed concentration).
-        preset: where the values of keys that are left out come from: this library's defaults, or the settings of Zhang
-            et al. 2021.
+        preset: where the values of keys that are left out come from: this library's defaults, the settings of Zhang et
+            al. 2021 ("paper"), or those of their code ("release").
         layers: layers of each stack to replace; numbers count from 0, negative ones from the end.
         kind: kind of attention to replace.
     """
 
     method: Literal["deterministic", "babn", "bam"] = "babn"
-    preset: Literal["default", "paper"] = "default"
+    preset: Literal["default", "paper", "release"] = "default"
     layers: Layers = "all"
     kind: Calls = "all"
 
@@ -49,7 +56,8 @@ class BayesianAttention(Method):
         \lambda &= \sigma\,\mathrm{softplus}(f_\lambda(h)) + e^{\Phi} / \Gamma(1 + 1/k)
 
     with the attention scores :math:`\Phi` and the upward path h of section 3.2. The defaults are what a careful user
-    wants; :meth:`paper` gives the text's own settings and :meth:`bam` the fixed-concentration baseline.
+    wants; :meth:`paper` gives the text's own settings, :meth:`release` those of the authors' code, and :meth:`bam` the
+    fixed-concentration baseline.
 
     Args:
         posterior: family of q(S): "weibull", or "lognormal" with log S normal around Phi - s^2 / 2 (BAM).
@@ -62,6 +70,10 @@ class BayesianAttention(Method):
             predicts exactly as before until it is trained; the paper uses 1e-6.
         upward: axis that the linear maps of the upward path mix: "heads" (any length, causal-safe) or "positions"
             (along queries, up to ``max_positions``; only for networks without causal masks or cache).
+        hidden_scale: factor > 0 of each state h of the upward path, 1 in the paper. With a small one k depends on the
+            pair by exp(scores) alone.
+        width_scores: scores whose exponential is a part of k: "shared", the attention's, or "separate", scores of
+            linear maps of queries and keys that learn with the posterior. For a learned concentration.
         prior: concentration alpha of the prior: "contextual" (softmax over keys of an MLP of the key) or "constant".
         prior_hidden: hidden width of the contextual prior's MLP.
         prior_concentration: concentration alpha of the constant prior, > 0.
@@ -117,6 +129,8 @@ class BayesianAttention(Method):
     max_positions: Count | None = None
     scale: Positive = 0.5
     prior_scale: Positive = 1.0
+    hidden_scale: Positive = 1.0
+    width_scores: WidthScores = "shared"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,15 +142,22 @@ class BayesianAttention(Method):
             raise ValueError(
                 "BayesianAttention: prior_strength belongs to the gamma prior; with 'lognormal' use prior_scale"
             )
+        if self.width_scores == "separate" and not self.learns_concentration:
+            raise ValueError(
+                "BayesianAttention: width_scores='separate' belongs to a learned concentration with rho > 0; leave it "
+                "'shared'"
+            )
         if self.learns_strength and self.prior != "contextual":
             raise ValueError(
                 "BayesianAttention: expected prior='contextual' with prior_strength='learned', got 'constant'"
             )
 
     def __repr__(self) -> str:
-        """That of dataclasses; a strength of 1 is left out, as in checkpoints that are older than the option."""
+        """That of dataclasses; later options at their defaults are left out, as in checkpoints that are older."""
         names = (
-            field.name for field in fields(self) if field.name != "prior_strength" or self.prior_strength != 1
+            field.name
+            for field in fields(self)
+            if field.name not in LATER or getattr(self, field.name) != field.default
         )
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
@@ -194,6 +215,27 @@ class BayesianAttention(Method):
             "noise": "truncated",
             "kl_reduction": "sum",
             "floor": 0.0,
+        }
+        return cls(**(settings | options))
+
+    @classmethod
+    def release(cls, **options: Any) -> BayesianAttention:
+        """The settings of the code that Zhang et al. 2021 released; ``options`` override single ones.
+
+        Those of its last commit's script (MCAN, github.com/szhang42/Bayesian_Attention_Belief_Networks): rho 1.7, sigma
+        1e-6, a floor of 0.05, normalised scores, noise from (0.1, 0.9), maps along positions, states of the upward path
+        times 1e-6, separate scores for k, the prior Gamma(1e-6 alpha, 1e-6) and the mean of the KL over pairs. Its
+        weight of the KL is :data:`RELEASE_KL_WEIGHT` of the likelihood of a datum. Causal networks need
+        ``upward="heads"``.
+        """
+        settings: dict[str, Any] = {
+            "rho": 1.7,
+            "sigma": 1e-6,
+            "upward": "positions",
+            "hidden_scale": 1e-6,
+            "width_scores": "separate",
+            "prior_strength": 1e-6,
+            "noise": "truncated",
         }
         return cls(**(settings | options))
 

@@ -149,7 +149,7 @@ class EdgeAttentionSite(LatentSite):
     Arguments are those of :class:`probattn.sites.AttentionSite`; the upward path mixes heads.
 
     Raises:
-        ValueError: ``upward="positions"``: nodes have no positions.
+        ValueError: ``upward="positions"``: nodes have no positions; or ``width_scores="separate"``.
 
     Example:
         >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
@@ -165,6 +165,11 @@ class EdgeAttentionSite(LatentSite):
             raise ValueError(
                 "upward='positions' mixes queries by their positions, and the nodes of a graph have none; use "
                 "upward='heads'"
+            )
+        if method.width_scores == "separate":
+            raise ValueError(
+                "width_scores='separate' maps queries and keys, and the edges of a graph have scores alone; leave it "
+                "'shared'"
             )
         super().__init__(method, spec, chain)
 

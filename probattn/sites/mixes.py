@@ -150,6 +150,7 @@ class UpwardMaps(nn.Module):
             return HeadMix(num_heads) if method.upward == "heads" else PositionMix(longest or 1)
 
         self.hidden = mix()
+        self.hidden_scale = method.hidden_scale
         self.concentration = mix() if method.learns_concentration else None
         self.scale = mix() if method.learns_scale else None
 

@@ -29,7 +29,10 @@ from probattn.sites.weibull import WeibullConstants, prior_terms, raised_log_sca
 
 @dataclass(frozen=True, eq=False)
 class PosteriorInputs:
-    """Scores ``raw`` and upward path of one call, or what it gave (``computed``), from which q(S) follows on demand."""
+    """Scores ``raw`` and upward path of one call, or what it gave (``computed``), from which q(S) follows on demand.
+
+    ``separate`` are scores of k alone.
+    """
 
     method: BayesianAttention
     raw: Tensor
@@ -39,13 +42,14 @@ class PosteriorInputs:
     shared: SharedUpward | None = None
     draws: int = 1
     computed: UpwardOutputs | None = None
+    separate: Tensor | None = None
 
     def detached(self, phi: Tensor) -> PosteriorInputs:
         """The same in Phi and what the upward path gave, without gradients: nothing else of the pass is kept."""
         if self.computed is not None:
             return self
         outputs = UpwardOutputs(self.concentration, self.scale).detach()
-        return replace(self, raw=phi.detach(), call=None, shared=None, computed=outputs)
+        return replace(self, raw=phi.detach(), call=None, shared=None, computed=outputs, separate=None)
 
     @cached_property
     def upward(self) -> UpwardOutputs:
@@ -67,8 +71,16 @@ class PosteriorInputs:
 
     @cached_property
     def concentration(self) -> Tensor | None:
-        """softplus(f_k(h)), of the scores' shape; None where k does not depend on the upward path."""
-        return with_rows(self.upward.concentration, len(self.raw))
+        """softplus(f_k(h)), of the scores' shape; None where k does not depend on the upward path.
+
+        With separate scores it is what makes k that of their exponential in place of exp(Phi).
+        """
+        rise = with_rows(self.upward.concentration, len(self.raw))
+        if self.separate is None or rise is None:
+            return rise
+        separate = self.separate if self.method.scores == "raw" else self.layout.log_softmax(self.separate)
+        powers = [self.layout.zero_forbidden(scores).exp() for scores in (separate, self.scores)]
+        return rise + (powers[0] - powers[1]) / self.method.rho
 
     @cached_property
     def scale(self) -> Tensor | None:
@@ -317,7 +329,7 @@ def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Te
     if raw.dtype != torch.float32:
         return None
     upward = inputs.upward
-    if upward.concentration is None or upward.scale is not None:
+    if upward.concentration is None or upward.scale is not None or inputs.separate is not None:
         return None
     uniform, constants = site_uniform(method, noise, raw), WeibullConstants.of(method, raw.dtype)
     value, weights = draw_weights(raw, upward.concentration, upward.smallest, uniform, constants)

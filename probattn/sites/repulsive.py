@@ -19,6 +19,7 @@ from probattn.particles import (
     MarginalRBF,
     MedianRBF,
     ParticleKernel,
+    ReleaseRBF,
     SlicedRBF,
     UnsmoothedKernel,
     head_slices,
@@ -27,11 +28,19 @@ from probattn.sites.method import Calls, Measured, Method, Parts, RecipeKeys, ch
 
 Sampler = Literal["svgd", "spos", "sgld"]
 KernelName = Literal[
-    "median_rbf", "marginal_rbf", "sliced_rbf", "inverse_multiquadric", "linear", "cosine", "identity"
+    "median_rbf",
+    "release_rbf",
+    "marginal_rbf",
+    "sliced_rbf",
+    "inverse_multiquadric",
+    "linear",
+    "cosine",
+    "identity",
 ]
 
 _KERNELS: dict[str, Any] = {
     "median_rbf": MedianRBF,
+    "release_rbf": ReleaseRBF,
     "marginal_rbf": MarginalRBF,
     "inverse_multiquadric": InverseMultiquadric,
     "linear": LinearKernel,
@@ -77,6 +86,18 @@ class ParticleOptions(Options):
         return (_KERNELS | _PLAIN_KERNELS)[self.kernel](**options)
 
 
+@dataclass(frozen=True)
+class RepulsionWords(Options):
+    """Key of a repulsion recipe besides the method's options.
+
+    Args:
+        preset: where the values of keys that are left out come from: this library's defaults, or the settings of the
+            code of An et al. 2020 ("release").
+    """
+
+    preset: Literal["default", "release"] = "default"
+
+
 OWNER = "RepulsiveAttention"
 RECORD = "_probattn_heads"  # attribute of a network that holds its HeadRecord
 
@@ -116,6 +137,8 @@ class RepulsiveAttention(ParticleOptions, Method):
         sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
             without repulsion).
         projections: weights whose heads repel each other; each is a set of particles of its own.
+        particles: "heads", or "features": particle i of H is every H-th output feature of a projection from i on, as in
+            the authors' code, where features of all heads are a particle.
         layers: layers of each stack with repulsive heads; numbers count from 0, negative ones from the end; or the
             calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
             ``convert``.
@@ -124,8 +147,9 @@ class RepulsiveAttention(ParticleOptions, Method):
             gradient, undo it. The noise of "spos" and "sgld" is smaller relative to the gradient the larger it is.
         repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); unused by "sgld". The loss is a mean over the
             batch, so 1 is far too much.
-        kernel: between heads: "median_rbf" (the paper's), "marginal_rbf", "sliced_rbf", "inverse_multiquadric",
-            "linear", "cosine", or "identity", which couples no heads; see :mod:`probattn.particles`.
+        kernel: between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
+            "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
+            :mod:`probattn.particles`.
         bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
             "identity".
         offset: added to the kernel "cosine", >= 0, by default 1; 0 with ``smoothing`` is the third step of Table 9.
@@ -154,7 +178,8 @@ class RepulsiveAttention(ParticleOptions, Method):
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
         "The repulsion between heads in training, besides both; null for none.",
         renamed={"repulsion": "weight"},
-        order=("sampler", "projections", "layers", "kind", "weight"),
+        extra=RepulsionWords,
+        order=("sampler", "preset", "projections", "layers", "kind", "weight"),
     )
     summarised: ClassVar[tuple[str, ...]] = ("sampler", "repulsion")
     measured: ClassVar[tuple[Measured, ...]] = ("heads",)
@@ -163,10 +188,28 @@ class RepulsiveAttention(ParticleOptions, Method):
     layers: Parts | None = None
     attention: Calls | None = None
     smoothing: bool = True
+    particles: Literal["heads", "features"] = "heads"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "projections", check_projections(OWNER, self.projections, Projection))
         super().__post_init__()
+
+    @classmethod
+    def release(cls, **options: Any) -> RepulsiveAttention:
+        """The settings of the code that An et al. 2020 released; ``options`` override single ones.
+
+        Those of its pre-training of ELECTRA (github.com/bangann/Repulsive-Attention): SVGD in the first layer, weight
+        and step 1, :class:`probattn.particles.ReleaseRBF`. **Its particles are not heads**: they are features of all
+        heads, ``particles="features"``.
+        """
+        settings: dict[str, Any] = {
+            "layers": "first",
+            "particles": "features",
+            "repulsion": 1.0,
+            "step_size": 1.0,
+            "kernel": "release_rbf",
+        }
+        return cls(**(settings | options))
 
     def summary(self) -> str:
         """The sampler and the weight of the repulsion."""
@@ -188,6 +231,7 @@ class HeadProjection:
     path: str
     heads: int  # H; of a fused projection that of its queries
     fused: FusedProjection | None = None
+    interleaved: bool = False
 
     @property
     def name(self) -> str:
@@ -200,7 +244,7 @@ class HeadProjection:
 
     def within(self, module: nn.Module) -> HeadSlices:
         """The same, of the attention module itself."""
-        return head_slices(module, self.path, self.heads, fused=self.fused)
+        return head_slices(module, self.path, self.heads, fused=self.fused, interleaved=self.interleaved)
 
 
 @dataclass(frozen=True)

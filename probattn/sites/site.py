@@ -31,6 +31,7 @@ from probattn.sites.noise import Origin
 from probattn.sites.posterior import PosteriorInputs, SitePosterior
 from probattn.sites.prior import ContextualPrior, site_prior
 from probattn.sites.scores import repeat_heads
+from probattn.sites.separate import SeparateScores
 from probattn.sites.upward import UpwardChain
 
 INFER_KEY = "attention"
@@ -79,6 +80,8 @@ class LatentSite(nn.Module):
         self.prior = ContextualPrior(method, spec.head_dim) if method.prior == "contextual" else None
         longest = spec.max_positions
         self.upward = UpwardMaps(method, spec.num_heads, longest) if method.has_upward_path else None
+        separate = method.width_scores == "separate"
+        self.separate = SeparateScores(spec.num_heads, spec.head_dim) if separate else None
         self.chain = UpwardChain(unlinked=True)
         self.positions: list[int] = []
         self.join(self.chain if chain is None else chain)
@@ -94,14 +97,28 @@ class LatentSite(nn.Module):
         """The options, for ``print(network)``."""
         return f"{self.method}, {self.spec}"
 
-    def posterior(self, scores: Tensor, layout: Layout | None = None, call: int = 0) -> Weibull | LogNormal:
-        """q(S) from masked scores ``[B, H, T, S]``, of edges ``[1, H, 1, E]``; the layout is None for all pairs."""
-        return self._inputs(scores, PAIRS if layout is None else layout, call).distribution()
+    def posterior(
+        self, scores: Tensor, layout: Layout | None = None, call: int = 0, separate: Tensor | None = None
+    ) -> Weibull | LogNormal:
+        """q(S) from masked scores ``[B, H, T, S]``, of edges ``[1, H, 1, E]``; the layout is None for all pairs.
 
-    def _inputs(self, scores: Tensor, layout: Layout, call: int, origin: Origin = (0, 0)) -> PosteriorInputs:
+        ``separate`` are the scores of k, of the same shape, where the options ask for such.
+        """
+        return self._inputs(
+            scores, PAIRS if layout is None else layout, call, separate=separate
+        ).distribution()
+
+    def _inputs(
+        self,
+        scores: Tensor,
+        layout: Layout,
+        call: int,
+        origin: Origin = (0, 0),
+        separate: Tensor | None = None,
+    ) -> PosteriorInputs:
         """Scores and upward path of q(S); the first call of a chain begins a pass through it."""
         path = None if self.upward is None else self.chain.call(self.positions[call], scores, layout)
-        return PosteriorInputs(self.method, scores, layout, path, origin)
+        return PosteriorInputs(self.method, scores, layout, path, origin, separate=separate)
 
     def _weights(
         self,
@@ -112,13 +129,15 @@ class LatentSite(nn.Module):
         call: int,
         observations: int = 1,
         origin: Origin = (0, 0),
+        separate: Tensor | None = None,
     ) -> Tensor:
         """W from masked scores: of a sample of S under a Pyro handler, of its posterior expectation under none."""
         if not is_handled():
             # Without sigma E[S] is exp(scores) up to a factor per query.
-            mean = self.posterior(scores, layout, call).log_mean if self.method.learns_scale else scores
+            learned = self.method.learns_scale
+            mean = self.posterior(scores, layout, call, separate).log_mean if learned else scores
             return layout.weights(mean)
-        inputs = self._inputs(scores, layout, call, origin)
+        inputs = self._inputs(scores, layout, call, origin, separate)
         make_prior = partial(site_prior, self.method, self.prior, key, scores.shape, scores.dtype, layout)
         if can_answer_with_weights(self.method, layout):
             return answer(name, WeightsPosterior(inputs, make_prior, observations))
@@ -200,8 +219,10 @@ class AttentionSite(LatentSite):
         self._check(name, query)
         layout = PAIRS if mask is None else mask
         scores = Attending(query, key, value, layout, scale, bias, softcap).scores()
+        separate = None if self.separate is None else self.separate(query, key, mask)
         with torch.autocast(query.device.type, enabled=False):
-            weights = self._weights(name, scores, key, layout, call, origin=origin).to(query.dtype)
+            weights = self._weights(name, scores, key, layout, call, origin=origin, separate=separate)
+            weights = weights.to(query.dtype)
         heads = query.shape[1]
         return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
 

@@ -88,7 +88,7 @@ def compiled_pass() -> GraphPass | None:
 
 def can_trace(site: AttentionSite) -> bool:
     """True where a call of a site may be part of a graph; maps along queries depend on the values of a mask."""
-    return not (site.method.has_upward_path and site.method.upward == "positions")
+    return site.separate is None and not (site.method.has_upward_path and site.method.upward == "positions")
 
 
 class GraphMask(Layout):

@@ -161,6 +161,7 @@ class UpwardChain:
         # All else of a posterior with a learned scale can be differentiated twice; of the others nothing can.
         swept = all(maps.scale is None for maps in self._maps)
         (state,) = mixed_positive([self._maps[-1].hidden], state, weight, swept=swept)
+        state = _scaled(state, self._maps[-1])
         outputs: list[UpwardOutputs | None] = []
         for position in reversed(range(len(self._maps))):
             maps = self._maps[position]
@@ -170,9 +171,14 @@ class UpwardChain:
             mixes = {name: mix for name, mix in candidates.items() if mix is not None}
             mapped = mixed_positive(list(mixes.values()), state, weight, swept=swept)
             mixed = dict(zip(mixes, mapped, strict=True))
-            state = mixed.pop("hidden", state)
+            if position:
+                state = _scaled(mixed.pop("hidden"), self._maps[position - 1])
             outputs.append(UpwardOutputs(**mixed))
         return outputs[::-1]
+
+
+def _scaled(state: Tensor, maps: UpwardMaps) -> Tensor:
+    return state if maps.hidden_scale == 1 else state * maps.hidden_scale
 
 
 @dataclass(eq=False)

@@ -33,10 +33,11 @@ class MethodSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, value: Any) -> Any:
-        paper = getattr(cls.method_class, "paper", None)
-        if not isinstance(value, dict) or value.get("preset") != "paper" or paper is None:
+        preset = value.get("preset") if isinstance(value, dict) else None
+        if preset not in ("paper", "release"):
             return value
-        usual, changed = asdict(cls._made()), asdict(paper())
+        kind = {"method": value["method"]} if {"method"} <= cls.names.keys() & value.keys() else {}
+        usual, changed = asdict(cls._made()), asdict(getattr(cls.method_class, preset)(**kind))
         return {cls.names[n]: changed[n] for n in cls.names if changed[n] != usual[n]} | value
 
     @model_validator(mode="after")

@@ -33,7 +33,10 @@ OUT_OF_RANGE = {
         ({"posterior": "lognormal", "sigma": 0.5}, "sigma belongs to the Weibull posterior"),
     ],
     AlignmentAttention: [
-        ({"method": "wasserstein"}, "method: expected one of 'ct', 'ot', 'gan', 'mmd', got 'wasserstein'"),
+        (
+            {"method": "wasserstein"},
+            "method: expected one of 'ct', 'ot', 'gan', 'mmd', 'ct_heads', got 'wasserstein'",
+        ),
         ({"weight": -0.1}, "weight: expected a number >= 0, got -0.1"),
         ({"reduction": "max"}, "reduction: expected one of 'sum', 'mean', got 'max'"),
         (
@@ -43,7 +46,7 @@ OUT_OF_RANGE = {
         ({"attention": "both"}, "attention: expected 'all', 'self', 'cross' or None, got 'both'"),
         ({"max_tokens": 1}, "max_tokens: expected an integer >= 2 or None, got 1"),
         ({"hidden": 0}, "hidden: expected an integer >= 1 or None, got 0"),
-        ({"discriminator": "conv"}, "discriminator: expected one of 'highway', 'mlp', got 'conv'"),
+        ({"discriminator": "conv"}, "discriminator: expected one of 'highway', 'mlp', 'release', got 'conv'"),
         ({"forward_weight": 1.5}, r"forward_weight: expected a number in \[0, 1\], got 1.5"),
         ({"epsilon": 0}, "epsilon: expected a number > 0, got 0"),
         ({"scaling": 1.0}, r"scaling: expected a number in \(0, 1\), got 1.0"),
