@@ -2,7 +2,7 @@
 
 The package `measured_tables` beside this file holds a module a name: `tables(content)` makes Markdown of what the file
 holds, and `SOURCE` is the command that writes the file. Where a module has `PARTS`, the file holds them by name, a mark
-is `<!-- name:part -->`, and the tables are those of a part.
+is `<!-- name:part -->`, and the tables are those of a part. A module with `load(part)` has records of the package.
 """
 
 import json
@@ -66,9 +66,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
             )
         name, part = known[match["mark"]]
         module, path = TABLES[name], data / f"{name}.json"
-        content = json.loads(path.read_text("utf-8")) if path.exists() else None
-        if content is not None and part is not None:
-            content = content.get(part)
+        if hasattr(module, "load"):
+            content = module.load(part)
+        else:
+            content = json.loads(path.read_text("utf-8")) if path.exists() else None
+            content = content if content is None or part is None else content.get(part)
         if content is None:
             return UNMEASURED.format(module.SOURCE)
         try:

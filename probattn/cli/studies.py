@@ -13,6 +13,7 @@ from probattn.attacks import AttackOptions, CounterFitting
 from probattn.cli.console import echo, fails_in_one_line, interruption_says, show
 from probattn.cli.options import DeviceOption, JsonOption, QuietOption, output_option, takes_options
 from probattn.comparison import CompareOptions
+from probattn.reproduce import ReproduceOptions
 from probattn.triage import TriageOptions
 
 commands = typer.Typer()
@@ -108,6 +109,41 @@ def compare(
         return
     show(comparison_table(results))
     echo(f"report: {file}")
+
+
+@commands.command()
+@fails_in_one_line
+@takes_options
+def reproduce(
+    options: ReproduceOptions,
+    table: Annotated[
+        str | None, typer.Argument(help="PAPER/TABLE, such as babn/table-5; without it all are listed.")
+    ] = None,
+    output: Annotated[
+        Path | None, output_option("Folder of the runs; reproduced/TABLE/SIZE by default.")
+    ] = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """List the papers' tables and figures, or run what one needs and show its figures beside the paper's."""
+    from probattn.reproduce import listing, sheet
+    from probattn.reproduce import reproduce as run
+    from probattn.tasks import devices, progress
+
+    if table is None:
+        show(listing())
+        return
+    options = replace(options, set=(*options.set, *devices.override(device)))
+    folder = output or Path("reproduced") / table / options.size
+    goes_on = interruption_says(lambda: "the same command goes on where it was")
+    with goes_on, devices.on(device), progress.shown(quiet=quiet):
+        file, record = run(table, options, folder, quiet=quiet)
+    if as_json:
+        typer.echo(record.model_dump_json())
+        return
+    show(sheet(record))
+    echo(f"record: {file}")
 
 
 @commands.command()

@@ -1,0 +1,215 @@
+"""Tables and figures of the papers as they are declared: recipes, rows and columns, measures, the papers' figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, model_validator
+
+from probattn.report.record import Record
+from probattn.reproduce.options import Size
+from probattn.tasks.errors import RunError
+
+Words = tuple[str, ...]
+Figures = Mapping[str, Mapping[str, float | None]]
+
+
+class Axis(Record):
+    """A row or a column: what it changes, and what of a run's measures it shows.
+
+    Attributes:
+        title: its heading.
+        recipe: recipe of its cells; None for that of the other axis or of the table.
+        paper_recipe: the same at the paper's size; None for ``recipe``.
+        keys: keys of the recipe that it changes.
+        small: keys that it changes at the small size alone.
+        measure: name of the measure among the scores of a run; None where the other axis has one.
+        data: data set of the score.
+        model: model of the score; None for the run's own.
+        scale: factor from the measure to the paper's figure, 100 for percent.
+        without: why its cells are not measured with the data at hand; empty if they are.
+    """
+
+    title: str
+    recipe: str | None = None
+    paper_recipe: str | None = None
+    keys: Words = ()
+    small: Words = ()
+    measure: str | None = None
+    data: str | None = None
+    model: str | None = None
+    scale: float | None = None
+    without: str = ""
+
+
+class Cell(Record):
+    """A cell of a table: its run and what of the run's scores it shows.
+
+    Attributes:
+        row: key of the row.
+        column: key of the column.
+        recipe: of its run.
+        keys: keys of the recipe that it changes.
+        run: name of the run, which cells of one recipe and the same keys share.
+        measure: name of the measure.
+        data: data set of the score.
+        model: model of the score; None for the run's own.
+        scale: factor from the measure to the paper's figure.
+        without: why it is not measured with the data at hand; empty if it is.
+    """
+
+    row: str
+    column: str
+    recipe: str
+    keys: Words
+    run: str
+    measure: str
+    data: str
+    model: str | None
+    scale: float
+    without: str
+
+
+class Table(Axis):
+    """A table or a figure of a paper; what it has as an axis holds for all rows and columns.
+
+    Attributes:
+        title: what it is about.
+        shows: the same in a sentence.
+        rows: rows by key; empty where no runs of recipes make it.
+        columns: columns by key.
+        paper: the paper's figures by row and column.
+        study: name of the study that makes it, where no runs of recipes do.
+        command: what else makes it.
+        not_measured: why nothing is to be measured.
+        claims: numbers of the claims that it bears on.
+        uncertain: cells, "row/column", whose figure in the paper is hard to read.
+        note: how the runs differ from the paper's.
+    """
+
+    shows: str
+    rows: Mapping[str, Axis] = Field(default={})
+    columns: Mapping[str, Axis] = Field(default={})
+    paper: Figures = Field(default={})
+    study: str = ""
+    command: str = ""
+    not_measured: str = ""
+    claims: tuple[int, ...] = ()
+    uncertain: Words = ()
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Table:
+        kinds = [bool(self.rows and self.columns), bool(self.study or self.command), bool(self.not_measured)]
+        if sum(kinds) != 1:
+            raise ValueError("expected rows and columns, a study or a command, or a reason for none of them")
+        if self.rows:
+            for row, figures in self.paper.items():
+                unknown = [row] if row not in self.rows else sorted(set(figures) - set(self.columns))
+                if unknown:
+                    raise ValueError(f"paper: expected keys of rows and columns, got {unknown[0]!r}")
+        return self
+
+    def figure(self, row: str, column: str) -> float | None:
+        """The paper's figure of a cell; None where it has none."""
+        return self.paper.get(row, {}).get(column)
+
+    def cells(self, size: Size = "small") -> Iterator[Cell]:
+        """The cells that a recipe makes, row by row; those of one recipe and the same keys share a run."""
+        names: dict[tuple[str, Words], str] = {}
+        for row, of_row in self.rows.items():
+            for column, of_column in self.columns.items():
+                cell = self._cell(row, of_row, column, of_column, size)
+                if cell is not None:
+                    run = names.setdefault((cell.recipe, cell.keys), cell.run)
+                    yield cell.model_copy(update={"run": run})
+
+    def _cell(self, row: str, of_row: Axis, column: str, of_column: Axis, size: Size) -> Cell | None:
+        axes: tuple[Axis, ...] = (self, of_column, of_row)
+
+        def last(name: str, default: Any = None) -> Any:
+            values = [getattr(axis, name) for axis in axes if getattr(axis, name) not in (None, "")]
+            return values[-1] if values else default
+
+        recipe, measure = last("recipe"), last("measure")
+        if size == "paper":
+            recipe = last("paper_recipe", recipe)
+        if recipe is None or measure is None:
+            return None
+        names = ("keys", "small") if size == "small" else ("keys",)
+        keys = tuple(key for axis in axes for name in names for key in getattr(axis, name))
+        apart = of_column.recipe or of_column.keys or of_column.small
+        return Cell(
+            row=row,
+            column=column,
+            recipe=recipe,
+            keys=keys,
+            run=f"{row}/{column}" if apart else row,
+            measure=measure,
+            data=last("data", "test"),
+            model=last("model"),
+            scale=last("scale", 1.0),
+            without=last("without", ""),
+        )
+
+
+class Source(Record):
+    """A paper: title, authors with year and place, address."""
+
+    title: str
+    authors: str
+    url: str
+
+
+class Paper(Record):
+    """A paper with all its tables and figures.
+
+    Attributes:
+        paper: the paper.
+        tables: tables and figures by key, in the paper's order.
+    """
+
+    paper: Source
+    tables: Annotated[Mapping[str, Table], Field(min_length=1)]
+
+
+@cache
+def papers() -> Mapping[str, Paper]:
+    """The papers by key.
+
+    Example:
+        >>> list(papers())
+        ['babn', 'aa', 'rma', 'ktiw']
+    """
+    folder = files("probattn.reproduce") / "papers"
+    names = ("babn", "aa", "rma", "ktiw")
+    return {
+        name: Paper.model_validate(yaml.safe_load((folder / f"{name}.yaml").read_text("utf-8")), strict=False)
+        for name in names
+    }
+
+
+def find_table(key: str) -> Table:
+    """The table or figure of a key such as "babn/table-5".
+
+    Raises:
+        RunError: there is none.
+
+    Example:
+        >>> find_table("babn/table-5").title
+        'VQA-v2 with MCAN'
+    """
+    paper, _, name = key.partition("/")
+    declared = papers()
+    if paper not in declared:
+        raise RunError(
+            f"{key}: expected PAPER/TABLE with one of the papers {', '.join(declared)}; see probattn reproduce"
+        )
+    if name not in declared[paper].tables:
+        listed = ", ".join(declared[paper].tables)
+        raise RunError(f"{key}: expected one of the tables and figures of {paper}: {listed}")
+    return declared[paper].tables[name]

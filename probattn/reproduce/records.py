@@ -1,0 +1,85 @@
+"""What was measured of a table: values by cell and seed, and the files that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from probattn.files.durable import write_atomically
+from probattn.report.record import Record
+from probattn.reproduce.declarations import Words
+from probattn.reproduce.options import Size
+
+
+class CellRecord(Record):
+    """What was measured of a cell.
+
+    Attributes:
+        values: the figure in the paper's unit by seed; empty where it was not measured.
+        reason: why it was not measured; empty where it was.
+        recipe: of its runs.
+        keys: keys of the recipe that were changed.
+    """
+
+    values: Mapping[str, float] = {}
+    reason: str = ""
+    recipe: str = ""
+    keys: Words = ()
+
+
+class TableRecord(Record):
+    """What was measured of a table.
+
+    Attributes:
+        table: its key.
+        size: "small" or "paper".
+        set: keys of all recipes that were changed.
+        cells: by row and column.
+        minutes: minutes of a run by its name, the mean over seeds.
+        versions: of packages.
+        device: where the runs ran.
+    """
+
+    table: str
+    size: Size
+    set: Words = ()
+    cells: Mapping[str, Mapping[str, CellRecord]]
+    minutes: Mapping[str, float] = {}
+    versions: Mapping[str, str] = {}
+    device: str = ""
+
+    @property
+    def seeds(self) -> int:
+        """The largest number of seeds of a cell."""
+        return max((len(cell.values) for row in self.cells.values() for cell in row.values()), default=0)
+
+    @property
+    def measured(self) -> int:
+        """Number of cells with a figure."""
+        return sum(bool(cell.values) for row in self.cells.values() for cell in row.values())
+
+
+def record_file(folder: Path) -> Path:
+    """The file of a table's record in the folder of its runs."""
+    return folder / "table.json"
+
+
+def read_record(file: Path) -> TableRecord:
+    """Reads a record; ``ValueError`` where it is damaged."""
+    return TableRecord.model_validate_json(file.read_text("utf-8"))
+
+
+def write_record(record: TableRecord, file: Path) -> None:
+    """Writes a record, a line a cell."""
+    write_atomically(file, (record.model_dump_json(indent=1, exclude_defaults=True) + "\n").encode())
+
+
+def measured(key: str) -> TableRecord | None:
+    """What this project has measured of a table, by its key; None where it has not."""
+    paper, _, name = key.partition("/")
+    resource = files("probattn.reproduce") / "records" / paper / f"{name}.json"
+    if not resource.is_file():
+        return None
+    with as_file(resource) as file:
+        return read_record(file)
