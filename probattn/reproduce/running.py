@@ -68,7 +68,7 @@ def reproduce(
         RunError: there is no such table, no runs of recipes make it, or the folder holds runs of other recipes.
     """
     table = find_table(key)
-    cells = _chosen(key, table, options)
+    cells = _selected(key, table, options)
     jobs = list(_jobs(cells, options, folder))
     reasons: dict[str, str] = {}
     times: dict[str, list[float]] = {}
@@ -101,7 +101,7 @@ def reproduce(
     return record_file(folder), record
 
 
-def _chosen(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
+def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
     """The cells that options ask for."""
     if not table.rows:
         how = table.command or f"python tests/benchmarks/study.py {table.study}"
@@ -133,10 +133,10 @@ def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Ite
     for cell in cells:
         by_run.setdefault(cell.run, []).append(cell)
     for seed in range(options.seeds):
-        for name, own in by_run.items():
-            keys = (*own[0].keys, *options.set)
-            place = folder / name / f"seed-{seed}"
-            yield _Job(name, seed, place, own[0].recipe, keys, tuple(own))
+        for name, of_run in by_run.items():
+            keys = (*of_run[0].keys, *options.set)
+            run_folder = folder / name / f"seed-{seed}"
+            yield _Job(name, seed, run_folder, of_run[0].recipe, keys, tuple(of_run))
 
 
 def _finish(job: _Job, *, quiet: bool) -> bool:

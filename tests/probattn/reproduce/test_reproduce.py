@@ -47,9 +47,12 @@ def test_every_record_is_of_a_declared_table():
         if record is None:
             continue
         assert record.table == key
+        declared = {(cell.row, cell.column): cell for cell in table.cells(record.size)}
         for row, columns in record.cells.items():
-            assert row in table.rows
-            assert set(columns) <= set(table.columns)
+            for column, kept in columns.items():
+                cell = declared[row, column]
+                assert (kept.recipe, kept.keys) == (cell.recipe, cell.keys), (key, row, column)
+                assert cell.scale != 100 or all(abs(value) <= 100 for value in kept.values.values())
 
 
 def test_every_table_is_listed(command):
