@@ -29,6 +29,7 @@ from transformers import (
 
 from probattn.inference.loop import ExplodedKLWarning
 from probattn.recipes import load_any_recipe, recipe_names
+from probattn.sites.bayesian import RELEASE_KL_WEIGHT
 from probattn.tasks import load_task, train
 from probattn.tasks.registry import built_in_recipes
 
@@ -254,30 +255,50 @@ def test_every_recipe_of_a_paper_or_of_its_code_is_trained() -> None:
     assert {*RECIPES} == named | {"multi30k_small", "multi30k_lstm", "electra_small"}
 
 
+def two_steps(name: str, data: Path, place: Path, patch: pytest.MonkeyPatch, *keys: str) -> list[str]:
+    """Trains a recipe two steps and gives what was said of its KL."""
+    patch.setenv("PROBATTN_DATA", str(data))
+    patch.chdir(data)
+    recipe = load_any_recipe(name)
+    for section, package in NEEDS.items():
+        if section in type(recipe).model_fields and find_spec(package) is None:
+            pytest.skip(f"needs {package}, of an extra")
+    task = load_task(name, [*keys_of(name, recipe), *keys])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ExplodedKLWarning)
+        (result,) = train(task, place, quiet=True).values()
+    assert result.step == 2 and math.isfinite(result.train["loss"])
+    return [str(warning.message) for warning in caught if warning.category is ExplodedKLWarning]
+
+
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_two_steps(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PROBATTN_DATA", str(folder))
-    monkeypatch.chdir(folder)
-    recipe = load_any_recipe(name)
-    for section, package in NEEDS.items():
-        if section in type(recipe).model_fields and find_spec(package) is None:
-            pytest.skip(f"needs {package}, of an extra")
-    task = load_task(name, keys_of(name, recipe))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ExplodedKLWarning)
-        (result,) = train(task, tmp_path / "run", quiet=True).values()
-    told = [str(warning.message) for warning in caught if warning.category is ExplodedKLWarning]
-    assert result.step == 2 and math.isfinite(result.train["loss"])
+    told = two_steps(name, folder, tmp_path / "run", monkeypatch)
     assert len(told) == is_printed(name), told
     assert all("outweighs the likelihood" in each and "attention.preset=release" in each for each in told)
+
+
+ADVICE = (
+    "attention.preset=release",
+    f"training.kl_weight={RELEASE_KL_WEIGHT}",
+    "training.kl_schedule=constant",
+)
+
+
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+@pytest.mark.parametrize("name", ["cola_paper", "squad1_paper", "stsb_paper"])
+def test_what_such_a_recipe_advises_trains_without_the_warning(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert two_steps(name, folder, tmp_path / "run", monkeypatch, *ADVICE) == []
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_whose_objective_does_not_train_says_so_first(name: str) -> None:
     lines = built_in_recipes()[name].read_text(encoding="utf-8").splitlines()
     head = " ".join(line.removeprefix("# ") for line in lines[:7])
-    keys = "attention.preset=release --set training.kl_weight=0.0078125 --set training.kl_schedule=constant"
+    keys = " --set ".join(ADVICE)
     assert ("The printed objective does not train" in head and keys in head) == is_printed(name)
