@@ -19,6 +19,7 @@ from accelerate.utils import gather_object, send_to_device
 from torch import Tensor, nn
 
 from probattn.inference.elbo import ELBOTerms
+from probattn.sites.bayesian import RELEASE_KL_WEIGHT
 from probattn.sites.site import LatentSite
 
 
@@ -165,6 +166,10 @@ LOST = 2.0**24
 """How many times larger a number is in whose float32 rounding another is lost."""
 
 
+OUTWEIGHED = 100.0
+"""How many times larger than the log-likelihood a summed KL, at its final weight, is from the start to be told."""
+
+
 class Explosion(NamedTuple):
     """A KL beside which the likelihood is lost: its size and site, and what to set."""
 
@@ -173,29 +178,47 @@ class Explosion(NamedTuple):
 
 
 def kl_explosion(
-    terms: StepTerms, diagnostics: Callable[[], Mapping[str, Mapping[str, float]]], module: nn.Module
+    terms: StepTerms,
+    diagnostics: Callable[[], Mapping[str, Mapping[str, float]]],
+    module: nn.Module,
+    weight: float | None = None,
 ) -> Explosion | None:
-    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1; ``diagnostics`` come on demand."""
-    if math.isnan(terms.kl) or abs(terms.kl) <= LOST * max(1.0, abs(terms.log_likelihood)):
+    """What to say of a KL of more than ``LOST`` times the log-likelihood, or 1; ``diagnostics`` come on demand.
+
+    With ``weight``, that of the end of the training, also of a summed KL that will be ``OUTWEIGHED`` times it.
+    """
+    methods = [child.method for child in module.modules() if isinstance(child, LatentSite)]
+    kl, verb, likelihood = terms.kl, "exploded", max(1.0, abs(terms.log_likelihood))
+    limit = LOST * likelihood
+    if weight and abs(kl) <= limit and any(method.kl_reduction == "sum" for method in methods):
+        kl = weight * sum(figures.get("kl_reduced", 0.0) for figures in diagnostics().values())
+        verb, limit = "outweighs the likelihood", OUTWEIGHED * abs(terms.log_likelihood)
+    if math.isnan(kl) or abs(kl) <= limit:
         return None
     sites = {name: figures.get("kl_nats", 0.0) for name, figures in diagnostics().items()}
     largest = max(sites, key=lambda name: abs(sites[name]), default=None)
     where = "" if largest is None else f", most of it at site {largest} ({sites[largest]:.3g} nats)"
     words = (
-        f"the KL of the attention weights exploded: {terms.kl:.3g} beside a log-likelihood of "
+        f"the KL of the attention weights {verb}: {kl:.3g} beside a log-likelihood of "
         f"{terms.log_likelihood:.3g}{where}"
     )
-    methods = [child.method for child in module.modules() if isinstance(child, LatentSite)]
     causes = []
     if any(method.scores == "raw" for method in methods):
         causes.append("exp(scores) has no bound with scores='raw': set scores='normalised'")
     if any(method.kl_reduction == "sum" for method in methods):
         causes.append("kl_reduction='sum' adds up all pairs and heads: set 'mean'")
+        causes.append(
+            "or take the objective of the authors' code: BayesianAttention.release() (attention.preset=release) and "
+            f"a constant KL weight of {RELEASE_KL_WEIGHT} (training.kl_weight, training.kl_schedule)"
+        )
     return Explosion(words, "; ".join([*causes, "or lower the KL weight and the learning rates"]))
 
 
 class StepCheck:
-    """Refuses steps that are not finite, whose error advises ``precision``, and warns once of a KL that exploded."""
+    """Refuses steps that are not finite, whose error advises ``precision``, and warns once of a KL that exploded.
+
+    At the first step it also warns of a summed KL that outweighs the likelihood at ``kl_weight``, that of the end.
+    """
 
     def __init__(
         self,
@@ -204,9 +227,10 @@ class StepCheck:
         module: nn.Module,
         diagnostics: Callable[[], Mapping[str, Mapping[str, float]]],
         precision: str = "precision='no'",
+        kl_weight: float = 0.0,
     ) -> None:
         self._accelerator, self._objective, self._module = accelerator, objective, module
-        self._diagnostics, self._precision = diagnostics, precision
+        self._diagnostics, self._precision, self._kl_weight = diagnostics, precision, kl_weight
         self._exploded = False
 
     def terms(self, sums: Tensor, norms: Sequence[Tensor]) -> tuple[StepTerms, float]:
@@ -221,10 +245,11 @@ class StepCheck:
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         finite = math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))
         warned = finite and self._exploded
-        explosion = None if warned else kl_explosion(terms, self._diagnostics, self._module)
+        weight = self._kl_weight if step == 0 else None
+        explosion = None if warned else kl_explosion(terms, self._diagnostics, self._module, weight)
         if finite and explosion is not None:
             self._exploded = True
-            lost = f"step {step + 1}: {explosion.words}, so that nothing is learned from the labels"
+            lost = f"step {step + 1}: {explosion.words}, so that next to nothing is learned from the labels"
             warnings.warn(f"{lost}; {explosion.advice}", ExplodedKLWarning, stacklevel=4)
         if finite:
             return

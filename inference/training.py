@@ -110,7 +110,10 @@ class ProgramTraining(Training):
         self._guarded = NonFiniteThrough(update.objective)
         self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()
-        self._check = StepCheck(accelerator, self._guarded, update.objective, update.objective.diagnostics)
+        objective, weight = update.objective, options.kl_schedule.final
+        self._check = StepCheck(
+            accelerator, self._guarded, objective, objective.diagnostics, kl_weight=weight
+        )
         self._batches: Iterator[Step] = iter(())
         self._terms, self._norm, self._kl_weight = StepTerms(*[math.nan] * 5), math.nan, 0.0
         self._rates: dict[str, float] = {}

@@ -252,7 +252,10 @@ class ProbabilisticTrainer(Checkpoints):
         self._objective = None  # a run of its own: accelerate changes what it prepares
         objective = self._bound()
         self._updates = Updates(
-            objective, self.accelerator, lambda: self.num_data or size_for_particles(self.train_dataset)
+            objective,
+            self.accelerator,
+            lambda: self.num_data or size_for_particles(self.train_dataset),
+            self.kl_schedule.final,
         )
         return self.accelerator.prepare(objective)
 

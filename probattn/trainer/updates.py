@@ -52,7 +52,9 @@ class Objective(NonFiniteThrough):
 class Updates:
     """Follows an objective's gradients from micro-batches to the optimiser; heads ask for the number of data."""
 
-    def __init__(self, objective: Objective, accelerator: Accelerator, num_data: Callable[[], int]) -> None:
+    def __init__(
+        self, objective: Objective, accelerator: Accelerator, num_data: Callable[[], int], kl_weight: float
+    ) -> None:
         self.objective, self._accelerator = objective, accelerator
         self._clipping = Clipping(objective)
         self._particles = HeadParticles(objective, num_data()) if particle_sets(objective) else None
@@ -61,7 +63,7 @@ class Updates:
         self._norms: tuple[Tensor, Tensor] | None = None
         self.micro_batch = 0
         diagnostics, precision = objective.elbo.diagnostics, "bf16=False and fp16=False"
-        self._check = StepCheck(accelerator, objective, objective.program, diagnostics, precision)
+        self._check = StepCheck(accelerator, objective, objective.program, diagnostics, precision, kl_weight)
 
     def add(self, terms: Tensor) -> None:
         """Takes in a micro-batch: its share ``[5]`` of the step's means."""

@@ -1,6 +1,7 @@
 """A KL beside which the likelihood is lost is named, also while the run goes on."""
 
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -42,17 +43,19 @@ def rows(number: int = 8) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": torch.randint(0, 20, (6,)), "labels": torch.tensor(n % 2)} for n in range(number)]
 
 
-def train(net: nn.Module, folder: Path, trainer: bool) -> None:
-    """Four updates at a KL weight of 1."""
+AT_ONCE = KLSchedule("constant")
+
+
+def train(net: nn.Module, folder: Path, trainer: bool, schedule: KLSchedule = AT_ONCE) -> None:
+    """Four updates, with a KL weight of 1 from the first one where nothing else is said."""
     if trainer:
         args = TrainingArguments(
             str(folder), max_steps=4, use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no"
         )
-        schedule = KLSchedule("constant")
         ProbabilisticTrainer(model=net, args=args, train_dataset=rows(), kl_schedule=schedule).train()
     else:
         program = Classifier(net, num_data=8)
-        SVIDriver(program, kl_schedule=KLSchedule("constant"), cpu=True, batch_size=8).fit(rows(), steps=4)
+        SVIDriver(program, kl_schedule=schedule, cpu=True, batch_size=8).fit(rows(), steps=4)
 
 
 @pytest.mark.parametrize("trainer", [False, True])
@@ -69,7 +72,7 @@ def test_a_run_whose_kl_explodes_says_so_and_what_to_set(tmp_path: Path, trainer
     told = [str(warning.message) for warning in caught if warning.category is ExplodedKLWarning]
     assert len(told) <= 1, "once"
     for message in filter(None, [*told, words]):
-        assert "the KL of the attention weights exploded" in message and "layer" in message
+        assert re.search("KL of the attention weights (exploded|outweighs)", message) and "layer" in message
         assert "scores='normalised'" in message and "kl_reduction='sum' adds" in message
         assert "no attention site is to blame" not in message
     assert told or words
@@ -127,3 +130,49 @@ def test_a_kl_over_the_limit_is_told_once_while_the_run_goes_on(
     with pytest.warns(ExplodedKLWarning, match="the KL of the attention weights exploded") as caught:
         train(network(BayesianAttention(), 1.0), tmp_path, trainer)
     assert len([warning for warning in caught if warning.category is ExplodedKLWarning]) == 1
+
+
+@pytest.mark.parametrize("trainer", [False, True])
+def test_a_summed_kl_is_told_at_the_first_update_before_it_has_its_weight(
+    tmp_path: Path, trainer: bool
+) -> None:
+    schedule = KLSchedule("linear")  # whose first weight is 0
+    words = r"step 1: the KL of the attention weights outweighs the likelihood: \d\S* beside a log-likelihood of -0\."
+    with pytest.warns(ExplodedKLWarning, match=words) as caught:
+        train(network(BayesianAttention.paper(), 0.1), tmp_path, trainer, schedule)
+    (message,) = [str(warning.message) for warning in caught if warning.category is ExplodedKLWarning]
+    assert "attention.preset=release" in message and "KL weight of 0.0078125" in message
+
+
+SMALL = KLSchedule("constant", final=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "schedule"),
+    [
+        ({"kl_reduction": "mean"}, KLSchedule()),
+        ({"kl_reduction": "keys"}, KLSchedule()),
+        ({}, KLSchedule(final=0.0)),
+        ({}, SMALL),
+    ],
+    ids=["mean", "keys", "without weight", "small weight"],
+)
+def test_a_kl_that_hardly_enters_the_objective_is_not_told(
+    tmp_path: Path, options: dict[str, str], schedule: KLSchedule
+) -> None:
+    train(network(BayesianAttention.paper(**options), 0.1), tmp_path, trainer=False, schedule=schedule)
+
+
+@pytest.mark.parametrize(("weight", "told"), [(1.0, True), (0.1, False), (0.0, False), (None, False)])
+def test_a_summed_kl_is_judged_by_the_weight_of_the_end(weight: float | None, told: bool) -> None:
+    terms = StepTerms(loss=0.7, log_likelihood=-0.7, kl=0.0, kl_nats=150.0, factors=0.0)
+    sites = {
+        "first": {"kl_nats": 100.0, "kl_reduced": 100.0},
+        "second": {"kl_nats": 50.0, "kl_reduced": 50.0},
+    }
+    explosion = kl_explosion(terms, lambda: sites, network(BayesianAttention.paper(), 0.1), weight)
+    assert (explosion is not None) == told
+    assert (
+        explosion is None
+        or "150 beside a log-likelihood of -0.7, most of it at site first" in explosion.words
+    )

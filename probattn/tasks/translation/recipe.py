@@ -18,7 +18,7 @@ from probattn.tasks.sections.training import TrainingRecipe, TranslationProbeRec
 
 OF_ONE: dict[str, tuple[str, ...]] = {
     "transformer": ("feed_forward", "attention_dropout", "activation_dropout"),
-    "lstm": ("bidirectional", "recurrent_dropout", "output_width", "uniform_attention"),
+    "lstm": ("decoder_width", "bidirectional", "recurrent_dropout", "output_width", "uniform_attention"),
 }
 """Keys that only one of the networks has."""
 
@@ -43,6 +43,9 @@ class TranslationNetworkRecipe(Section):
         "(Luong et al. 2015, Snell et al. 2021).",
     )
     width: Count = key(512, "Of embeddings and hidden states; of an `lstm` encoder's in each direction.")
+    decoder_width: Count | None = key(
+        None, "Of the hidden states of an `lstm`'s decoder; null for the width."
+    )
     layers: Count = key(6, "Of the encoder, and of the decoder.")
     heads: Count = key(
         4,

@@ -245,7 +245,8 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         """The network in words, for its report."""
         network, options = self.recipe.network, self.recipe.translation
         heads = f"{network.heads} head{'s' if network.heads > 1 else ''}"
-        words = [TITLES[network.name], f"{network.layers} + {network.layers} layers x {network.width}"]
+        widths = " and ".join(str(width) for width in (network.width, network.decoder_width) if width)
+        words = [TITLES[network.name], f"{network.layers} + {network.layers} layers x {widths}"]
         if network.name == "lstm":
             words += ["bidirectional"] if network.bidirectional else ["one-directional"]
             words += [heads] + (["uniform attention"] if network.uniform_attention else [])
@@ -306,7 +307,7 @@ def recurrent_config(network: TranslationNetworkRecipe, vocabulary: int) -> Recu
         hidden_size=network.width,
         num_hidden_layers=network.layers,
         bidirectional=network.bidirectional,
-        decoder_hidden_size=network.width,
+        decoder_hidden_size=network.decoder_width or network.width,
         num_attention_heads=network.heads,
         output_size=network.width if network.output_width is None else network.output_width,
         dropout=network.dropout,

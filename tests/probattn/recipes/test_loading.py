@@ -5,11 +5,20 @@ import pytest
 from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
 from probattn.models import SelfAttentiveConfig
 from probattn.recipes import RecipeError, load_any_recipe, load_recipe, read_recipe, recipe_names
+from probattn.sites.bayesian import RELEASE_KL_WEIGHT
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMES = ("demo", "sentiment_babn", "sentiment_bam", "sentiment_deterministic", "sentiment_paper")
+NAMES = (
+    "demo",
+    "sentiment_babn",
+    "sentiment_bam",
+    "sentiment_deterministic",
+    "sentiment_paper",
+    "sentiment_release",
+)
 LINGUISTIC = tuple(f"{task}_{method}" for task in ("cola", "mrpc") for method in ("ct", "gan", "ot", "soft"))
 ADDITIVE = ("bbc_additive", "imdb_additive", "sst2_additive")
+WHOLE = ("imdb_additive_paper", "yelp_self_attentive_paper")
 HEADS = ("sentiment_repulsive", "sst2_self_attentive", "trec_self_attentive")
 GRAPHS = (
     *(
@@ -26,11 +35,22 @@ UNDERSTANDING = (
         for data in ("cola", "mrpc", "mnli", "qnli", "qqp", "rte", "sick", "snli", "spam", "sst2")
     ),
     *(f"snli_{network}" for network in ("decomposable", "esim", "self_attentive")),
+    "snli_bert_paper",
+    "snli_roberta_paper",
+    "mnli_release",
     "intents_particles",
 )
-TRANSLATION = ("multi30k_lstm", "multi30k_lstm_reduced", "multi30k_reduced", "multi30k_small")
+TRANSLATION = (
+    "iwslt14_lstm_paper",
+    "multi30k_lstm",
+    "multi30k_lstm_reduced",
+    "multi30k_reduced",
+    "multi30k_small",
+    "wmt14_base_paper",
+    "wmt14_big_paper",
+)
 GRAPH_TEXT = ("agenda_paper", "agenda_reduced")
-VISUAL_QUESTIONS = ("easy_vqa", "vqa_v2_paper")
+VISUAL_QUESTIONS = ("easy_vqa", "vqa_v2_paper", "vqa_v2_release")
 PRETRAINING = ("electra_reduced", "electra_small")
 EXPERIMENTS = tuple(
     f"copying_{name}{size}"
@@ -79,6 +99,7 @@ def test_the_recipes_that_come_with_the_library() -> None:
     known = {
         *NAMES,
         *ADDITIVE,
+        *WHOLE,
         *LINGUISTIC,
         *HEADS,
         *GRAPHS,
@@ -112,6 +133,7 @@ def test_what_they_are_named_after() -> None:
         "sentiment_bam": BayesianAttention.bam(),
         "sentiment_deterministic": None,
         "sentiment_paper": BayesianAttention.paper(),
+        "sentiment_release": BayesianAttention.release(),
     }
 
 
@@ -125,6 +147,52 @@ def test_the_self_attentive_classifier_has_the_sizes_of_its_paper(data: str) -> 
     assert sizes == (300, 350, 30, 2000)
     (method,) = recipe.methods()
     assert isinstance(method, RepulsiveAttention) and method.projections == ("query",)
+
+
+def test_the_whole_classifiers_are_those_of_the_papers() -> None:
+    """Snell et al. 2021, A.8; An et al. 2020, B.1, with the settings of Lin et al. 2017."""
+    additive, attentive = (load_recipe(name) for name in WHOLE)
+    sizes = additive.network.config
+    assert (sizes["hidden_size"], sizes["attention_size"], sizes["num_attention_heads"]) == (256, 256, 1)
+    assert (additive.training.steps, additive.training.batch_size, additive.training.eval_every) == (
+        4000,
+        32,
+        250,
+    )
+    training, (method,) = attentive.training, attentive.methods()
+    assert SelfAttentiveConfig(**attentive.network.config).classifier_size == 2000
+    assert (training.optimizer, training.learning_rate, training.batch_size) == ("sgd", 0.06, 16)
+    assert isinstance(method, RepulsiveAttention) and method.projections == ("query",)
+    assert (attentive.repulsion.weight, attentive.repulsion.sampler) == (0.01, "svgd")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "rate", "decay", "batch"), [("bert", 2e-5, 0.0, 16), ("roberta", 1e-5, 0.1, 32)]
+)
+def test_domain_generalisation_is_that_of_desai_and_durrett(
+    encoder: str, rate: float, decay: float, batch: int
+) -> None:
+    """Zhang et al., ICML 2021, A.1.3."""
+    recipe = load_recipe(f"snli_{encoder}_paper")
+    training = recipe.training
+    assert (training.epochs, training.gradient_clip, training.batch_size) == (3, 1.0, batch)
+    assert (training.learning_rate, training.weight_decay) == (rate, decay)
+    assert recipe.data.train.source == "snli" and recipe.data.shifted.source == "mnli"
+    assert recipe.network.name.startswith(encoder)
+
+
+def test_release_recipes_have_the_settings_of_the_authors_codes() -> None:
+    aligned, films, images = (load_any_recipe(f"{name}_release") for name in ("mnli", "sentiment", "vqa_v2"))
+    (method,) = aligned.methods()
+    training = aligned.training
+    assert method == AlignmentAttention.release("gan", layers="all", attention="all")
+    assert aligned.alignment.learning_rate == 3e-5
+    assert (training.steps, training.batch_size, training.accumulation) == (100_000, 8, 2)
+    assert (training.learning_rate, training.warmup_steps) == (3e-5, 1000)
+    for recipe in (films, images):
+        assert (recipe.training.kl_weight, recipe.training.kl_schedule) == (RELEASE_KL_WEIGHT, "constant")
+    assert images.methods() == (BayesianAttention.release(max_positions=100),)
+    assert images.training.optimizer_arguments == {"betas": [0.9, 0.98], "eps": 1e-9}
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
@@ -242,7 +310,7 @@ def test_recipes_that_are_not_there(file: Path) -> None:
         "expected a file that ends in .yaml or .yml, or a recipe that comes with the library (agenda_paper, "
     )
     assert said("sentiment_babm").startswith(beginning)
-    assert said("sentiment_babm").endswith("vqa_v2_paper); did you mean 'sentiment_bam'?")
+    assert said("sentiment_babm").endswith("yelp_self_attentive_paper); did you mean 'sentiment_bam'?")
     assert said("my_first.yaml") == "no such file; did you mean 'my first.yaml'?"
 
 

@@ -43,6 +43,37 @@ def test_the_lstm_is_that_of_snell_et_al() -> None:
     assert recipe.training.batch_size == 16 and recipe.training.label_smoothing == 0
 
 
+def test_the_lstm_of_iwslt_is_that_of_zhang_et_al() -> None:
+    """ICML 2021, A.2.2: an encoder of 512 units in each direction, a decoder of 768, 14,000 subwords."""
+    recipe = loaded("iwslt14_lstm_paper")
+    config = recurrent_config(recipe.network, recipe.translation.subwords)
+    assert (config.hidden_size, config.decoder_hidden_size, config.num_hidden_layers) == (512, 768, 2)
+    assert (config.embedding_size, config.output_size, config.vocab_size) == (512, 512, 14_000)
+    assert recipe.training.batch_size == 6 and recipe.training.learning_rate == 3e-4
+    assert (recipe.search.num_beams, recipe.search.length_penalty) == (10, 1.0)
+
+
+@pytest.mark.parametrize(("size", "width", "heads"), [("base", 512, 8), ("big", 1024, 16)])
+def test_transformers_of_wmt_are_those_of_vaswani_et_al(size: str, width: int, heads: int) -> None:
+    recipe = loaded(f"wmt14_{size}_paper")
+    network, training = recipe.network, recipe.training
+    assert (network.width, network.heads, network.feed_forward, network.layers) == (
+        width,
+        heads,
+        4 * width,
+        6,
+    )
+    assert training.learning_rate == pytest.approx((width * training.warmup_steps) ** -0.5, rel=1e-3)
+    assert bool(recipe.methods()) == (size == "base")
+
+
+def test_the_decoder_s_width_is_that_of_an_lstm(file: Path) -> None:
+    network = loaded(file, "network={name: lstm, width: 8, decoder_width: 6}").network
+    assert recurrent_config(network, 20).decoder_hidden_size == 6
+    with pytest.raises(recipes.RecipeError, match="decoder_width: this key is for 'lstm'"):
+        loaded(file, "network.decoder_width=64")
+
+
 def test_an_lstm_has_defaults_of_its_own_and_gets_any_method(file: Path) -> None:
     network = loaded(file, "network={name: lstm}").network
     assert (network.width, network.layers, network.heads, network.dropout) == (256, 2, 1, 0.0)
