@@ -20,7 +20,7 @@ MODULES = {
     for each in iter_modules(measured_tables.__path__)
 }
 TABLES = {name: module for name, module in MODULES.items() if hasattr(module, "tables")}
-MARK = re.compile(r"^<!-- (?P<mark>\w+(:\w+)?) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- (?P<mark>\w+(:[\w./-]+)?) -->$", re.MULTILINE)
 INTERVAL = re.compile(r"\[([^][|,]+), ([^][|,]+)\]")
 HYPHEN = re.compile(r"(?<![\w.)-])-(?=\d)")
 UNMEASURED = "*No figures are in this version; `{}` makes them.*"

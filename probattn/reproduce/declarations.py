@@ -179,14 +179,14 @@ class Paper(Record):
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """The papers by key.
+    """The papers by key; "more" are tables of this project.
 
     Example:
         >>> list(papers())
-        ['babn', 'aa', 'rma', 'ktiw']
+        ['babn', 'aa', 'rma', 'ktiw', 'more']
     """
     folder = files("probattn.reproduce") / "papers"
-    names = ("babn", "aa", "rma", "ktiw")
+    names = ("babn", "aa", "rma", "ktiw", "more")
     return {
         name: Paper.model_validate(yaml.safe_load((folder / f"{name}.yaml").read_text("utf-8")), strict=False)
         for name in names

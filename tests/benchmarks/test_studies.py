@@ -18,13 +18,10 @@ import domain_study
 import effects_measures
 import effects_study
 import graph_study
-import graph_text_study
-import mcan_study
 import moments_study
 import pretraining_study
 import pytest
 import relatedness_study
-import rows_study
 import runs
 import triage_study
 import typer
@@ -32,7 +29,6 @@ from study import MEASURED, FileStudy, VariantStudy, read_json
 
 from probattn.attacks.records import Share
 from probattn.recipes import load_any_recipe, load_recipe
-from probattn.sites import AlignmentAttention, BayesianAttention, DisagreementAttention
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.tasks import load_task
 
@@ -117,43 +113,6 @@ def graph(tiny):
     return {"variants": "mmd,bam", "seeds": 1}
 
 
-def graph_text(tiny):
-    for name in ("nltk", "sacrebleu"):
-        pytest.importorskip(name, reason="needs the extra 'text_metrics'")
-    runs.write_graph_texts(tiny.folder)
-    recipe = tiny.written(
-        f"graph_text: {{folder: {tiny.folder}, train: train.tsv, validation: val.tsv, test: test.tsv}}\n"
-        "network: {width: 8, layers: 1, heads: 2, lstm_layers: 1}\nattention: {method: deterministic}\n"
-        "repulsion: {layers: encoder}\ntraining: {steps: 2, batch_size: 8, device: cpu}\n"
-        "search: {num_beams: 1, max_length: 5}\n"
-    )
-    return {"recipe": recipe, "variants": "soft,repulsive"}
-
-
-def head_count(tiny):
-    keys = [
-        "network.config={hidden_size: 4, attention_size: 4, classifier_size: 4}",
-        "network.embeddings=null",
-    ]
-    keys += [
-        f"data.train={tiny.fixture('reviews')}",
-        "data.out_of_domain=null",
-        "training.device=cpu",
-        *SHORT,
-    ]
-    return {"heads": "2,3", "subject": "trec", "methods": "plain,svgd", "set_": keys}
-
-
-def mcan(tiny):
-    runs.write_visual_questions(tiny.folder)
-    recipe = tiny.written(
-        f"visual_questions: {{folder: {tiny.folder}/pictures, image_size: 16}}\n"
-        "network: {width: 8, layers: 1, heads: 2, embedding_size: 4, channels: [8, 8, 8], dropout: 0.0}\n"
-        "training: {steps: 2, batch_size: 8, device: cpu, schedule: linear}\nprediction: {num_samples: 2}\n"
-    )
-    return {"recipe": recipe, "variants": "soft,babn"}
-
-
 def moments(tiny):
     tiny.patch.setattr(moments_study, "RECIPE", str(tiny.fixture("recipe")))
     tiny.patch.setattr(moments_study, "ALWAYS", ("report.baseline=false", "training.steps=2"))
@@ -181,17 +140,6 @@ def relatedness(tiny):
     return {"seeds": 1}
 
 
-def rows(tiny):
-    """The recipe, and it again with repulsive heads."""
-    recipe = Path(tiny.fixture("recipe")).read_text(encoding="utf-8")
-    other = recipe.replace(
-        "attention: {method: babn}", "attention: {method: deterministic}\nrepulsion: {weight: 0.1}"
-    )
-    names = [str(tiny.fixture("recipe")), tiny.written(other, "repulsive.yaml")]
-    tiny.patch.setattr(rows_study, "ROWS", dict.fromkeys(names, ("accuracy",)))
-    return {"set_": [*SHORT, "data.limits={train: 60, test: 30}"]}
-
-
 def sentiment(tiny):
     keys = ["training.steps=2", "data.limits.train=60"]
     return {"recipe": str(tiny.fixture("recipe")), "variants": "deterministic,bam", "set_": keys, "rest": 30}
@@ -204,8 +152,17 @@ def triage(tiny):
     return {"recipe": recipe, "splits": 20, "calibrate": 100, "seeds": 1}
 
 
-NAMES = ("attack", "domain", "effects", "graph", "graph_text", "head_count", "mcan", "moments", "pretraining")
-NAMES += ("relatedness", "rows", "sentiment", "triage")
+NAMES = (
+    "attack",
+    "domain",
+    "effects",
+    "graph",
+    "moments",
+    "pretraining",
+    "relatedness",
+    "sentiment",
+    "triage",
+)
 
 
 class Ran(NamedTuple):
@@ -273,26 +230,19 @@ def test_a_study_measures_each_of_its_jobs_once(name, ran):
     assert again.content == content and not any(line in again.printed for line in lines)
 
 
-@pytest.mark.parametrize("name", ["graph_text", "mcan"])
-def test_variants_are_compared_with_the_first_of_the_same_seed(name, ran):
-    study, content = ran(name).study, ran(name).content
+def test_variants_are_compared_with_the_first_of_the_same_seed(ran):
+    study, content = ran("pretraining").study, ran("pretraining").content
     assert isinstance(study, VariantStudy)
-    first, other = study.names
-    of_variant, base = (
-        [run for run in content["runs"] if run["variant"] == variant] for variant in (other, first)
-    )
-    differences = content["summary"][other]["difference"]
-    assert differences and "difference" not in content["summary"][first]
-    for measure, gap in differences.items():
-        assert gap["seeds"] == 2
-        expected = sum(run[measure] for run in of_variant) / 2 - sum(run[measure] for run in base) / 2
-        assert gap["mean"] == pytest.approx(expected)
+    base, own = (next(run for run in content["runs"] if run["variant"] == name) for name in study.names[:2])
+    differences = content["summary"][own["variant"]]["difference"]
+    assert differences
+    assert "difference" not in content["summary"][base["variant"]]
     table = study.table(content["summary"])
-    assert [column.header for column in table.columns] == ["figure", first, other]
+    assert [column.header for column in table.columns] == ["figure", *study.names]
     cells = dict(zip(table.columns[0].cells, table.columns[2].cells, strict=True))
     for measure, gap in differences.items():
-        mean = content["summary"][other][measure]["mean"]
-        assert cells[measure].startswith(f"{mean:.4f} ({gap['mean']:+.4f}) [{gap['low']:+.4f}, ")
+        assert gap["mean"] == pytest.approx(own[measure] - base[measure])
+        assert cells[measure].startswith(f"{own[measure]:.4f} ({gap['mean']:+.4f})")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +250,6 @@ def test_variants_are_compared_with_the_first_of_the_same_seed(name, ran):
     [
         ("attack", "attacks", ["| textfooler | bam | moments |"]),
         ("moments", "moments", ["200 draws, median over 2 test texts", "| film reviews, BAM, k = 10 | 10 |"]),
-        ("rows", "rows", ["2 seeds"]),
     ],
 )
 def test_its_page_shows_the_figures(name, page, words, ran, tables):
@@ -399,64 +348,6 @@ def test_graphs_are_measured_and_other_overrides_refused(ran):
         type(study)(**options, set_=["training.epochs=1"]).main()
 
 
-def test_every_number_of_heads_is_trained(ran):
-    study, _, content, *_ = ran("head_count")
-    assert len(content["runs"]) == 2 * 2 * 2
-    for job in ran("head_count").jobs:
-        config = read_json(study.place(job) / "model" / "config.json")
-        assert config["num_attention_heads"] == job.head["heads"]
-        of_job = [run for run in content["runs"] if (job.head | {"seed": run["seed"]}).items() <= run.items()]
-        mean = content["summary"][job.head["method"]][str(job.head["heads"])]["mean"]
-        assert mean == pytest.approx(sum(run["accuracy"] for run in of_job) / 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"heads": "1,2"}, "expected numbers >= 2, got 1"), ({"subject": "imdb"}, "expected one of trec, sst2")],
-)
-def test_heads_that_cannot_be_compared_are_refused(tmp_path, options, message):
-    with pytest.raises(typer.BadParameter, match=message):
-        import_module("head_count_study").STUDY(folder=tmp_path, **options)
-
-
-def test_answers_about_images_are_shown_beside_the_papers(ran, tables):
-    content = json.loads(json.dumps(ran("mcan").content))
-    assert all(run["nll_noisy"] != run["nll"] for run in content["runs"])
-    # Without dropout nothing is drawn of deterministic attention, and it has no PAvPU.
-    assert "pavpu" in content["summary"]["babn"] and "pavpu" not in content["summary"]["soft"]
-    assert "pavpu" not in content["summary"]["babn"]["difference"]
-    content["summary"]["no_rho"] = content["summary"]["babn"]  # as if it had been run
-    content["runs"] = [{**content["runs"][1], "variant": "no_rho"}] * 2 + content["runs"]
-    page = tables("visual_questions").tables(content)
-    assert "2 seeds; 44 questions to train on" in page and "66.92, 64.40, 72.21, 70.43" in page
-    assert page.count("44.62, 32.16, 50.93, 53.22") == 1 and "| CT, weight 0.1 |" not in page
-    content["runs"].pop()  # BABN's second seed
-    part = tables("visual_questions").tables(content)
-    assert "| soft |" in part and "| BABN |" not in part
-
-
-MCAN = {
-    "soft": (),
-    "gan": (AlignmentAttention,),
-    "ct": (AlignmentAttention,),
-    "repulsive": (RepulsiveAttention,),
-}
-GRAPH_TEXT = {"soft": (), "cosine": (DisagreementAttention,), "repulsive": (RepulsiveAttention,)}
-
-
-@pytest.mark.parametrize("recipe", ["easy_vqa", "vqa_v2_paper", "agenda_reduced", "agenda_paper"])
-def test_the_variants_are_recipes_of_the_methods_that_they_name(recipe):
-    study, kinds = (graph_text_study, GRAPH_TEXT) if "agenda" in recipe else (mcan_study, MCAN)
-    for name, keys in study.VARIANTS.items():
-        methods = load_any_recipe(recipe, keys).methods()
-        kind = (AlignmentAttention,) if name.startswith("weight") else kinds.get(name, (BayesianAttention,))
-        assert tuple(type(method) for method in methods) == kind
-        if study is graph_text_study:
-            assert all(method.layers == "encoder" for method in methods)
-        elif name == "ct":
-            assert methods[0].weight == 0.01
-
-
 @pytest.mark.parametrize("recipe", ["electra_reduced", "electra_small"])
 def test_variants_of_pretraining_are_recipes_of_repulsion_in_the_first_layer(recipe):
     weights = {"plain": None, "weak": 1e-3, "paper": 0.1, "nothing": None}
@@ -507,22 +398,6 @@ def test_moments_are_compared_with_draws(ran):
     assert run["gaps"] == pytest.approx(gaps)
     assert content["summary"]["rt bam"]["error"]["mean"] == pytest.approx(run["error"])
     assert run["deletion"]["share"] > run["deletion"]["random"]
-
-
-def test_a_recipe_is_measured_beside_its_baseline(ran, tables):
-    content = ran("rows").content
-    assert len(content["summary"]) == 2
-    for row in content["summary"].values():
-        assert row["sizes"]["training"] == 60 and set(row["scores"]["test"]) == {"deterministic", "method"}
-        accuracy = row["scores"]["test"]["deterministic"]["accuracy"]
-        assert f"{100 * accuracy['mean']:.1f}, " in tables("rows").tables(content)
-
-
-def test_the_rows_are_recipes_and_the_papers_figures_are_of_rows(tables):
-    for name in rows_study.ROWS:
-        load_task(name)
-    for (name, _), figures in tables("rows").PAPER.items():
-        assert set(figures) <= set(rows_study.ROWS[name])
 
 
 def test_variants_are_paired_and_the_posteriors_health_is_kept(ran):

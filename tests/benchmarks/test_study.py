@@ -33,7 +33,6 @@ def leaves(value, place=""):
         ("agreement", "agreement"),
         ("alignment", "alignment"),
         ("alignment_sum", "alignment"),
-        ("head_counts", "head_count"),
         ("repulsion", "repulsion"),
         ("translation", "translation"),
         ("translation_latent", "translation"),

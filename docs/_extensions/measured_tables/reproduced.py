@@ -1,4 +1,4 @@
-"""The tables and figures of the papers, from the records of `probattn reproduce`; a part a paper."""
+"""The tables and figures of the papers, from the records of `probattn reproduce`; a part a paper, or a table."""
 
 from collections.abc import Iterator
 
@@ -7,17 +7,21 @@ from probattn.metrics.functional import mean_interval
 from probattn.reproduce import CellRecord, Table, TableRecord, measured, papers
 
 SOURCE = "probattn reproduce"
-PARTS = tuple(papers())
+PARTS = (*papers(), *(f"{name}/{key}" for name, paper in papers().items() for key in paper.tables))
 
 
-def load(paper: str) -> str:
-    """The name of the paper, whose records come with the package."""
-    return paper
+def load(part: str) -> str:
+    """The key of the paper or the table, whose records come with the package."""
+    return part
 
 
-def tables(paper: str) -> str:
-    """A section a table that was measured, then what was not, with reasons."""
+def tables(part: str) -> str:
+    """A section a table that was measured, then what was not, with reasons; of one table what was measured."""
+    paper, _, one = part.partition("/")
     declared = papers()[paper].tables
+    record = measured(part) if one else None
+    if record is not None:
+        return "\n\n".join(_section(declared[one], record))
     sections, others = [], []
     for key, item in declared.items():
         record = measured(f"{paper}/{key}")

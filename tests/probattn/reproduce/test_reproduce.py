@@ -188,3 +188,23 @@ def test_declarations_are_checked():
 
 def test_a_table_is_found_by_its_key():
     assert find_table("babn/table-5").rows
+
+
+@pytest.mark.parametrize(
+    ("key", "row", "kinds"),
+    [
+        ("babn/table-5", "soft", ()),
+        ("babn/table-5", "babn", ("BayesianAttention",)),
+        ("aa/table-5", "gan", ("AlignmentAttention",)),
+        ("aa/table-5", "repulsive", ("RepulsiveAttention",)),
+        ("rma/table-4", "gw", ()),
+        ("rma/table-4", "r", ("DisagreementAttention",)),
+        ("rma/table-4", "rma", ("RepulsiveAttention",)),
+        ("rma/table-2b", "base_rma", ("RepulsiveAttention",)),
+    ],
+)
+@pytest.mark.parametrize("size", ["small", "paper"])
+def test_rows_are_of_the_methods_that_they_name(key, row, kinds, size):
+    cell = next(cell for cell in find_table(key).cells(size) if cell.row == row)
+    methods = load_any_recipe(cell.recipe, cell.keys).methods()
+    assert tuple(type(method).__name__ for method in methods) == kinds
