@@ -118,6 +118,10 @@ class Table(Axis):
         """The paper's figure of a cell; None where it has none."""
         return self.paper.get(row, {}).get(column)
 
+    def in_percent(self, column: str) -> bool:
+        """Whether the figures of a column are in percent."""
+        return (self.columns[column].scale or self.scale or 1.0) == 100
+
     def cells(self, size: Size = "small") -> Iterator[Cell]:
         """The cells that a recipe makes, row by row; those of one recipe and the same keys share a run."""
         names: dict[tuple[str, Words], str] = {}

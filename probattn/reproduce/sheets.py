@@ -33,15 +33,15 @@ def _title(table: Table, record: TableRecord, column: str) -> str:
 
 
 def _rows(table: Table, record: TableRecord, column: str) -> Iterator[tuple[str, ...]]:
-    first = next(iter(table.rows))
+    first, digits = next(iter(table.rows)), 2 if table.in_percent(column) else 3
     reference = record.cells.get(first, {}).get(column, CellRecord())
     for row, axis in table.rows.items():
         cell = record.cells.get(row, {}).get(column)
         if cell is None:
             continue
         figure, base = table.figure(row, column), table.figure(first, column)
-        paper = "" if figure is None else _number(figure)
-        paper_gain = "" if row == first or figure is None or base is None else f"{figure - base:+.2f}"
+        paper = "" if figure is None else _number(figure, digits)
+        paper_gain = "" if row == first or figure is None or base is None else f"{figure - base:+.{digits}f}"
         if not cell.values:
             yield (axis.title, paper, "-", cell.reason[:40], paper_gain, "", "")
             continue
@@ -53,24 +53,23 @@ def _rows(table: Table, record: TableRecord, column: str) -> Iterator[tuple[str,
         yield (
             axis.title,
             paper,
-            _number(mean.mean),
-            _interval(mean),
+            _number(mean.mean, digits),
+            interval_words(mean, digits - 1),
             paper_gain,
-            "" if gain is None else f"{gain.mean:+.2f}",
-            "" if gain is None else _interval(gain, sign=True),
+            "" if gain is None else f"{gain.mean:+.{digits}f}",
+            "" if gain is None else interval_words(gain, digits - 1, sign="+"),
         )
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _interval(mean: MeanInterval, *, sign: bool = False) -> str:
-    """The ends; with one seed its number."""
+def interval_words(mean: MeanInterval, digits: int, *, sign: str = "") -> str:
+    """The ends in brackets; "one seed" where there is no interval."""
     if mean.low is None or mean.high is None:
         return "one seed"
-    form = "+.1f" if sign else ".1f"
-    return f"[{mean.low:{form}}, {mean.high:{form}}]"
+    return f"[{mean.low:{sign}.{digits}f}, {mean.high:{sign}.{digits}f}]"
 
 
 def listing() -> Sheet:

@@ -52,7 +52,6 @@ STUDIES = (
     "moments",
     "particle",
     "pretraining",
-    "relatedness",
     "repulsion",
     "sentiment",
     "translation",

@@ -21,7 +21,6 @@ import graph_study
 import moments_study
 import pretraining_study
 import pytest
-import relatedness_study
 import runs
 import triage_study
 import typer
@@ -128,18 +127,6 @@ def pretraining(tiny):
     return {"recipe": recipe, "tasks": tasks, "steps": 1, "rates": "1e-3,1e-2", "seeds": 1}
 
 
-def relatedness(tiny):
-    tiny.saved(runs.bert().base_model)
-    rows = [f"{' '.join(runs.WORDS[row % 5 : row % 7 + 5])} {row},{row % 7}" for row in range(60)]
-    (tiny.folder / "numbers.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    recipe = tiny.written(
-        f"regression: {{train: {tiny.folder}/numbers.csv}}\nnetwork: {{name: {tiny.folder}/network}}\n"
-        f"training: {{{runs.TRAINING}}}\nprediction: {{num_samples: 2}}\nreport: {{resamples: 100}}\n"
-    )
-    tiny.patch.setattr(relatedness_study, "RECIPE", recipe)
-    return {"seeds": 1}
-
-
 def sentiment(tiny):
     keys = ["training.steps=2", "data.limits.train=60"]
     return {"recipe": str(tiny.fixture("recipe")), "variants": "deterministic,bam", "set_": keys, "rest": 30}
@@ -159,7 +146,6 @@ NAMES = (
     "graph",
     "moments",
     "pretraining",
-    "relatedness",
     "sentiment",
     "triage",
 )

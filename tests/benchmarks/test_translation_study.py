@@ -60,7 +60,7 @@ def test_the_methods_are_what_they_are_called(tmp_path):
     }
 
 
-def test_parts_and_numbers_of_heads_are_what_they_are_called(tmp_path):
+def test_parts_are_what_they_are_called(tmp_path):
     found = {}
     for job in translation_study.STUDY(comparison="parts", folder=tmp_path, seeds=1).jobs():
         recipe = load_any_recipe(job.recipe, job.keys)
@@ -71,23 +71,6 @@ def test_parts_and_numbers_of_heads_are_what_they_are_called(tmp_path):
         of_one = name in {"query", "key", "value"}
         assert (projections, layers) == (((name,), "all") if of_one else (("query", "key", "value"), name))
     assert len(found) == 8
-    for job in translation_study.STUDY(comparison="counts", folder=tmp_path, seeds=1).jobs():
-        method, _, heads = job.head["method"].partition("_")
-        recipe = load_any_recipe(job.recipe, job.keys)
-        assert recipe.network.heads == int(heads) and len(recipe.methods()) == (method == "svgd")
-        assert translation_study.base(job.head["method"]) == f"plain_{heads}"
-
-
-def test_numbers_of_heads_are_paired_with_as_many(tmp_path):
-    figures = dict.fromkeys(translation_study.MEASURES["counts"], 1.0) | {"parameters": 1, "seed": 0}
-    runs = [
-        figures | {"comparison": "counts", "method": method, "bleu": bleu}
-        for method, bleu in {"plain_2": 10.0, "svgd_2": 12.0, "plain_4": 20.0, "svgd_4": 19.0}.items()
-    ]
-    summary = translation_study.summarise(runs)
-    assert summary["svgd_2"]["difference"]["bleu"]["mean"] == 2
-    assert summary["svgd_4"]["difference"]["bleu"]["mean"] == -1
-    assert "difference" not in summary["plain_4"]
 
 
 def test_latent_methods_are_what_they_are_called(tmp_path):
@@ -161,7 +144,7 @@ def test_what_it_does_not_know_is_refused(tmp_path):
         translation_study.STUDY(comparison="heads", folder=tmp_path, methods="magic")
     with pytest.raises(
         typer.BadParameter,
-        match=r"comparison: expected one of heads, parts, counts, latent, longer, got 'magic'",
+        match=r"comparison: expected one of heads, parts, latent, longer, got 'magic'",
     ):
         translation_study.STUDY(comparison="magic", folder=tmp_path)
     with pytest.raises(typer.BadParameter, match=r"recipe: expected one of translation, demo is not"):

@@ -2,16 +2,14 @@
 
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation heads runs/heads --seeds 3
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation parts runs/parts --seeds 3
-    PROBATTN_DATA=/data python tests/benchmarks/study.py translation counts runs/counts --seeds 3
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation latent runs/latent --seeds 3
     PROBATTN_DATA=/data python tests/benchmarks/study.py translation longer runs/longer --seeds 3
 
 Trained for every seed: for `heads` the Transformer of a recipe as it is, with heads that repel each other in all layers
 and in the first of each stack, and with disagreement regularisation (Table 2's form of An et al. 2020); for `parts` it
-with repulsion of one projection, one kind of attention or one layer (Table 8's form); for `counts` it with several
-numbers of heads (the form of Fig. 3b); for `latent` the LSTM network with soft attention, variational attention (Deng
-et al. 2018) by enumeration and by sampling, and Bayesian attention modules and belief networks (the table of Zhang et
-al. 2021); for `longer` that network with soft attention, BAM and BABN until the validation loss stops. Times are
+with repulsion of one projection, one kind of attention or one layer (Table 8's form); for `latent` the LSTM network
+with soft attention, variational attention (Deng et al. 2018) by enumeration and by sampling, and Bayesian attention
+modules and belief networks (the table of Zhang et al. 2021); for `longer` that network with soft attention, BAM and BABN until the validation loss stops. Times are
 measured after that, except for `longer`, method after method in several rounds (`translation_times.py`), and kept
 beside the runs. It writes docs/data/translation.json and, by the names of the others, docs/data/translation_NAME.json.
 """
@@ -56,11 +54,6 @@ METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
                 for name in ("encoder", "decoder", "cross", "first", "last")
             },
         },
-        "counts": {
-            f"{method}_{heads}": (f"network.heads={heads}", *keys)
-            for heads in (2, 4, 8, 12)
-            for method, keys in ((PLAIN, ("repulsion=null",)), ("svgd", ()))
-        },
         "latent": {
             PLAIN: (),
             "va_enumerate": ("attention={method: variational, estimator: enumerate}",),
@@ -77,7 +70,7 @@ METHODS: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType(
         },
     }
 )
-"""Keys of the recipe that each method of a comparison changes; what others are compared with is :func:`base`."""
+"""Keys of the recipe that each method of a comparison changes; the others are compared with the first."""
 
 LONGER = "longer"
 LATENT = ("latent", LONGER)
@@ -89,7 +82,6 @@ SHORT = ("training.steps=1500",)
 KEYS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "parts": SHORT,
-        "counts": SHORT,
         LONGER: (
             "training.steps=12000",
             "training.eval_every=500",
@@ -111,12 +103,6 @@ OUTPUTS = {
     name: study.DATA / ("translation.json" if name == "heads" else f"translation_{name}.json")
     for name in METHODS
 }
-
-
-def base(method: str) -> str:
-    """The method that one is compared with: the network as it is, with as many heads where these differ."""
-    _, _, heads = method.partition("_")
-    return f"{PLAIN}_{heads}" if heads.isdigit() else PLAIN
 
 
 def trained_parameters(task: Translation) -> int:
@@ -150,8 +136,8 @@ def summarise(runs: Sequence[study.Run], timed: Mapping[str, Any] | None = None)
         own = [run for run in runs if run["method"] == method]
         measures = MEASURES[own[0]["comparison"]]
         summary[method] = study.means(own, measures) | {"parameters": own[0]["parameters"]}
-        plain = study.by_seed(runs, method=base(method))
-        if method != base(method) and plain:
+        plain = study.by_seed(runs, method=PLAIN)
+        if method != PLAIN and plain:
             summary[method]["difference"] = study.differences(own, plain, measures)
         if timed is not None:
             summary[method] |= timed["methods"][method]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from measured_tables.markdown import table
 from probattn.metrics.functional import mean_interval
 from probattn.reproduce import CellRecord, Table, TableRecord, measured, papers
+from probattn.reproduce.sheets import interval_words
 
 SOURCE = "probattn reproduce"
 PARTS = (*papers(), *(f"{name}/{key}" for name, paper in papers().items() for key in paper.tables))
@@ -56,8 +57,9 @@ def _cell(item: Table, record: TableRecord, row: str, column: str) -> str:
     if not cell.values:
         return paper.strip()
     mean = mean_interval(cell.values.values())
-    interval = "" if mean.low is None or mean.high is None else f" [{mean.low:.1f}, {mean.high:.1f}]"
-    return f"{mean.mean:.2f}{interval}{paper}"
+    digits = 2 if item.in_percent(column) else 3
+    interval = "" if mean.low is None else f" {interval_words(mean, digits - 1)}"
+    return f"{mean.mean:.{digits}f}{interval}{paper}"
 
 
 def _reason(item: Table) -> str:

@@ -59,16 +59,6 @@ def test_what_is_repelled_has_the_same_tables(load):
     assert "| values alone | 2.00 | 1.000 | +0.000 | 0.500 | +0.000 |" in shown
 
 
-def test_numbers_of_heads_are_rows(load):
-    bleu = {"plain_2": 20.0, "svgd_2": 21.0, "plain_12": 22.0, "svgd_12": 21.5}
-    runs = [run(method, 0, each, "counts") for method, each in bleu.items()]
-    shown = load("measured_tables.translation_counts").tables({"summary": translation_study.summarise(runs)})
-    assert shown.splitlines()[2:] == [
-        "| 2 | 20.00 | 21.00 | +1.00 | 2.079 | 2.079 | 1 |",  # the logarithm of a perplexity of 8
-        "| 12 | 22.00 | 21.50 | -0.50 | 2.079 | 2.079 | 1 |",
-    ]
-
-
 def test_latent_attention_has_a_table_of_its_own(load):
     tables = load("measured_tables.translation_latent")
     runs = [run("plain", 0, 20.0, "latent"), run("babn", 0, 21.0, "latent")]
