@@ -9,9 +9,10 @@ Trained for every seed: for `heads` the Transformer of a recipe as it is, with h
 and in the first of each stack, and with disagreement regularisation (Table 2's form of An et al. 2020); for `parts` it
 with repulsion of one projection, one kind of attention or one layer (Table 8's form); for `latent` the LSTM network
 with soft attention, variational attention (Deng et al. 2018) by enumeration and by sampling, and Bayesian attention
-modules and belief networks (the table of Zhang et al. 2021); for `longer` that network with soft attention, BAM and BABN until the validation loss stops. Times are
-measured after that, except for `longer`, method after method in several rounds (`translation_times.py`), and kept
-beside the runs. It writes docs/data/translation.json and, by the names of the others, docs/data/translation_NAME.json.
+modules and belief networks (the table of Zhang et al. 2021); for `longer` that network with soft attention, BAM and
+BABN until the validation loss stops. Times are measured after that, except for `longer`, method after method in several
+rounds (`translation_times.py`), and kept beside the runs. It writes docs/data/translation.json and, by the names of the
+others, docs/data/translation_NAME.json.
 """
 
 from __future__ import annotations
