@@ -46,7 +46,8 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
     recipes = dict.fromkeys(
         cell.recipe for row in record.cells.values() for cell in row.values() if cell.values
     )
-    seeds = "One seed" if record.seeds == 1 else f"{record.seeds} seeds"
+    numbers = {len(cell.values) for row in record.cells.values() for cell in row.values() if cell.values}
+    seeds = "One seed" if numbers == {1} else f"{'Up to ' * (len(numbers) > 1)}{record.seeds} seeds"
     names = ", ".join(f"`{recipe}`" for recipe in recipes)
     yield f"*In brackets the paper's figure. {seeds}; {names}.*"
 
