@@ -117,7 +117,8 @@ def compare(
 def reproduce(
     options: ReproduceOptions,
     table: Annotated[
-        str | None, typer.Argument(help="PAPER/TABLE, such as babn/table-5; without it all are listed.")
+        str | None,
+        typer.Argument(help="PAPER/TABLE, such as babn/table-5, or claims; without it tables are listed."),
     ] = None,
     output: Annotated[
         Path | None, output_option("Folder of the runs; reproduced/TABLE/SIZE by default.")
@@ -126,13 +127,13 @@ def reproduce(
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """List the papers' tables and figures, or run what one needs and show its figures beside the paper's."""
-    from probattn.reproduce import listing, sheet
+    """List the papers' tables or claims, or run what a table needs and show its figures beside the paper's."""
+    from probattn.reproduce import claims_sheet, listing, sheet
     from probattn.reproduce import reproduce as run
     from probattn.tasks import devices, progress
 
-    if table is None:
-        show(listing())
+    if table in (None, "claims"):
+        show(claims_sheet() if table else listing())
         return
     options = replace(options, set=(*options.set, *devices.override(device)))
     folder = output or Path("reproduced") / table / options.size

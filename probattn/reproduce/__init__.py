@@ -2,7 +2,8 @@
 
 ``probattn reproduce`` lists them; ``probattn reproduce babn/table-5`` trains and measures what a table needs and puts
 its figures beside the paper's. Tables are declared in ``papers/*.yaml``: recipes, the keys that rows and columns
-change, measures and the papers' figures. What this project has measured is in ``records``.
+change, measures and the papers' figures. What this project has measured is in ``records``,
+what that says about the papers' claims in ``claims.yaml``; ``probattn reproduce claims`` lists them.
 """
 
 from typing import TYPE_CHECKING
@@ -11,15 +12,17 @@ from probattn.checks import imported_when_used
 
 if TYPE_CHECKING:
     from probattn.reproduce.declarations import Axis, Cell, Paper, Table, find_table, papers
+    from probattn.reproduce.evidence import Claim, Evidence, claims, claims_sheet
     from probattn.reproduce.options import ReproduceOptions
     from probattn.reproduce.records import CellRecord, TableRecord, measured, read_record
     from probattn.reproduce.running import reproduce
     from probattn.reproduce.sheets import listing, sheet
 
 __all__ = ["Axis", "Cell", "Paper", "Table", "find_table", "papers"]
+__all__ += ["Claim", "Evidence", "claims", "claims_sheet"]
 __all__ += ["CellRecord", "TableRecord", "measured", "read_record"]
 __all__ += ["ReproduceOptions", "listing", "reproduce", "sheet"]
 
 __getattr__ = imported_when_used(
-    __name__, __all__, ("declarations", "records", "running", "sheets"), ("ReproduceOptions",)
+    __name__, __all__, ("declarations", "evidence", "records", "running", "sheets"), ("ReproduceOptions",)
 )

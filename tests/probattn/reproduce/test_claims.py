@@ -1,0 +1,237 @@
+"""Claims of the papers: all are there, and their verdicts are those that their evidence gives."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import claim_values
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+
+from probattn.reproduce import Claim, Evidence, claims, claims_sheet, find_table, measured, papers
+
+ITEMS = [(number, item) for number, claim in claims().items() for item in claim.evidence]
+DATA = Path(claim_values.ROOT) / "docs" / "data"
+
+
+def of(*values, **fields):
+    """Evidence of differences."""
+    return Evidence(values={str(seed): value for seed, value in enumerate(values)}, **fields)
+
+
+def judged(*items):
+    return Claim(paper="aa", says="", where="", evidence=items, verdict="no", because="").judged()
+
+
+def statement(shows, **fields):
+    return Evidence(statement="It does.", shows=shows, **fields)
+
+
+def test_all_claims_are_there():
+    assert list(claims()) == list(range(1, 69))
+    assert [claim.paper for claim in claims().values()] == ["babn"] * 17 + ["aa"] * 16 + ["rma"] * 20 + [
+        "ktiw"
+    ] * 15
+
+
+@pytest.mark.parametrize(("number", "claim"), claims().items())
+def test_a_verdict_is_that_of_the_evidence(number, claim):
+    assert claim.verdict == claim.judged()
+    assert claim.because.endswith(".") and claim.says.endswith(".")
+
+
+def test_every_gain_is_of_a_record():
+    for number, item in ITEMS:
+        if item.gain is None:
+            continue
+        assert item.differences()
+        for table, row, base, column in filter(None, (item.gain, item.less)):
+            assert table.split("/")[0] in (claims()[number].paper, "more")
+            name, _, other = base.partition("/")
+            assert {row, name} <= set(find_table(table).rows)
+            assert {column, other or column} <= set(find_table(table).columns)
+            record = measured(table)
+            assert record is not None
+            first, second = record.cells[row][column].values, record.cells[name][other or column].values
+            if item.less is None:
+                expected = {seed: first[seed] - second[seed] for seed in first if seed in second}
+                assert item.differences() == expected
+
+
+def test_a_gain_may_be_less_another():
+    item = next(item for _, item in ITEMS if item.less is not None)
+    cells = measured(item.gain[0]).cells
+    noisy, plain = (
+        {seed: cells["babn"][name].values[seed] - cells["soft"][name].values[seed] for seed in "012"}
+        for name in ("noisy", "accuracy")
+    )
+    assert item.differences() == pytest.approx({seed: noisy[seed] - plain[seed] for seed in "012"})
+
+
+def test_values_are_those_of_the_documentations_figures():
+    text = claim_values.CLAIMS.read_text("utf-8")
+    assert claim_values.updated(text) == text
+    assert all(item.pick or item.gain or item.statement for _, item in ITEMS)
+    assert all((DATA.parents[1] / item.source).is_file() for _, item in ITEMS if item.source)
+
+
+def test_the_same_difference_by_hand():
+    runs = json.loads((DATA / "domains.json").read_text())["runs"]
+    runs = {
+        (run["variant"], run["seed"]): run["data"]["mnli"]["accuracy"] - run["data"]["home"]["accuracy"]
+        for run in runs
+        if run["task"] == "inference"
+    }
+    values = [100 * (runs["babn", seed] - runs["soft", seed]) for seed in range(3)]
+    assert list(claims()[4].evidence[0].values.values()) == pytest.approx(values, rel=1e-5)
+
+
+def test_tables_name_claims_of_their_paper():
+    for name, paper in papers().items():
+        for key, table in paper.tables.items():
+            assert all(claims()[number].paper == name for number in table.claims), (name, key)
+
+
+@pytest.mark.parametrize("values", [(0.3, -0.2, 1.4), (0.1, 0.2, 0.4, 0.3, 0.9), tuple(range(10))])
+def test_the_minimum_detectable_effect(values):
+    freedom, scale = len(values) - 1, statistics.stdev(values) / len(values) ** 0.5
+    expected = (stats.t.ppf(0.975, freedom) + stats.t.ppf(0.8, freedom)) * scale
+    item = of(*values)
+    assert item.detectable() == pytest.approx(expected)
+    mean = item.mean()
+    summary = {"mean": mean.mean, "low": mean.low, "high": mean.high, "seeds": mean.seeds}
+    assert Evidence(summary=summary).detectable() == pytest.approx(expected)
+
+
+def test_what_has_no_detectable_effect():
+    assert of(1.0).detectable() is None
+    assert statement("holds").detectable() is None
+    assert of(1.0, 1.0).detectable() == 0
+
+
+def test_outcomes():
+    assert of(1.0, 1.1, 0.9).outcome() == "holds"
+    assert of(1.0, 1.1, 0.9, better="lower").outcome() == "against"
+    assert of(-1.0, -1.1, -0.9, better="lower").outcome() == "holds"
+    assert of(-1.0, 1.1, 0.9).outcome() == "direction"
+    assert of(1.0, -1.1, -0.9).outcome() == "no"
+    assert of(0.0, 0.0).outcome() == "no"
+    assert of(9.0).outcome() is None
+    assert of(0.1, -0.1, 0.0, better="alike", margin=1).outcome() == "holds"
+    assert of(3.0, -3.0, 0.1, better="alike", margin=1).outcome() == "direction"
+    assert of(5.0, -1.0, 0.1, better="alike", margin=1).outcome() == "no"
+    assert of(-5.0, -5.1, -4.9, better="alike", margin=1).outcome() == "against"
+    assert statement("no").outcome() == "no"
+    assert statement("holds", seeds=1).outcome() is None
+
+
+def test_verdicts():
+    holds, direction, no, against = (of(1.0, 1.1), of(-1.0, 1.1, 0.9), of(1.0, -1.1), of(-1.0, -1.1))
+    assert judged() == "not measured"
+    assert judged(of(1.0), statement("direction", seeds=1)) == "not measured"
+    assert judged(holds, of(-9.0)) == "holds"
+    assert judged(holds, statement("not measured")) == "direction"
+    assert judged(statement("not measured")) == "not measured"
+    assert judged(holds, direction) == "direction"
+    assert judged(direction, direction, no) == "direction"
+    assert judged(direction, no) == "no"
+    assert judged(holds, holds, holds, against) == "no"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"values": {"0": 1.0}, "statement": "a", "shows": "no"},
+        {"statement": "a"},
+        {"values": {"0": 1.0}, "shows": "no"},
+        {"values": {"0": 1.0}, "better": "alike"},
+        {"values": {"0": 1.0}, "margin": 1.0},
+    ],
+)
+def test_evidence_is_of_one_kind(fields):
+    with pytest.raises(ValidationError, match="expected"):
+        Evidence(**fields)
+
+
+def test_counts_in_statements_are_those_of_the_figures():
+    copying = json.loads((DATA / "copying.json").read_text())
+    reached = {
+        name: condition["reached"]
+        for part in copying.values()
+        for name, condition in part["conditions"].items()
+    }
+    said = {
+        number: " ".join(item.statement for item in claims()[number].evidence) for number in (59, 60, 62, 64)
+    }
+    assert f"{reached['permutations']} of 20 seeds learn permutations" in said[59]
+    assert f"{reached['subsets']} of 20 learn 20 of 30 words" in said[59] and "20 of 20 learn" in said[60]
+    assert f"{reached['mixture']} of 20 seeds learn the mixture" in said[60]
+    heads = [re.search(r": (\d+) of 20", item.statement)[1] for item in claims()[62].evidence]
+    assert heads == [str(reached[name]) for name in ("bad", "one_good", "random")]
+    assert (
+        f"{reached['learned']} of 20 seeds" in said[64]
+        and f"{reached['permuted']} of 20 the other" in said[64]
+    )
+    probe = copying["probe"]["conditions"]["learned"]
+    assert f"within {max(probe['first_steps'])} updates" in said[64]
+    p = stats.fisher_exact([[20, 0], [reached["permutations"], 20 - reached["permutations"]]]).pvalue
+    assert f"Fisher's p {p:.3f}" in said[59]
+    largest = {name: part["largest"] for name, part in copying["locality"]["conditions"].items()}
+    assert {counts["keyword"][1] for counts in largest.values()} == {20}
+    assert set(largest["one_direction"]["last"][3:28]) == {20} and largest["one_direction"]["last"][-1] == 17
+    assert largest["two_directions"]["keyword"][-1] == 20
+
+
+def test_times_in_statements_are_those_of_the_figures():
+    def trained(name):
+        results = json.loads((DATA / name).read_text())["results"]
+        return {each["variant"]: each for each in results if each["kind"] == "train"}
+
+    said = {
+        number: " ".join(item.statement for item in claims()[number].evidence) for number in (9, 16, 32, 38)
+    }
+    two_cores, gpu = trained("benchmark.json"), trained("benchmark_cuda.json")
+    assert f"{two_cores['BABN']['ratio']['median']:.2f} times on two cores" in said[16]
+    assert f"{gpu['BABN']['ratio']['median']:.2f} times on an H200" in said[16]
+    assert f"{100 * two_cores['BABN']['parameters']:.2f}% more" in said[16]
+    for found in (two_cores, gpu):
+        gan, ct, ot = (found[f"aligned, {name}"] for name in ("GAN", "CT", "OT"))
+        assert (
+            f"{gan['ratio']['median']:.2f} times with GAN and {ct['ratio']['median']:.2f} with CT" in said[32]
+        )
+        assert gan["ratio"]["median"] < ct["ratio"]["median"] < ot["ratio"]["median"]
+    latent = json.loads((DATA / "translation_latent.json").read_text())["summary"]
+    for name in ("plain", "babn", "va_enumerate"):
+        assert f"{latent[name]['parameters'] / 1e6:.3f}" in said[9]
+    for name in ("babn", "va_enumerate", "va_sample"):
+        assert f"{latent[name]['step_seconds']['mean']:.3f}" in said[9]
+    assert latent["babn"]["step_seconds"]["high"] < latent["va_sample"]["step_seconds"]["low"]
+    heads = json.loads((DATA / "translation.json").read_text())["summary"]
+    for name in ("svgd", "disagreement"):
+        assert (
+            f"{heads[name]['step_seconds']['mean'] / heads['plain']['step_seconds']['mean']:.3f}" in said[38]
+        )
+
+
+def test_the_rise_and_fall_in_statements_are_those_of_the_figures():
+    runs = json.loads((DATA / "agreement.json").read_text())["runs"]
+    courses = {
+        name: [list(run["course"]["uniform"].values()) for run in runs if run["subject"] == name]
+        for name in ("sst2", "bbc", "imdb", "multi30k")
+    }
+    assert all(0.089 < course[-1] < 0.11 and max(course) > 0.29 for course in courses["sst2"])
+    assert all(course[-1] < max(course) / 2 and course[1] == max(course) for course in courses["bbc"])
+    assert sum(course[-1] == max(course) for course in courses["imdb"]) == 2
+    assert all(0 < max(course) - course[-1] <= 0.0045 for course in courses["multi30k"])
+
+
+def test_the_list_fits_a_terminal(command):
+    text = claims_sheet().text(80)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    shown = command("reproduce", "claims").output
+    for claim in claims().values():
+        assert claim.verdict in shown
+    assert "+0.1 [-1.0, +1.2]" in text
