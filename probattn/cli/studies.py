@@ -121,7 +121,7 @@ def reproduce(
         typer.Argument(help="PAPER/TABLE, such as babn/table-5, or claims; without it tables are listed."),
     ] = None,
     output: Annotated[
-        Path | None, output_option("Folder of the runs; reproduced/TABLE/SIZE by default.")
+        Path | None, output_option("Folder of the runs; reproduced/PAPER/TABLE/SIZE by default.")
     ] = None,
     as_json: JsonOption = False,
     device: DeviceOption = None,
@@ -145,6 +145,8 @@ def reproduce(
         return
     show(sheet(record))
     echo(f"record: {file}")
+    if not record.measured:
+        raise typer.Exit(1)
 
 
 @commands.command()

@@ -31,7 +31,10 @@ class Axis(Record):
         data: data set of the score.
         model: model of the score; None for the run's own.
         scale: factor from the measure to the paper's figure, 100 for percent.
-        without: why its cells are not measured with the data at hand; empty if they are.
+        without: why its cells are not run at the small size, nor at the paper's unless the axis has a recipe for it;
+            empty if they are.
+        missing: why data that its cells need are not at hand; they are tried. Empty if they are.
+        reference: row that gains are over; None for the first. Of rows.
     """
 
     title: str
@@ -44,6 +47,8 @@ class Axis(Record):
     model: str | None = None
     scale: float | None = None
     without: str = ""
+    missing: str = ""
+    reference: str | None = None
 
 
 class Cell(Record):
@@ -59,7 +64,8 @@ class Cell(Record):
         data: data set of the score.
         model: model of the score; None for the run's own.
         scale: factor from the measure to the paper's figure.
-        without: why it is not measured with the data at hand; empty if it is.
+        without: why it is not run; empty if it is.
+        missing: why data that it needs are not at hand; empty if they are.
     """
 
     row: str
@@ -72,6 +78,7 @@ class Cell(Record):
     model: str | None
     scale: float
     without: str
+    missing: str
 
 
 class Table(Axis):
@@ -107,6 +114,9 @@ class Table(Axis):
         kinds = [bool(self.rows and self.columns), bool(self.study or self.command), bool(self.not_measured)]
         if sum(kinds) != 1:
             raise ValueError("expected rows and columns, a study or a command, or a reason for none of them")
+        unknown_rows = {axis.reference for axis in self.rows.values()} - {None, *self.rows}
+        if unknown_rows:
+            raise ValueError(f"reference: expected keys of rows, got {min(map(str, unknown_rows))!r}")
         if self.rows:
             for row, figures in self.paper.items():
                 unknown = [row] if row not in self.rows else sorted(set(figures) - set(self.columns))
@@ -123,14 +133,25 @@ class Table(Axis):
         return (self.columns[column].scale or self.scale or 1.0) == 100
 
     def cells(self, size: Size = "small") -> Iterator[Cell]:
-        """The cells that a recipe makes, row by row; those of one recipe and the same keys share a run."""
+        """The cells that a recipe makes, row by row; those of one recipe and the same keys share a run.
+
+        A cell that would show the same figure of the same run as one before it is not run.
+        """
         names: dict[tuple[str, Words], str] = {}
+        shown: dict[tuple[Any, ...], Cell] = {}
         for row, of_row in self.rows.items():
             for column, of_column in self.columns.items():
                 cell = self._cell(row, of_row, column, of_column, size)
-                if cell is not None:
+                if cell is None:
+                    continue
+                if not cell.without:
                     run = names.setdefault((cell.recipe, cell.keys), cell.run)
-                    yield cell.model_copy(update={"run": run})
+                    cell = cell.model_copy(update={"run": run})
+                    first = shown.setdefault((run, cell.measure, cell.data, cell.model), cell)
+                    if first is not cell:
+                        reason = f"at this size it has no recipe that differs from that of {first.row}, {first.column}"
+                        cell = cell.model_copy(update={"without": reason})
+                yield cell
 
     def _cell(self, row: str, of_row: Axis, column: str, of_column: Axis, size: Size) -> Cell | None:
         axes: tuple[Axis, ...] = (self, of_column, of_row)
@@ -139,9 +160,8 @@ class Table(Axis):
             values = [getattr(axis, name) for axis in axes if getattr(axis, name) not in (None, "")]
             return values[-1] if values else default
 
-        recipe, measure = last("recipe"), last("measure")
-        if size == "paper":
-            recipe = last("paper_recipe", recipe)
+        at_size = [(size == "paper" and axis.paper_recipe) or axis.recipe for axis in axes]
+        recipe, measure = next((name for name in reversed(at_size) if name), None), last("measure")
         if recipe is None or measure is None:
             return None
         names = ("keys", "small") if size == "small" else ("keys",)
@@ -157,8 +177,14 @@ class Table(Axis):
             data=last("data", "test"),
             model=last("model"),
             scale=last("scale", 1.0),
-            without=last("without", ""),
+            without="; ".join(_reasons(axes, size)),
+            missing=last("missing", ""),
         )
+
+
+def _reasons(axes: tuple[Axis, ...], size: Size) -> list[str]:
+    """Why a cell of some axes is not run."""
+    return [axis.without for axis in axes if axis.without and not (size == "paper" and axis.paper_recipe)]
 
 
 class Source(Record):

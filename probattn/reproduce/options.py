@@ -17,7 +17,7 @@ class ReproduceOptions(Options):
 
     Args:
         size: "small" has the recipes and sizes that two cores run in minutes, "paper" those of the paper.
-        seeds: number of seeds, from 0.
+        seeds: number of seeds.
         rows: rows to run (repeatable); all by default.
         columns: columns to run (repeatable); all by default.
         set: override a key of all recipes: training.device=cuda (repeatable).

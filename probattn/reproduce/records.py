@@ -20,12 +20,14 @@ class CellRecord(Record):
         reason: why it was not measured; empty where it was.
         recipe: of its runs.
         keys: keys of the recipe that were changed.
+        source: where the values come from, if not from runs of this row alone.
     """
 
     values: Mapping[str, float] = {}
     reason: str = ""
     recipe: str = ""
     keys: Words = ()
+    source: str = ""
 
 
 class TableRecord(Record):

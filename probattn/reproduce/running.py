@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +14,11 @@ from filelock import FileLock, Timeout
 
 from probattn.data import DataError
 from probattn.inference.checkpoint import CHECKPOINTS
+from probattn.report import ResultsFileError
 from probattn.reproduce.declarations import Cell, Table, find_table
 from probattn.reproduce.options import ReproduceOptions
-from probattn.reproduce.records import CellRecord, TableRecord, record_file, write_record
-from probattn.tasks import RunError, load_results, load_task, train
+from probattn.reproduce.records import CellRecord, TableRecord, read_record, record_file, write_record
+from probattn.tasks import RunError, load_results, load_task, run_task, train
 from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
 from probattn.tasks.run import check_folder, evaluate, package_versions
@@ -41,6 +42,8 @@ class _Job:
     def task(self) -> Any:
         """The task of the run."""
         keys = [*self.keys, f"training.seed={self.seed}"]
+        if (self.folder / RESULTS).exists():  # which may have been made on another device
+            keys.append(f"training.device={run_task(self.folder).recipe.training.device}")
         task = load_task(self.recipe, keys)
         report = getattr(task.recipe, "report", None)
         return load_task(self.recipe, [*keys, ALONE]) if hasattr(report, "baseline") else task
@@ -61,26 +64,21 @@ def reproduce(
         quiet: no progress bars of trainings.
 
     Returns:
-        The record's file and the record. Cells whose data are missing have the reason; at the small size those that are
-        declared so are not tried, unless their row or column is named.
+        The record's file and the record, of all runs that the folder has. Cells whose data are missing, and those that
+        no recipe makes at this size, have the reason.
 
     Raises:
-        RunError: there is no such table, no runs of recipes make it, or the folder holds runs of other recipes.
+        RunError: there is no such table, no runs of recipes make it, or the folder holds another table or other
+            recipes.
     """
     table = find_table(key)
     cells = _selected(key, table, options)
     jobs = list(_jobs(cells, options, folder))
+    _check_record(key, options, record_file(folder))
     reasons: dict[str, str] = {}
-    times: dict[str, list[float]] = {}
     started, trained = time.monotonic(), 0
-    skipped = {
-        job.name: job.cells[0].without
-        for job in jobs
-        if options.size == "small"
-        and all(cell.without and not _is_named(cell, options) for cell in job.cells)
-    }
     for number, job in enumerate(jobs, 1):
-        if job.name in reasons or job.name in skipped:
+        if job.name in reasons:
             continue
         left = [other for other in jobs[number - 1 :] if not (other.folder / RESULTS).exists()]
         if job in left:
@@ -92,21 +90,45 @@ def reproduce(
         except DataError as error:
             reasons[job.name] = str(error)
             note(f"{job.name}: {error}")
-        else:
-            if (job.folder / RESULTS).exists():
-                times.setdefault(job.name, []).append(load_results(job.folder).run.seconds / 60)
-        write_record(_record(key, options, jobs, skipped | reasons, times), record_file(folder))
-    record = _record(key, options, jobs, skipped | reasons, times)
-    write_record(record, record_file(folder))
-    return record_file(folder), record
+        _write(key, options, folder, reasons)
+    return record_file(folder), _write(key, options, folder, reasons)
+
+
+def _write(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[str, str]) -> TableRecord:
+    """Writes the record of all runs that the folder has, whoever made them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".table.lock"):
+        record = _record(key, options, folder, reasons)
+        write_record(record, record_file(folder))
+    return record
+
+
+def _check_record(key: str, options: ReproduceOptions, file: Path) -> None:
+    """Refuses a folder with the record of another table, size or recipes."""
+    if not file.exists():
+        return
+    record = read_record(file)
+    had = (record.table, record.size, _without_device(record.set))
+    if had != (key, options.size, _without_device(options.set)):
+        changed = "".join(f" --set {item}" for item in record.set)
+        raise RunError(
+            f"{file.parent}: expected the folder of {key}, size {options.size}, with the same --set, got that of "
+            f"{record.table}, size {record.size}{changed}; use another --output"
+        )
+
+
+def _without_device(keys: Iterable[str]) -> tuple[str, ...]:
+    """Keys of a recipe but for the device, which may be another one when a command is repeated."""
+    return tuple(key for key in keys if not key.startswith("training.device="))
 
 
 def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
     """The cells that options ask for."""
     if not table.rows:
         how = table.command or f"python tests/benchmarks/study.py {table.study}"
-        words = table.not_measured or f"{how} makes it"
-        raise RunError(f"{key}: expected a table that runs of recipes make; {words}")
+        if table.not_measured:
+            raise RunError(f"{key}: there is nothing to run: {table.not_measured}")
+        raise RunError(f"{key}: no runs of recipes make it; a clone of the project does, with: {how}")
     for axis, names, present in (
         ("rows", options.rows, table.rows),
         ("columns", options.columns, table.columns),
@@ -114,17 +136,19 @@ def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
         unknown = [name for name in names if name not in present]
         if unknown:
             raise RunError(f"{key}, --{axis}: expected some of {', '.join(present)}, got {unknown[0]!r}")
-    return [
+    asked = [
         cell
         for cell in table.cells(options.size)
         if (not options.rows or cell.row in options.rows)
         and (not options.columns or cell.column in options.columns)
     ]
-
-
-def _is_named(cell: Cell, options: ReproduceOptions) -> bool:
-    """Whether a cell that is left out at the small size was asked for."""
-    return cell.row in options.rows or cell.column in options.columns
+    cells = [cell for cell in asked if not cell.without]
+    if not cells:
+        reasons = dict.fromkeys(cell.without for cell in asked)
+        raise RunError(
+            f"{key}: no cell of these rows and columns is run at size {options.size}: {'; '.join(reasons)}"
+        )
+    return cells
 
 
 def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Iterator[_Job]:
@@ -141,14 +165,21 @@ def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Ite
 
 def _finish(job: _Job, *, quiet: bool) -> bool:
     """Trains and measures a run; whether it did, or another process or an earlier call."""
-    task = job.task()
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(job.folder.with_name(f".{job.folder.name}.lock"), timeout=0):
-            if (job.folder / RESULTS).exists():
-                check_folder(task, job.folder, resume=True)
+            task, begun = job.task(), (job.folder / RECIPE).exists()
+            if begun:
+                try:
+                    check_folder(task, job.folder, resume=True)
+                except RunError as error:
+                    raise RunError(
+                        f"{job.folder}: expected a run with the same --set and --device, got one of another recipe; "
+                        "repeat the command as it was, or use another --output"
+                    ) from error
+            if begun and _results(job.folder) is not None:
                 return False
-            train(task, job.folder, resume=(job.folder / RECIPE).exists(), quiet=quiet)
+            train(task, job.folder, resume=begun, quiet=quiet)
             evaluate(task, job.folder)
             shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
             return True
@@ -157,29 +188,39 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
         return False
 
 
-def _record(
-    key: str,
-    options: ReproduceOptions,
-    jobs: Sequence[_Job],
-    reasons: dict[str, str],
-    times: dict[str, list[float]],
-) -> TableRecord:
+def _results(folder: Path) -> Any:
+    """Results of a run; None where there are none, or none that can be read, which are measured again."""
+    try:
+        return load_results(folder)
+    except (FileNotFoundError, ResultsFileError):
+        return None
+
+
+def _record(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[str, str]) -> TableRecord:
+    """What the runs of a folder come to."""
     cells: dict[str, dict[str, CellRecord]] = {}
-    for job in jobs:
-        done = (job.folder / RESULTS).exists()
-        results = load_results(job.folder) if done else None
-        for cell in job.cells:
-            row = cells.setdefault(cell.row, {})
-            before = row.get(cell.column, CellRecord(recipe=cell.recipe, keys=cell.keys))
-            values = dict(before.values)
-            if results is not None:
-                value = results.value(cell.measure, cell.model or results.compared, cell.data)
-                left_out = options.size == "small" and cell.without and not _is_named(cell, options)
-                if value is not None and not left_out:
-                    values[str(job.seed)] = round(value * cell.scale, 4)
-            reason = cell.without if not values and cell.without else reasons.get(job.name, "")
-            row[cell.column] = before.model_copy(update={"values": values, "reason": reason})
-    minutes = {name: round(sum(spent) / len(spent), 1) for name, spent in times.items()}
+    minutes: dict[str, float] = {}
+    runs: dict[str, dict[str, Any]] = {}
+    for cell in find_table(key).cells(options.size):
+        if cell.run not in runs:
+            found = {
+                place.name.removeprefix("seed-"): _results(place)
+                for place in sorted((folder / cell.run).glob("seed-*"), key=lambda place: len(place.name))
+                if not cell.without
+            }
+            runs[cell.run] = {seed: results for seed, results in found.items() if results is not None}
+            spent = [results.run.seconds / 60 for results in runs[cell.run].values()]
+            minutes |= {cell.run: round(sum(spent) / len(spent), 1)} if spent else {}
+        taken = {} if cell.without else runs[cell.run]
+        figures = {
+            seed: results.value(cell.measure, cell.model or results.compared, cell.data)
+            for seed, results in taken.items()
+        }
+        values = {seed: round(value * cell.scale, 4) for seed, value in figures.items() if value is not None}
+        reason = "" if values else cell.without or reasons.get(cell.run, "")
+        if values or reason:
+            record = CellRecord(values=values, reason=reason, recipe=cell.recipe, keys=cell.keys)
+            cells.setdefault(cell.row, {})[cell.column] = record
     return TableRecord(
         table=key,
         size=options.size,

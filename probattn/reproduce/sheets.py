@@ -21,8 +21,20 @@ def sheet(record: TableRecord) -> Sheet:
     groups = tuple(
         Group(_title(table, record, column), tuple(_rows(table, record, column))) for column in table.columns
     )
-    notes = [f"{record.table}: {table.shows}"]
-    notes += [f"Size: {record.size}. {table.note}".strip()]
+    reasons: dict[str, list[str]] = {}
+    for row, cells in record.cells.items():
+        for column, cell in cells.items():
+            if cell.reason:
+                reasons.setdefault(cell.reason, []).append(f"{row}/{column}")
+    named = any(axis.reference for axis in table.rows.values())
+    gains = "the row that is named, or the first" if named else "the first row"
+    notes = [
+        f"{record.table}: {table.shows}",
+        f"Size: {record.size}. Gains are over {gains}, of the same seeds.",
+    ]
+    notes += [table.note] if table.note and record.size == "small" else []
+    notes += [f"Changed: {', '.join(record.set)}."] if record.set else []
+    notes += [f"Not measured, {', '.join(names)}: {reason}" for reason, names in reasons.items()]
     return Sheet(HEADINGS, tuple(group for group in groups if group.rows), notes=tuple(notes))
 
 
@@ -33,25 +45,24 @@ def _title(table: Table, record: TableRecord, column: str) -> str:
 
 
 def _rows(table: Table, record: TableRecord, column: str) -> Iterator[tuple[str, ...]]:
-    first, digits = next(iter(table.rows)), 2 if table.in_percent(column) else 3
-    reference = record.cells.get(first, {}).get(column, CellRecord())
+    digits = 2 if table.in_percent(column) else 3
     for row, axis in table.rows.items():
-        cell = record.cells.get(row, {}).get(column)
-        if cell is None:
+        cell, first = record.cells.get(row, {}).get(column), axis.reference or next(iter(table.rows))
+        if cell is None or not cell.values:
             continue
+        reference = record.cells.get(first, {}).get(column, CellRecord())
         figure, base = table.figure(row, column), table.figure(first, column)
         paper = "" if figure is None else _number(figure, digits)
         paper_gain = "" if row == first or figure is None or base is None else f"{figure - base:+.{digits}f}"
-        if not cell.values:
-            yield (axis.title, paper, "-", cell.reason[:40], paper_gain, "", "")
-            continue
         mean = mean_interval(cell.values.values())
         pairs = [
             value - reference.values[seed] for seed, value in cell.values.items() if seed in reference.values
         ]
         gain = mean_interval(pairs) if pairs and row != first else None
+        few = f" ({len(cell.values)} seeds)" if 1 < len(cell.values) < record.seeds else ""
+        over = f", over {table.rows[first].title}" if axis.reference else ""
         yield (
-            axis.title,
+            f"{axis.title}{over}{few}",
             paper,
             _number(mean.mean, digits),
             interval_words(mean, digits - 1),
@@ -91,9 +102,9 @@ def _state(key: str, table: Table) -> tuple[str, str]:
         return "nothing to run", ""
     if not table.rows:
         return "by a study of its own" if table.study else "by a command of its own", ""
-    record, cells = measured(key), [cell for cell in table.cells() if not cell.without]
+    record, cells = measured(key), [cell for cell in table.cells() if not (cell.without or cell.missing)]
     if record is None:
-        return f"0 of {len(cells)} cells", ""
+        return f"0 of {len(cells)} cells" if cells else "no data at hand", ""
     minutes = record.minutes.values()
     spent = f"{sum(minutes) / len(minutes):.0f}" if minutes else ""
     return f"{record.measured} of {len(cells)} cells, {record.seeds} seed{'s' * (record.seeds > 1)}", spent

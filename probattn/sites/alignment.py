@@ -135,6 +135,14 @@ class AlignmentAttention(Method):
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     moves: AlignmentSides = "both"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method == "ct_heads" and self.max_tokens is not None:
+            raise ValueError(
+                "AlignmentAttention.max_tokens: expected None with 'ct_heads', which compares the heads of a token, "
+                f"since queries and keys are drawn apart, got {self.max_tokens}"
+            )
+
     def summary(self) -> str:
         """The divergence and its weight."""
         return f"{self.method.upper()} alignment, weight {self.weight:g}"
@@ -157,7 +165,7 @@ class AlignmentAttention(Method):
         its conditional transport; "ot" is debiased, with the blur 0.05 of geomloss.
 
         Raises:
-            ValueError: "ct" and "mmd", which it does not have.
+            ValueError: "ct", which is "ct_heads" there, and "mmd", whose loss it does not define.
         """
         settings: dict[str, Any] = {"weight": 0.01, "reduction": "mean", "hidden": 16}
         special: dict[str, dict[str, Any]] = {

@@ -73,7 +73,8 @@ class BayesianAttention(Method):
         hidden_scale: factor > 0 of each state h of the upward path, 1 in the paper. With a small one k depends on the
             pair by exp(scores) alone.
         width_scores: scores whose exponential is a part of k: "shared", the attention's, or "separate", scores of
-            linear maps of queries and keys that learn with the posterior. For a learned concentration.
+            linear maps of queries and keys that learn with the posterior, times D^-0.5 and without a bias. For a
+            learned concentration, normalised scores and a floor.
         prior: concentration alpha of the prior: "contextual" (softmax over keys of an MLP of the key) or "constant".
         prior_hidden: hidden width of the contextual prior's MLP.
         prior_concentration: concentration alpha of the constant prior, > 0.
@@ -146,6 +147,15 @@ class BayesianAttention(Method):
             raise ValueError(
                 "BayesianAttention: width_scores='separate' belongs to a learned concentration with rho > 0; leave it "
                 "'shared'"
+            )
+        if self.width_scores == "separate" and (self.scores == "raw" or not self.floor):
+            raise ValueError(
+                "BayesianAttention: width_scores='separate' expects scores='normalised' and a floor > 0, without which "
+                f"k is lost in rounding, got scores={self.scores!r} and floor={self.floor:g}"
+            )
+        if self.hidden_scale != 1 and not self.has_upward_path:
+            raise ValueError(
+                "BayesianAttention: hidden_scale belongs to the upward path, which is not there; leave it 1"
             )
         if self.learns_strength and self.prior != "contextual":
             raise ValueError(

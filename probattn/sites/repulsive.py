@@ -198,15 +198,15 @@ class RepulsiveAttention(ParticleOptions, Method):
     def release(cls, **options: Any) -> RepulsiveAttention:
         """The settings of the code that An et al. 2020 released; ``options`` override single ones.
 
-        Those of its pre-training of ELECTRA (github.com/bangann/Repulsive-Attention): SVGD in the first layer, weight
-        and step 1, :class:`probattn.particles.ReleaseRBF`. **Its particles are not heads**: they are features of all
-        heads, ``particles="features"``.
+        Those of the command that its README gives for pre-training ELECTRA (github.com/bangann/Repulsive-Attention):
+        SVGD in the first layer, weight 0.1, step 0.01, :class:`probattn.particles.ReleaseRBF`. **Its particles are not
+        heads**: they are features of all heads, ``particles="features"``.
         """
         settings: dict[str, Any] = {
             "layers": "first",
             "particles": "features",
-            "repulsion": 1.0,
-            "step_size": 1.0,
+            "repulsion": 0.1,
+            "step_size": 0.01,
             "kernel": "release_rbf",
         }
         return cls(**(settings | options))

@@ -103,10 +103,17 @@ class LatentSite(nn.Module):
         """q(S) from masked scores ``[B, H, T, S]``, of edges ``[1, H, 1, E]``; the layout is None for all pairs.
 
         ``separate`` are the scores of k, of the same shape, where the options ask for such.
+
+        Raises:
+            ValueError: separate scores where the options ask for none, or none where they do.
         """
-        return self._inputs(
-            scores, PAIRS if layout is None else layout, call, separate=separate
-        ).distribution()
+        if (separate is None) != (self.separate is None):
+            raise ValueError(
+                "posterior: expected separate scores where width_scores='separate', and none elsewhere, got "
+                f"{'none' if separate is None else list(separate.shape)}; site.separate(query, key, mask) gives them"
+            )
+        inputs = self._inputs(scores, PAIRS if layout is None else layout, call, separate=separate)
+        return inputs.distribution()
 
     def _inputs(
         self,

@@ -67,6 +67,8 @@ def _reason(item: Table) -> str:
     if item.not_measured:
         return item.not_measured
     if item.rows:
-        reasons = dict.fromkeys(cell.without for cell in item.cells() if cell.without)
+        reasons = dict.fromkeys(
+            cell.without or cell.missing for cell in item.cells() if cell.without or cell.missing
+        )
         return "; ".join(reasons) or "not measured yet."
     return f"by `{item.command}`." if item.command else f"by `python tests/benchmarks/study.py {item.study}`."

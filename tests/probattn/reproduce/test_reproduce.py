@@ -37,8 +37,11 @@ def test_every_cell_has_a_recipe_that_loads(key, table, size):
     assert set(table.columns) - {cell.column for cell in cells} <= without
     for recipe, keys in {(cell.recipe, cell.keys) for cell in cells}:
         load_any_recipe(recipe, keys)
-    runs = {(cell.run, cell.recipe, cell.keys) for cell in cells}
+    made = [cell for cell in cells if not cell.without]
+    runs = {(cell.run, cell.recipe, cell.keys) for cell in made}
     assert len({run for run, _, _ in runs}) == len(runs), "cells of one run have one recipe and the same keys"
+    shown = [(cell.run, cell.measure, cell.data, cell.model) for cell in made]
+    assert len(set(shown)) == len(shown), "no cell shows the figure of another"
 
 
 def test_every_record_is_of_a_declared_table():
@@ -73,11 +76,18 @@ def declared(recipe):
         "rows": {
             "soft": {"title": "soft attention", "keys": ["attention={method: deterministic}"]},
             "babn": {"title": "BABN", "keys": ["attention={method: babn}"]},
+            "copy": {"title": "Another BABN", "keys": ["attention={method: babn}"], "reference": "babn"},
         },
         "columns": {
             "accuracy": {"title": "Accuracy", "measure": "accuracy", "scale": 100},
             "nll": {"title": "NLL", "measure": "nll"},
             "other": {"title": "Other", "measure": "accuracy", "keys": ["data.train=trec"], "scale": 100},
+            "closed": {
+                "title": "Closed",
+                "measure": "accuracy",
+                "data": "shifted",
+                "without": "Nobody has it.",
+            },
         },
         "paper": {"soft": {"accuracy": 80.0}, "babn": {"accuracy": 81.5}},
         "note": "Small.",
@@ -127,7 +137,9 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(own_paper, fo
 
 def test_runs_of_other_recipes_are_refused(own_paper, folder):
     options = ReproduceOptions(seeds=1, columns=("accuracy",), set=("training.learning_rate=7e-3",))
-    with pytest.raises(RunError, match="its recipe differs"):
+    with pytest.raises(
+        RunError, match="with the same --set, got that of own/table-1, size small; use another --output"
+    ):
         reproduce("own/table-1", options, folder, quiet=True)
 
 
@@ -135,7 +147,38 @@ def test_the_size_of_the_paper_has_no_small_keys(declared):
     small, paper = (list(declared.tables["table-1"].cells(size)) for size in ("small", "paper"))
     assert small[0].keys == ("training.steps=3", "attention={method: deterministic}")
     assert paper[0].keys == ("attention={method: deterministic}",)
-    assert [cell.run for cell in small] == ["soft", "soft", "soft/other", "babn", "babn", "babn/other"]
+    assert [cell.run for cell in small if not cell.without] == [
+        *("soft", "soft", "soft/other"),
+        *("babn", "babn", "babn/other"),
+    ]
+
+
+def test_a_part_of_a_table_leaves_the_record_of_the_rest(own_paper, folder):
+    before = reproduce("own/table-1", ReproduceOptions(seeds=2, columns=("accuracy",)), folder, quiet=True)[1]
+    _, record = reproduce(
+        "own/table-1", ReproduceOptions(seeds=1, rows=("soft",), columns=("nll",)), folder, quiet=True
+    )
+    assert record == before
+    assert record.seeds == 2
+
+
+def test_a_damaged_file_of_results_is_measured_again(own_paper, folder):
+    options = ReproduceOptions(seeds=1, rows=("soft",), columns=("accuracy",))
+    before = reproduce("own/table-1", options, folder, quiet=True)[1]
+    file = folder / "soft" / "seed-0" / "metrics.json"
+    file.write_text(file.read_text()[:100])
+    assert reproduce("own/table-1", options, folder, quiet=True)[1].cells == before.cells
+    json.loads(file.read_text())
+
+
+def test_a_row_is_compared_with_the_one_that_it_names(own_paper):
+    values = {"soft": {"0": 70.0, "1": 75.0}, "babn": {"0": 71.0, "1": 75.5}, "copy": {"0": 73.0, "1": 76.5}}
+    cells = {row: {"accuracy": CellRecord(values=of_row, recipe="r")} for row, of_row in values.items()}
+    record = TableRecord(table="own/table-1", size="small", set=("training.epochs=1",), cells=cells)
+    text = sheet(record).text(None)
+    assert "Another BABN, over BABN " in text
+    assert "+1.50  [-4.9, +7.9]" in text
+    assert "Changed: training.epochs=1." in text
 
 
 def test_a_cell_without_data_has_the_reason(own_paper, tmp_path, monkeypatch):
@@ -167,9 +210,15 @@ def test_gains_are_paired_over_seeds(own_paper):
     [
         ("mine/table-1", {}, "expected PAPER/TABLE with one of the papers own"),
         ("own/table-2", {}, "expected one of the tables and figures of own: table-1, figure-1"),
-        ("own/figure-1", {}, "expected a table that runs of recipes make; A drawing"),
-        ("own/table-1", {"rows": ("hard",)}, "--rows: expected some of soft, babn, got 'hard'"),
-        ("own/table-1", {"columns": ("f1",)}, "--columns: expected some of accuracy, nll, other, got 'f1'"),
+        ("own/figure-1", {}, "there is nothing to run: A drawing"),
+        (
+            "own/table-1",
+            {"rows": ("copy",)},
+            "no cell of these rows and columns is run at size small: at this size",
+        ),
+        ("own/table-1", {"columns": ("closed",)}, "is run at size small: Nobody has it."),
+        ("own/table-1", {"rows": ("hard",)}, "--rows: expected some of soft, babn, copy, got 'hard'"),
+        ("own/table-1", {"columns": ("f1",)}, "--columns: expected some of accuracy, .*, closed, got 'f1'"),
     ],
 )
 def test_what_is_not_there_is_refused(own_paper, tmp_path, key, options, message):

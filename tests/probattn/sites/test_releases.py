@@ -242,7 +242,7 @@ def particles_of_the_code(weight):
 def test_particles_are_features_of_all_heads_moved_as_by_the_code():
     undropped = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     net, plain, data = bert(**undropped), bert(**undropped), batch()
-    convert(net, RepulsiveAttention.release(projections=("query",)))
+    convert(net, RepulsiveAttention.release(projections=("query",), repulsion=0.7, step_size=0.5))
     plain_steps = OptimizerOptions("SGD", learning_rate=1.0, weight_decay=0.0)
     driver = SVGDDriver(Classifier(net), optimizer=plain_steps, max_grad_norm=None, cpu=True)
     before = plain.bert.encoder.layer[0].attention.self.query.weight.detach().clone()
@@ -253,7 +253,7 @@ def test_particles_are_features_of_all_heads_moved_as_by_the_code():
     width = np.sqrt(0.5 * np.median(squares) / np.log(HEADS + 1.0))
     kernel = np.exp(-squares / width**2 / 2)
     push = (-kernel @ particles + particles * kernel.sum(1, keepdims=True)) / width**2
-    update = (kernel @ gradients - push) / HEADS
+    update = 0.5 * (kernel @ gradients - 0.7 * push) / HEADS
     driver.step(data)
     revert(net)
     after = net.bert.encoder.layer[0].attention.self.query.weight.detach()
@@ -276,10 +276,20 @@ def test_recipes_have_the_presets():
         assert section.build() == AlignmentAttention.release(method, **EVERYWHERE)
     assert AlignmentRecipe(preset="release").build() == AlignmentAttention.release(**EVERYWHERE)
     assert RepulsionRecipe(preset="release").build() == RepulsiveAttention.release(attention="all")
-    assert RepulsionRecipe(preset="release", weight=0.1).build().repulsion == 0.1
+    assert RepulsionRecipe(preset="release", weight=0.2).build().repulsion == 0.2
 
 
 def test_what_does_not_fit_is_refused():
+    for options in ({"scores": "raw"}, {"floor": 0.0}):
+        with pytest.raises(ValueError, match="expects scores='normalised' and a floor > 0"):
+            BayesianAttention.release(**options)
+    with pytest.raises(ValueError, match="hidden_scale belongs to the upward path"):
+        BayesianAttention.bam(hidden_scale=0.5)
+    with pytest.raises(ValueError, match="max_tokens: expected None with 'ct_heads'"):
+        AlignmentAttention.release("ct_heads", max_tokens=8)
+    scores = normal(1, HEADS, LENGTH, LENGTH)
+    with pytest.raises(ValueError, match="expected separate scores where width_scores='separate'"):
+        site().posterior(scores)
     with pytest.raises(ValueError, match="width_scores='separate' belongs to a learned concentration"):
         BayesianAttention.bam(width_scores="separate")
     with pytest.raises(ValueError, match="expected 'gan', 'ot' or 'ct_heads'"):
