@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -277,13 +277,17 @@ def agreement(
         Path | None, typer.Option(help="Folder of the same run under uniform attention.")
     ] = None,
     second: Annotated[Path | None, typer.Option(help="Folder of the same run from another seed.")] = None,
+    preset: Annotated[
+        Literal["default", "release"],
+        typer.Option(help="Saliency and proxy of the library, or of the authors' code."),
+    ] = "default",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Measure what a run's attention agrees with: probes, saliency, and what that is worth; writes agreement.json."""
     from probattn.files.durable import write_atomically
     from probattn.tasks.agreement import AGREEMENT, agreement_table, measure_agreement
 
-    measured = measure_agreement(run, uniform, second, quiet=quiet)
+    measured = measure_agreement(run, uniform, second, preset=preset, quiet=quiet)
     write_atomically(run / AGREEMENT, (measured.model_dump_json(indent=1) + "\n").encode())
     show(agreement_table(measured))
     echo(f"agreement: {run / AGREEMENT}")

@@ -92,6 +92,7 @@ class Dynamics(Record):
     maps: tuple[WatchedExample, ...] = ()
 
 
+ProbePreset = Literal["default", "release"]
 Rating = Literal["attention", "probe", "uniform", "proxy", "saliency"]
 """Attention, the network's lexical probe, that of the network under uniform attention, the bag-of-words proxy's, and
 gradient saliency."""
@@ -140,6 +141,7 @@ class Agreement(Record):
 
     Attributes:
         run: folder of the run.
+        preset: whose saliency and proxy: the library's ("default") or those of the authors' code ("release").
         outputs: outputs over which means are taken.
         chance: agreement of ratings that have nothing to do with each other.
         accuracy: of the run's network on these examples.
@@ -152,6 +154,7 @@ class Agreement(Record):
     """
 
     run: str
+    preset: ProbePreset = "default"
     outputs: Count
     chance: Probability
     accuracy: Probability

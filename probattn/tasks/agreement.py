@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from probattn.inference import OptimizerOptions, SVIDriver
+from probattn.inference import EarlyStopping, OptimizerOptions, SVIDriver
 from probattn.models import ProxyProgram, RatedWords, word_saliency
-from probattn.probes import BagOfWordsProxy, contextualized_agreement, kendall_tau
-from probattn.report import Agreement, Contextualized, Group, PairAgreement, Rating, Sheet
+from probattn.probes import BagOfWordsProxy, SaliencyKind, contextualized_agreement, kendall_tau
+from probattn.report import Agreement, Contextualized, Group, PairAgreement, ProbePreset, Rating, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.registry import run_task
@@ -93,10 +93,16 @@ class Recorded:
 
 
 def measure_agreement(
-    run: Path, uniform: Path | None = None, second: Path | None = None, *, quiet: bool = True
+    run: Path,
+    uniform: Path | None = None,
+    second: Path | None = None,
+    *,
+    preset: ProbePreset = "default",
+    quiet: bool = True,
 ) -> Agreement:
     """Agreement of attention with probe, saliency, uniform attention and a second run, over the watched examples.
 
+    The preset "release" takes saliency and proxy as the authors' code does (github.com/Sea-Snell/AttentionDynamics).
     ``RunError`` for a folder without a recorded run, other examples, or a run that differs in more than it should.
     """
     learned = Recorded.read(run)
@@ -110,17 +116,20 @@ def measure_agreement(
     comparison = None if uniform is None else _uniform(learned, uniform)
     other = None if second is None else _second(learned, second)
     task, net = learned.task, learned.task.network(run).net.cpu()
+    kind: SaliencyKind = "erase" if preset == "release" else "norm"
     ratings: dict[Rating, Tensor] = {
         "attention": learned.last.attention,
         "probe": learned.last.probe,
-        "saliency": RatedWords.flat(watched(task).batches(), lambda batch: word_saliency(net, batch)),
+        "saliency": RatedWords.flat(
+            watched(task).batches(), lambda batch: word_saliency(net, batch, kind=kind)
+        ),
     }
     pairs: list[tuple[Rating, Rating]] = [("attention", "probe"), ("saliency", "probe")]
     measures: dict[str, Any] = {}
     if comparison is not None:
         course = {step: learned.last.agreement(v=value.probe) for step, value in comparison.rated.items()}
         best = max(course, key=course.__getitem__)  # section A.7
-        program = _fit_proxy(task, net, quiet)
+        program = _fit_proxy(task, net, preset, quiet)
         ratings["uniform"] = comparison.rated[best].probe
         ratings["proxy"] = RatedWords.flat(watched(task).batches(), program.rate)
         pairs = [("attention", "uniform"), ("uniform", "proxy"), ("saliency", "uniform"), *pairs]
@@ -130,6 +139,7 @@ def measure_agreement(
         measures |= {"second_accuracy": runs.end("accuracy"), "second_bleu": runs.end("bleu")}
     return Agreement(
         run=str(run),
+        preset=preset,
         outputs=len(learned.last.lengths),
         chance=learned.last.chance(),
         accuracy=learned.last.accuracy,
@@ -238,24 +248,30 @@ def watched(task: AnyProgramTask) -> Watched:
     return cast(Watched, examples)
 
 
-def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, quiet: bool) -> ProxyProgram:
-    """The bag-of-words proxy of the run's data."""
+def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, preset: ProbePreset, quiet: bool) -> ProxyProgram:
+    """The bag-of-words proxy of the run's data, trained as the run, or as in the authors' code."""
     training, data = task.recipe.training, task.data
+    width, rate = net.config.hidden_size, training.learning_rate
+    length: dict[str, Any] = {"steps": training.steps, "epochs": training.epochs}
+    options: dict[str, Any] = {"batch_size": training.batch_size, "accumulation": training.accumulation}
+    if preset == "release":
+        width, rate = 256, 1e-3 if net.config.is_encoder_decoder else 2e-4
+        length = {"epochs": 30, "validation_data": data.validation}
+        options = {"batch_size": 64, "max_grad_norm": None, "early_stopping": EarlyStopping(patience=30)}
     generator = torch.Generator().manual_seed(training.seed)
     words = int(net.config.vocab_size)
-    proxy = BagOfWordsProxy(words, task.num_outputs(net), net.config.hidden_size, generator=generator)
+    proxy = BagOfWordsProxy(words, task.num_outputs(net), width, generator=generator)
     program = ProxyProgram(proxy, len(data.train))
     SVIDriver(
         program,
-        optimizer=OptimizerOptions("Adam", training.learning_rate, training.learning_rate, weight_decay=0.0),
+        optimizer=OptimizerOptions("Adam", rate, rate, weight_decay=0.0),
         scheduler=None,
-        batch_size=training.batch_size,
-        accumulation=training.accumulation,
         collate=data.collate,
         seed=training.seed,
         cpu=True,
         progress=not quiet,
-    ).fit(data.train, steps=training.steps, epochs=training.epochs)
+        **options,
+    ).fit(data.train, **length)
     return program
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from runs import succeeds
 
 from probattn.inference import SVIDriver
@@ -137,6 +138,41 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, monkeypatch):
     (left, mask), (right, _) = last.padded(saliency), last.padded(last.probe)
     assert own["agreement"] == last.agreement(saliency, last.probe)
     assert own["tau"] == pytest.approx(kendall_tau(left, right, mask).nanmean().item())
+
+
+def test_release_preset_takes_saliency_and_proxy_as_the_authors_code(runs, monkeypatch):
+    fits = []
+    plain = SVIDriver.fit
+
+    def fit(self, data, **options):
+        fits.append((self.model.proxy.embedding.shape[1], self.batch_size, self.optimizer.learning_rate))
+        assert (options["epochs"], self.early_stopping.metric) == (30, "loss")
+        result = plain(self, data, **options)
+        assert result.validation["epoch"] == 30 and not result.stopped_early
+        assert result.best == result.validation["loss"] or result.best_step < result.step
+        return result
+
+    monkeypatch.setattr(SVIDriver, "fit", fit)
+    options = ["--uniform", runs["uniform"], "--preset", "release", "--quiet"]
+    succeeds("agreement", runs["learned"], *options)
+    assert fits == [(256, 64, 2e-4)]
+    found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
+    network, last = load_network(runs["learned"]), rated(runs["learned"], 6)
+    batches = list(run_task(runs["learned"]).data.watched.batches())
+
+    def factor_gradient(batch):
+        """The derivative of the label's log-likelihood by a factor of each word's embedding, at 1."""
+        net = network.net.cpu()
+        embeddings = net.get_input_embeddings()(batch["input_ids"]).detach()
+        factors = torch.ones(embeddings.shape[:2], requires_grad=True)
+        mask = batch["attention_mask"]
+        logits = net(inputs_embeds=embeddings * factors[..., None], attention_mask=mask).logits
+        (-torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="sum")).backward()
+        return factors.grad[:, None]
+
+    expected = last.agreement(RatedWords.flat(batches, factor_gradient), last.probe)
+    (pair,) = [item for item in found["pairs"] if (item["first"], item["second"]) == ("saliency", "probe")]
+    assert found["preset"] == "release" and pair["agreement"] == pytest.approx(expected)
 
 
 def test_alone_it_measures_its_own_probe(runs):
