@@ -150,7 +150,7 @@ def test_what_is_shipped_is_small_and_holds_no_caches(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         shipped = [Path(name) for name in wheel.namelist() if not name.endswith("/")]
     assert {path.suffix for path in shipped} <= {
-        *{".css", ".html", ".js", ".py", ".svg", ".txt", ".typed", ".yaml"},
+        *{".css", ".html", ".js", ".json", ".py", ".svg", ".txt", ".typed", ".yaml"},
         "",  # of the wheel's own records
     }
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:

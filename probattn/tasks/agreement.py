@@ -19,7 +19,7 @@ from probattn.report import Agreement, Contextualized, Group, PairAgreement, Pro
 from probattn.tasks.errors import RunError
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.registry import run_task
-from probattn.tasks.run import check_same_recipe
+from probattn.tasks.run import check_same_recipe, latent_by_recipe
 from probattn.tasks.watching import Watched, read_ratings, recorded_bleu
 
 AnyProgramTask = ProgramTask[Any, Any, Any, Any]
@@ -248,6 +248,7 @@ def watched(task: AnyProgramTask) -> Watched:
     return cast(Watched, examples)
 
 
+@latent_by_recipe()
 def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, preset: ProbePreset, quiet: bool) -> ProxyProgram:
     """The bag-of-words proxy of the run's data, trained as the run, or as in the authors' code."""
     training, data = task.recipe.training, task.data

@@ -85,7 +85,7 @@ def train(task: AnyTask, folder: Path, *, resume: bool = False, quiet: bool = Fa
             _keep_recipe(task.recipe, folder)
     results: dict[str, FitResult] = {}
     for part in parts:
-        with _latent_by_recipe():
+        with latent_by_recipe():
             results[part.name] = part.fit(resume, quiet)
         with processes.first_writes() as writes:
             if writes:
@@ -307,7 +307,7 @@ def _keep_recipe(recipe: Any, folder: Path) -> None:
 
 
 @contextmanager
-def _latent_by_recipe() -> Iterator[None]:
+def latent_by_recipe() -> Iterator[None]:
     """Leaves out what drivers log of latent variables: a run's recipe says what is latent, or that nothing is."""
 
     def is_other(record: logging.LogRecord) -> bool:

@@ -140,7 +140,7 @@ def test_saliency_and_proxy_are_those_of_the_run(runs, monkeypatch):
     assert own["tau"] == pytest.approx(kendall_tau(left, right, mask).nanmean().item())
 
 
-def test_release_preset_takes_saliency_and_proxy_as_the_authors_code(runs, monkeypatch):
+def test_release_preset_takes_saliency_and_proxy_as_the_authors_code(runs, monkeypatch, caplog):
     fits = []
     plain = SVIDriver.fit
 
@@ -156,6 +156,7 @@ def test_release_preset_takes_saliency_and_proxy_as_the_authors_code(runs, monke
     options = ["--uniform", runs["uniform"], "--preset", "release", "--quiet"]
     succeeds("agreement", runs["learned"], *options)
     assert fits == [(256, 64, 2e-4)]
+    assert "nothing is latent" not in caplog.text
     found = json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
     network, last = load_network(runs["learned"]), rated(runs["learned"], 6)
     batches = list(run_task(runs["learned"]).data.watched.batches())

@@ -85,7 +85,7 @@ def test_a_section_graph_makes_it_one_of_a_graph(file: Path) -> None:
         ("alignment.weight=-1", "alignment.weight (override alignment.weight=-1): expected a number"),
         (
             "alignment.method=tc",
-            "alignment.method (override alignment.method=tc): expected 'ct', 'ot', 'gan' or",
+            "alignment.method (override alignment.method=tc): expected 'ct', 'ot', 'gan', 'mmd' or 'ct_heads'",
         ),
         ("attention.upward=positions", "attention.upward: expected 'heads', since nodes have no positions"),
     ],
