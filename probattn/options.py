@@ -33,6 +33,9 @@ from probattn.checks import shown
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+ReleasePreset = Literal["default", "release"]
+"""Settings of this library, or of the code that a paper's authors released."""
+
 Positive = Annotated[float, Gt(0)]  # a number > 0
 NonNegative = Annotated[float, Ge(0)]  # a number >= 0
 Share = Annotated[float, Ge(0), Le(1)]  # a number in [0, 1]

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -25,7 +25,7 @@ from probattn.cli.options import (
     output_option,
     takes_options,
 )
-from probattn.options import DrawingOptions
+from probattn.options import DrawingOptions, ReleasePreset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -278,7 +278,7 @@ def agreement(
     ] = None,
     second: Annotated[Path | None, typer.Option(help="Folder of the same run from another seed.")] = None,
     preset: Annotated[
-        Literal["default", "release"],
+        ReleasePreset,
         typer.Option(help="Saliency and proxy of the library, or of the authors' code."),
     ] = "default",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,

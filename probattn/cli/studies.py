@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -133,7 +134,11 @@ def reproduce(
     from probattn.tasks import devices, progress
 
     if table in (None, "claims"):
-        show(claims_sheet() if table else listing())
+        listed = claims_sheet() if table else listing()
+        if as_json:
+            typer.echo(json.dumps(asdict(listed)))
+        else:
+            show(listed)
         return
     options = replace(options, set=(*options.set, *devices.override(device)))
     folder = output or Path("reproduced") / table / options.size

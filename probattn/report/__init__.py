@@ -50,7 +50,6 @@ from probattn.report.dynamics import (
     Contextualized,
     Dynamics,
     PairAgreement,
-    ProbePreset,
     Rating,
     WatchedExample,
     WatchedMaps,
@@ -137,6 +136,6 @@ __all__ += ["gather", "head_bandwidths", "head_distances", "site_alignments", "c
 __all__ += ["Heads", "SiteHeads", "HeadDrops", "HeadRows", "HeadsKey", "site_heads"]
 __all__ += ["SiteHealth", "EdgeAttention", "EDGE_MEASURES", "weight_spreads", "site_health"]
 __all__ += ["Dynamics", "WatchedExample", "WatchedMaps", "WatchedStep", "training_curves"]
-__all__ += ["Agreement", "Contextualized", "PairAgreement", "ProbePreset", "Rating"]
+__all__ += ["Agreement", "Contextualized", "PairAgreement", "Rating"]
 # Tables and text of a terminal
 __all__ += ["Group", "Sheet", "results_table", "printable", "printable_lines"]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from markupsafe import Markup
 from pydantic import Field, model_validator
 
+from probattn.options import ReleasePreset
 from probattn.report.lines import Line, line_chart, number_word, ticks
 from probattn.report.markup import Figure, Section, exact, formatted, heatmap, shortened
 from probattn.report.measures import MODEL_LABELS, MODEL_STYLES
@@ -92,7 +93,6 @@ class Dynamics(Record):
     maps: tuple[WatchedExample, ...] = ()
 
 
-ProbePreset = Literal["default", "release"]
 Rating = Literal["attention", "probe", "uniform", "proxy", "saliency"]
 """Attention, the network's lexical probe, that of the network under uniform attention, the bag-of-words proxy's, and
 gradient saliency."""
@@ -154,7 +154,7 @@ class Agreement(Record):
     """
 
     run: str
-    preset: ProbePreset = "default"
+    preset: ReleasePreset = "default"
     outputs: Count
     chance: Probability
     accuracy: Probability

@@ -188,7 +188,7 @@ def _reasons(axes: tuple[Axis, ...], size: Size) -> list[str]:
 
 
 class Source(Record):
-    """A paper: title, authors with year and place, address."""
+    """A paper: title, authors with year and venue, address."""
 
     title: str
     authors: str

@@ -162,7 +162,7 @@ class Claim(Record):
 
     Attributes:
         paper: key of the paper.
-        says: the claim, with the paper's figures.
+        text: the claim, with the paper's figures.
         where: table or section of the paper.
         evidence: what was measured.
         verdict: "holds", "direction", "no" or "not measured".
@@ -170,7 +170,7 @@ class Claim(Record):
     """
 
     paper: str
-    says: str
+    text: str
     where: str
     evidence: tuple[Evidence, ...] = ()
     verdict: Verdict
@@ -228,7 +228,7 @@ def claims_sheet() -> Sheet:
     groups = []
     for name, paper in papers().items():
         rows = [
-            (str(number), claim.says, claim.verdict, *_figures(claim))
+            (str(number), claim.text, claim.verdict, *_figures(claim))
             for number, claim in claims().items()
             if claim.paper == name
         ]

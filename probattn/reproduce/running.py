@@ -30,14 +30,13 @@ ALONE = "report.baseline=false"
 
 @dataclass(frozen=True)
 class _Job:
-    """A run of a table with one seed, and the cells that it fills."""
+    """A run of a table with one seed."""
 
     name: str
     seed: int
     folder: Path
     recipe: str
     keys: tuple[str, ...]
-    cells: tuple[Cell, ...]
 
     def task(self) -> Any:
         """The task of the run."""
@@ -90,8 +89,8 @@ def reproduce(
         except DataError as error:
             reasons[job.name] = str(error)
             note(f"{job.name}: {error}")
-        _write(key, options, folder, reasons)
-    return record_file(folder), _write(key, options, folder, reasons)
+        record = _write(key, options, folder, reasons)
+    return record_file(folder), record
 
 
 def _write(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[str, str]) -> TableRecord:
@@ -153,14 +152,12 @@ def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
 
 def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Iterator[_Job]:
     """Seed by seed, so that an early end leaves whole tables."""
-    by_run: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_run.setdefault(cell.run, []).append(cell)
+    by_run = {cell.run: cell for cell in cells}
     for seed in range(options.seeds):
-        for name, of_run in by_run.items():
-            keys = (*of_run[0].keys, *options.set)
+        for name, cell in by_run.items():
+            keys = (*cell.keys, *options.set)
             run_folder = folder / name / f"seed-{seed}"
-            yield _Job(name, seed, run_folder, of_run[0].recipe, keys, tuple(of_run))
+            yield _Job(name, seed, run_folder, cell.recipe, keys)
 
 
 def _finish(job: _Job, *, quiet: bool) -> bool:
@@ -203,12 +200,9 @@ def _record(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[
     runs: dict[str, dict[str, Any]] = {}
     for cell in find_table(key).cells(options.size):
         if cell.run not in runs:
-            found = {
-                place.name.removeprefix("seed-"): _results(place)
-                for place in sorted((folder / cell.run).glob("seed-*"), key=lambda place: len(place.name))
-                if not cell.without
-            }
-            runs[cell.run] = {seed: results for seed, results in found.items() if results is not None}
+            folders = sorted((folder / cell.run).glob("seed-*"), key=lambda path: len(path.name))
+            by_seed = {path.name.removeprefix("seed-"): _results(path) for path in folders}
+            runs[cell.run] = {seed: results for seed, results in by_seed.items() if results is not None}
             spent = [results.run.seconds / 60 for results in runs[cell.run].values()]
             minutes |= {cell.run: round(sum(spent) / len(spent), 1)} if spent else {}
         taken = {} if cell.without else runs[cell.run]

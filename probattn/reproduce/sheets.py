@@ -101,7 +101,7 @@ def _state(key: str, table: Table) -> tuple[str, str]:
     if table.not_measured:
         return "nothing to run", ""
     if not table.rows:
-        return "by a study of its own" if table.study else "by a command of its own", ""
+        return f"study {table.study}" if table.study else "a command", ""
     record, cells = measured(key), [cell for cell in table.cells() if not (cell.without or cell.missing)]
     if record is None:
         return f"0 of {len(cells)} cells" if cells else "no data at hand", ""

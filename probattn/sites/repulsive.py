@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from probattn.options import Natural, NonNegative, Options, Positive, SomeOf
+from probattn.options import Natural, NonNegative, Options, Positive, ReleasePreset, SomeOf
 from probattn.particles import (
     CosineKernel,
     FusedProjection,
@@ -95,7 +95,7 @@ class RepulsionWords(Options):
             code of An et al. 2020 ("release").
     """
 
-    preset: Literal["default", "release"] = "default"
+    preset: ReleasePreset = "default"
 
 
 OWNER = "RepulsiveAttention"

@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from probattn.inference import EarlyStopping, OptimizerOptions, SVIDriver
 from probattn.models import ProxyProgram, RatedWords, word_saliency
+from probattn.options import ReleasePreset
 from probattn.probes import BagOfWordsProxy, SaliencyKind, contextualized_agreement, kendall_tau
-from probattn.report import Agreement, Contextualized, Group, PairAgreement, ProbePreset, Rating, Sheet
+from probattn.report import Agreement, Contextualized, Group, PairAgreement, Rating, Sheet
 from probattn.tasks.errors import RunError
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.registry import run_task
@@ -97,7 +98,7 @@ def measure_agreement(
     uniform: Path | None = None,
     second: Path | None = None,
     *,
-    preset: ProbePreset = "default",
+    preset: ReleasePreset = "default",
     quiet: bool = True,
 ) -> Agreement:
     """Agreement of attention with probe, saliency, uniform attention and a second run, over the watched examples.
@@ -249,7 +250,9 @@ def watched(task: AnyProgramTask) -> Watched:
 
 
 @latent_by_recipe()
-def _fit_proxy(task: AnyProgramTask, net: PreTrainedModel, preset: ProbePreset, quiet: bool) -> ProxyProgram:
+def _fit_proxy(
+    task: AnyProgramTask, net: PreTrainedModel, preset: ReleasePreset, quiet: bool
+) -> ProxyProgram:
     """The bag-of-words proxy of the run's data, trained as the run, or as in the authors' code."""
     training, data = task.recipe.training, task.data
     width, rate = net.config.hidden_size, training.learning_rate

@@ -23,7 +23,7 @@ def tables(part: str) -> str:
     rows = [
         [
             str(number),
-            f"{claim.says} *({claim.where[0].upper()}{claim.where[1:]}.)*",
+            f"{claim.text} *({claim.where[0].upper()}{claim.where[1:]}.)*",
             _measured(claim),
             _verdict(claim),
         ]

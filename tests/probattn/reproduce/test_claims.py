@@ -22,7 +22,7 @@ def of(*values, **fields):
 
 
 def judged(*items):
-    return Claim(paper="aa", says="", where="", evidence=items, verdict="no", because="").judged()
+    return Claim(paper="aa", text="", where="", evidence=items, verdict="no", because="").judged()
 
 
 def statement(shows, **fields):
@@ -39,7 +39,7 @@ def test_all_claims_are_there():
 @pytest.mark.parametrize(("number", "claim"), claims().items())
 def test_a_verdict_is_that_of_the_evidence(number, claim):
     assert claim.verdict == claim.judged()
-    assert claim.because.endswith(".") and claim.says.endswith(".")
+    assert claim.because.endswith(".") and claim.text.endswith(".")
 
 
 def test_every_gain_is_of_a_record():

@@ -13,6 +13,7 @@ from probattn.reproduce import (
     Paper,
     ReproduceOptions,
     TableRecord,
+    claims,
     declarations,
     find_table,
     listing,
@@ -65,6 +66,16 @@ def test_every_table_is_listed(command):
     assert all(len(line) <= 80 for line in listing().text(80).splitlines())
 
 
+def test_lists_are_one_json_object(command):
+    tables, shown_claims = (
+        json.loads(command("reproduce", *words, "--json").output) for words in ([], ["claims"])
+    )
+    assert [row[0] for _, rows in map(dict.values, tables["groups"]) for row in rows] == [
+        key for key, _ in ALL
+    ]
+    assert sum(len(group["rows"]) for group in shown_claims["groups"]) == len(claims())
+
+
 @pytest.fixture(scope="module")
 def declared(recipe):
     """A paper with one table of two rows and two columns."""
@@ -79,15 +90,15 @@ def declared(recipe):
             "copy": {"title": "Another BABN", "keys": ["attention={method: babn}"], "reference": "babn"},
         },
         "columns": {
-            "accuracy": {"title": "Accuracy", "measure": "accuracy", "scale": 100},
-            "nll": {"title": "NLL", "measure": "nll"},
-            "other": {"title": "Other", "measure": "accuracy", "keys": ["data.train=trec"], "scale": 100},
             "closed": {
                 "title": "Closed",
                 "measure": "accuracy",
                 "data": "shifted",
                 "without": "Nobody has it.",
             },
+            "accuracy": {"title": "Accuracy", "measure": "accuracy", "scale": 100},
+            "nll": {"title": "NLL", "measure": "nll"},
+            "other": {"title": "Other", "measure": "accuracy", "keys": ["data.train=trec"], "scale": 100},
         },
         "paper": {"soft": {"accuracy": 80.0}, "babn": {"accuracy": 81.5}},
         "note": "Small.",
@@ -100,8 +111,8 @@ def declared(recipe):
 
 
 @pytest.fixture
-def own_paper(declared, monkeypatch):
-    monkeypatch.setattr(declarations, "papers", lambda: {"own": declared})
+def declared_paper(declared, monkeypatch):
+    monkeypatch.setattr(declarations, "papers", lambda: {"tests": declared})
     return declared
 
 
@@ -110,9 +121,9 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("reproduced")
 
 
-def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(own_paper, folder):
+def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_paper, folder):
     options = ReproduceOptions(seeds=2, columns=("accuracy", "nll"))
-    file, record = reproduce("own/table-1", options, folder, quiet=True)
+    file, record = reproduce("tests/table-1", options, folder, quiet=True)
     assert TableRecord.model_validate_json(file.read_text()) == record
     for row in ("soft", "babn"):
         for seed in (0, 1):
@@ -130,17 +141,17 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(own_paper, fo
             assert saved["report"]["baseline"] is False
         assert not (folder / row / "seed-0" / "checkpoints").exists()
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.json")}
-    assert reproduce("own/table-1", options, folder, quiet=True)[1] == record
+    assert reproduce("tests/table-1", options, folder, quiet=True)[1] == record
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.json")} == times
     assert len(times) == 4
 
 
-def test_runs_of_other_recipes_are_refused(own_paper, folder):
+def test_runs_of_other_recipes_are_refused(declared_paper, folder):
     options = ReproduceOptions(seeds=1, columns=("accuracy",), set=("training.learning_rate=7e-3",))
     with pytest.raises(
-        RunError, match="with the same --set, got that of own/table-1, size small; use another --output"
+        RunError, match="with the same --set, got that of tests/table-1, size small; use another --output"
     ):
-        reproduce("own/table-1", options, folder, quiet=True)
+        reproduce("tests/table-1", options, folder, quiet=True)
 
 
 def test_the_size_of_the_paper_has_no_small_keys(declared):
@@ -153,48 +164,50 @@ def test_the_size_of_the_paper_has_no_small_keys(declared):
     ]
 
 
-def test_a_part_of_a_table_leaves_the_record_of_the_rest(own_paper, folder):
-    before = reproduce("own/table-1", ReproduceOptions(seeds=2, columns=("accuracy",)), folder, quiet=True)[1]
+def test_a_part_of_a_table_leaves_the_record_of_the_rest(declared_paper, folder):
+    before = reproduce("tests/table-1", ReproduceOptions(seeds=2, columns=("accuracy",)), folder, quiet=True)[
+        1
+    ]
     _, record = reproduce(
-        "own/table-1", ReproduceOptions(seeds=1, rows=("soft",), columns=("nll",)), folder, quiet=True
+        "tests/table-1", ReproduceOptions(seeds=1, rows=("soft",), columns=("nll",)), folder, quiet=True
     )
     assert record == before
     assert record.seeds == 2
 
 
-def test_a_damaged_file_of_results_is_measured_again(own_paper, folder):
+def test_a_damaged_file_of_results_is_measured_again(declared_paper, folder):
     options = ReproduceOptions(seeds=1, rows=("soft",), columns=("accuracy",))
-    before = reproduce("own/table-1", options, folder, quiet=True)[1]
+    before = reproduce("tests/table-1", options, folder, quiet=True)[1]
     file = folder / "soft" / "seed-0" / "metrics.json"
     file.write_text(file.read_text()[:100])
-    assert reproduce("own/table-1", options, folder, quiet=True)[1].cells == before.cells
+    assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == before.cells
     json.loads(file.read_text())
 
 
-def test_a_row_is_compared_with_the_one_that_it_names(own_paper):
+def test_a_row_is_compared_with_the_one_that_it_names(declared_paper):
     values = {"soft": {"0": 70.0, "1": 75.0}, "babn": {"0": 71.0, "1": 75.5}, "copy": {"0": 73.0, "1": 76.5}}
     cells = {row: {"accuracy": CellRecord(values=of_row, recipe="r")} for row, of_row in values.items()}
-    record = TableRecord(table="own/table-1", size="small", set=("training.epochs=1",), cells=cells)
+    record = TableRecord(table="tests/table-1", size="small", set=("training.epochs=1",), cells=cells)
     text = sheet(record).text(None)
     assert "Another BABN, over BABN " in text
     assert "+1.50  [-4.9, +7.9]" in text
     assert "Changed: training.epochs=1." in text
 
 
-def test_a_cell_without_data_has_the_reason(own_paper, tmp_path, monkeypatch):
+def test_a_cell_without_data_has_the_reason(declared_paper, tmp_path, monkeypatch):
     monkeypatch.delenv("PROBATTN_DATA", raising=False)
     options = ReproduceOptions(seeds=2, rows=("soft",), columns=("other",))
-    _, record = reproduce("own/table-1", options, tmp_path, quiet=True)
+    _, record = reproduce("tests/table-1", options, tmp_path, quiet=True)
     cell = record.cells["soft"]["other"]
     assert cell.values == {}
     assert "trec" in cell.reason
     assert record.measured == 0
 
 
-def test_gains_are_paired_over_seeds(own_paper):
+def test_gains_are_paired_over_seeds(declared_paper):
     values = {"soft": {"0": 70.0, "1": 75.0, "2": 71.0}, "babn": {"0": 71.0, "1": 75.5, "2": 73.0}}
     cells = {row: {"accuracy": CellRecord(values=of_row, recipe="r")} for row, of_row in values.items()}
-    text = sheet(TableRecord(table="own/table-1", size="small", cells=cells)).text(80)
+    text = sheet(TableRecord(table="tests/table-1", size="small", cells=cells)).text(80)
     pairs = [values["babn"][seed] - values["soft"][seed] for seed in values["soft"]]
     low, high = stats.t.interval(0.95, 2, statistics.mean(pairs), stats.sem(pairs))
     line = next(line for line in text.splitlines() if line.startswith("BABN"))
@@ -208,20 +221,20 @@ def test_gains_are_paired_over_seeds(own_paper):
 @pytest.mark.parametrize(
     ("key", "options", "message"),
     [
-        ("mine/table-1", {}, "expected PAPER/TABLE with one of the papers own"),
-        ("own/table-2", {}, "expected one of the tables and figures of own: table-1, figure-1"),
-        ("own/figure-1", {}, "there is nothing to run: A drawing"),
+        ("mine/table-1", {}, "expected PAPER/TABLE with one of the papers tests"),
+        ("tests/table-2", {}, "expected one of the tables and figures of tests: table-1, figure-1"),
+        ("tests/figure-1", {}, "there is nothing to run: A drawing"),
         (
-            "own/table-1",
+            "tests/table-1",
             {"rows": ("copy",)},
-            "no cell of these rows and columns is run at size small: at this size",
+            "no cell of these rows and columns is run at size small: .*; at this size",
         ),
-        ("own/table-1", {"columns": ("closed",)}, "is run at size small: Nobody has it."),
-        ("own/table-1", {"rows": ("hard",)}, "--rows: expected some of soft, babn, copy, got 'hard'"),
-        ("own/table-1", {"columns": ("f1",)}, "--columns: expected some of accuracy, .*, closed, got 'f1'"),
+        ("tests/table-1", {"columns": ("closed",)}, "is run at size small: Nobody has it."),
+        ("tests/table-1", {"rows": ("hard",)}, "--rows: expected some of soft, babn, copy, got 'hard'"),
+        ("tests/table-1", {"columns": ("f1",)}, "--columns: expected some of closed, accuracy, .*, got 'f1'"),
     ],
 )
-def test_what_is_not_there_is_refused(own_paper, tmp_path, key, options, message):
+def test_what_is_not_there_is_refused(declared_paper, tmp_path, key, options, message):
     with pytest.raises(RunError, match=message):
         reproduce(key, ReproduceOptions(**options), tmp_path)
 
