@@ -40,19 +40,19 @@ def at(item: Any, path: str) -> Any:
 def figures(run: Any, pick: dict[str, Any]) -> dict[str, float]:
     """The figure of a run by seed; of a run that lists its seeds, those of all."""
     less = pick.get("less", 0.0)
-    found = [at(run, path) for path in pick["at"]]
-    if isinstance(found[0], list):
-        return {str(seed): value for seed, value in enumerate(found[0])}
+    values = [at(run, path) for path in pick["at"]]
+    if isinstance(values[0], list):
+        return {str(seed): value for seed, value in enumerate(values[0])}
     taken = statistics.fmean(at(run, path) for path in less) if isinstance(less, list) else less
-    return {str(run["seed"]): statistics.fmean(found) - taken}
+    return {str(run["seed"]): statistics.fmean(values) - taken}
 
 
 def by_seed(runs: list[Any], having: dict[str, Any], pick: dict[str, Any]) -> dict[str, float]:
     """The figures of the runs that have something."""
     chosen = [run for run in runs if all(run.get(key) == value for key, value in having.items())]
-    found = [figures(run, pick) for run in chosen]
-    values = {seed: value for one in found for seed, value in one.items()}
-    if not values or len(values) != sum(map(len, found)):
+    by_run = [figures(run, pick) for run in chosen]
+    values = {seed: value for one in by_run for seed, value in one.items()}
+    if not values or len(values) != sum(map(len, by_run)):
         raise ValueError(f"expected one run a seed with {having}, got {len(chosen)} runs")
     return values
 
@@ -61,9 +61,9 @@ def picked(source: str, pick: dict[str, Any]) -> tuple[str, dict[str, float]]:
     """ "values" and the differences by seed, or "summary" and what the file has."""
     runs, scale = at(content(source), pick.get("under", "runs")), pick.get("scale", 1.0)
     if not isinstance(runs, list):
-        found = at(runs, pick["at"][0])
-        scaled = {name: rounded(scale * found[name]) for name in ("mean", "low", "high")}
-        return "summary", {**scaled, "seeds": found["seeds"]}
+        summary = at(runs, pick["at"][0])
+        scaled = {name: rounded(scale * summary[name]) for name in ("mean", "low", "high")}
+        return "summary", {**scaled, "seeds": summary["seeds"]}
     having = pick.get("of", {})
     values = by_seed(runs, having, pick)
     if minus := pick.get("minus"):
@@ -93,9 +93,10 @@ def updated(text: str) -> str:
         bare = MADE.sub("}", text)
         plain = re.sub(r"\*(\w+)", lambda mark: anchors[mark[1]], re.sub(r"&\w+ ", "", bare))
         (item,) = yaml.safe_load(plain)
-        name, found = picked(item["source"], item["pick"])
+        name, figures_of = picked(item["source"], item["pick"])
         made = ", ".join(
-            f'"{key}": {value:g}' if name == "values" else f"{key}: {value:g}" for key, value in found.items()
+            f'"{key}": {value:g}' if name == "values" else f"{key}: {value:g}"
+            for key, value in figures_of.items()
         )
         return f"{bare[:-1]}, {name}: {{{made}}}}}"
 

@@ -219,16 +219,16 @@ def test_a_study_measures_each_of_its_jobs_once(name, ran):
 def test_variants_are_compared_with_the_first_of_the_same_seed(ran):
     study, content = ran("pretraining").study, ran("pretraining").content
     assert isinstance(study, VariantStudy)
-    base, own = (next(run for run in content["runs"] if run["variant"] == name) for name in study.names[:2])
-    differences = content["summary"][own["variant"]]["difference"]
+    base, other = (next(run for run in content["runs"] if run["variant"] == name) for name in study.names[:2])
+    differences = content["summary"][other["variant"]]["difference"]
     assert differences
     assert "difference" not in content["summary"][base["variant"]]
     table = study.table(content["summary"])
     assert [column.header for column in table.columns] == ["figure", *study.names]
     cells = dict(zip(table.columns[0].cells, table.columns[2].cells, strict=True))
     for measure, gap in differences.items():
-        assert gap["mean"] == pytest.approx(own[measure] - base[measure])
-        assert cells[measure].startswith(f"{own[measure]:.4f} ({gap['mean']:+.4f})")
+        assert gap["mean"] == pytest.approx(other[measure] - base[measure])
+        assert cells[measure].startswith(f"{other[measure]:.4f} ({gap['mean']:+.4f})")
 
 
 @pytest.mark.parametrize(

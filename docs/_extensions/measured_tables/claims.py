@@ -34,16 +34,19 @@ def tables(part: str) -> str:
 
 
 def _counts() -> str:
-    found = list(claims().values())
+    all_claims = list(claims().values())
     rows = [
-        [f"[{name}]({name}.md)", *_numbers([claim for claim in found if claim.paper == name])]
+        [f"[{name}]({name}.md)", *_numbers([claim for claim in all_claims if claim.paper == name])]
         for name in papers()
     ]
-    return table(["paper", *VERDICTS, "claims"], [*rows, ["all", *_numbers(found)]])
+    return table(["paper", *VERDICTS, "claims"], [*rows, ["all", *_numbers(all_claims)]])
 
 
-def _numbers(found: list[Claim]) -> list[str]:
-    return [*(str(sum(claim.verdict == verdict for claim in found)) for verdict in VERDICTS), str(len(found))]
+def _numbers(counted: list[Claim]) -> list[str]:
+    return [
+        *(str(sum(claim.verdict == verdict for claim in counted)) for verdict in VERDICTS),
+        str(len(counted)),
+    ]
 
 
 def _verdict(claim: Claim) -> str:

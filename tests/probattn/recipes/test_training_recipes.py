@@ -103,7 +103,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "wmt14_base_paper": (*OWN_PAIRS, "network.layers=1"),
     "wmt14_big_paper": (*OWN_PAIRS, "network.layers=1"),
 }
-"""What is replaced: sources by the files of this test, and sizes that take long, by name; data of a name are found."""
+"""What is replaced: sources by the files of this test, and sizes that take long; data sets of a name are read."""
 RECIPES = sorted({*KEYS, *(name for _, name in ENCODERS)})
 NEEDS = {"translation": "sentencepiece", "graph_text": "nltk"}
 
@@ -204,34 +204,34 @@ def write_encoder(folder: Path, net: PreTrainedModel) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All data, with the names that recipes have for them, and encoders of random weights."""
-    place: Path = tmp_path_factory.mktemp("data")
-    write_glue(place)
-    write_squad(place)
-    write_visual_questions(place)
-    runs.write_reviews(place / "reviews.csv")
-    with (place / "reviews.csv").open(newline="", encoding="utf-8") as file:
+    folder: Path = tmp_path_factory.mktemp("data")
+    write_glue(folder)
+    write_squad(folder)
+    write_visual_questions(folder)
+    runs.write_reviews(folder / "reviews.csv")
+    with (folder / "reviews.csv").open(newline="", encoding="utf-8") as file:
         rows = [[row["text"], row["label"]] for row in csv.DictReader(file)]
-    write_table(place / "reviews.tsv", ("text", "label"), rows)
+    write_table(folder / "reviews.tsv", ("text", "label"), rows)
     vectors = (f"{word} {' '.join(['0.1'] * 300)}\n" for word in runs.WORDS)
-    (place / "vectors.txt").write_text("".join(vectors), encoding="utf-8")
-    runs.write_pairs(place)
-    (place / "multi30k").mkdir()
+    (folder / "vectors.txt").write_text("".join(vectors), encoding="utf-8")
+    runs.write_pairs(folder)
+    (folder / "multi30k").mkdir()
     for part, name in (("train", "train"), ("dev", "val"), ("test", "test_2016_flickr")):
         for language in ("en", "de"):
-            text = (place / f"{part}.{language}").read_bytes()
-            (place / "multi30k" / f"{name}.{language}.gz").write_bytes(gzip.compress(text))
-    (place / "agenda").mkdir()
-    runs.write_graph_texts(place / "agenda")
+            text = (folder / f"{part}.{language}").read_bytes()
+            (folder / "multi30k" / f"{name}.{language}.gz").write_bytes(gzip.compress(text))
+    (folder / "agenda").mkdir()
+    runs.write_graph_texts(folder / "agenda")
     for part in ("train", "val", "test"):
-        (place / "agenda" / f"{part}.tsv").rename(place / "agenda" / f"preprocessed.{part}.tsv")
+        (folder / "agenda" / f"{part}.tsv").rename(folder / "agenda" / f"preprocessed.{part}.tsv")
     draw = random.Random(0)
     lines = [" ".join(draw.choices(runs.WORDS, k=300)) for _ in range(400)]
-    (place / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     torch.manual_seed(0)
-    write_encoder(place / "albert", AlbertModel(AlbertConfig(**SIZES, embedding_size=8)))
-    write_encoder(place / "bert", BertModel(BertConfig(**SIZES)))
-    write_encoder(place / "roberta", RobertaModel(RobertaConfig(**SIZES, max_position_embeddings=514)))
-    return place
+    write_encoder(folder / "albert", AlbertModel(AlbertConfig(**SIZES, embedding_size=8)))
+    write_encoder(folder / "bert", BertModel(BertConfig(**SIZES)))
+    write_encoder(folder / "roberta", RobertaModel(RobertaConfig(**SIZES, max_position_embeddings=514)))
+    return folder
 
 
 def keys_of(name: str, recipe: Any) -> list[str]:
@@ -255,7 +255,7 @@ def test_every_recipe_of_a_paper_or_of_its_code_is_trained() -> None:
     assert {*RECIPES} == named | {"multi30k_small", "multi30k_lstm", "electra_small"}
 
 
-def two_steps(name: str, data: Path, place: Path, patch: pytest.MonkeyPatch, *keys: str) -> list[str]:
+def two_steps(name: str, data: Path, folder: Path, patch: pytest.MonkeyPatch, *keys: str) -> list[str]:
     """Trains a recipe two steps and gives what was said of its KL."""
     patch.setenv("PROBATTN_DATA", str(data))
     patch.chdir(data)
@@ -266,7 +266,7 @@ def two_steps(name: str, data: Path, place: Path, patch: pytest.MonkeyPatch, *ke
     task = load_task(name, [*keys_of(name, recipe), *keys])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ExplodedKLWarning)
-        (result,) = train(task, place, quiet=True).values()
+        (result,) = train(task, folder, quiet=True).values()
     assert result.step == 2 and math.isfinite(result.train["loss"])
     return [str(warning.message) for warning in caught if warning.category is ExplodedKLWarning]
 
@@ -278,7 +278,7 @@ def test_a_recipe_trains_two_steps(
 ) -> None:
     told = two_steps(name, folder, tmp_path / "run", monkeypatch)
     assert len(told) == is_printed(name), told
-    assert all("outweighs the likelihood" in each and "attention.preset=release" in each for each in told)
+    assert all("outweighs the likelihood" in text and "attention.preset=release" in text for text in told)
 
 
 ADVICE = (

@@ -188,7 +188,7 @@ def test_counts_in_statements_are_those_of_the_figures():
 def test_times_in_statements_are_those_of_the_figures():
     def trained(name):
         results = json.loads((DATA / name).read_text())["results"]
-        return {each["variant"]: each for each in results if each["kind"] == "train"}
+        return {run["variant"]: run for run in results if run["kind"] == "train"}
 
     said = {
         number: " ".join(item.statement for item in claims()[number].evidence) for number in (9, 16, 32, 38)
@@ -197,8 +197,8 @@ def test_times_in_statements_are_those_of_the_figures():
     assert f"{two_cores['BABN']['ratio']['median']:.2f} times on two cores" in said[16]
     assert f"{gpu['BABN']['ratio']['median']:.2f} times on an H200" in said[16]
     assert f"{100 * two_cores['BABN']['parameters']:.2f}% more" in said[16]
-    for found in (two_cores, gpu):
-        gan, ct, ot = (found[f"aligned, {name}"] for name in ("GAN", "CT", "OT"))
+    for costs in (two_cores, gpu):
+        gan, ct, ot = (costs[f"aligned, {name}"] for name in ("GAN", "CT", "OT"))
         assert (
             f"{gan['ratio']['median']:.2f} times with GAN and {ct['ratio']['median']:.2f} with CT" in said[32]
         )

@@ -132,8 +132,8 @@ def test_separate_scores_in_one_sweep_are_those_of_the_distribution(mask):
     posterior.draw(GlobalNoise())
     whole = SitePosterior(inputs, prior).kl()
     torch.testing.assert_close(posterior.kl(), whole)
-    found = torch.autograd.grad(posterior.kl().sum(), parameters, retain_graph=True)
-    for gradient, expected in zip(found, torch.autograd.grad(whole.sum(), parameters), strict=True):
+    gradients = torch.autograd.grad(posterior.kl().sum(), parameters, retain_graph=True)
+    for gradient, expected in zip(gradients, torch.autograd.grad(whole.sum(), parameters), strict=True):
         assert expected.abs().max() > 0
         torch.testing.assert_close(gradient, expected)
 
@@ -213,9 +213,9 @@ def test_conditional_transport_is_between_the_heads_of_a_token(padded):
     divergence = factor.divergence(query, key, *masks)
     torch.testing.assert_close(divergence.mean(-1), loss)
     parties = [query, key, *factor.parameters()]
-    found = torch.autograd.grad(divergence.mean(-1).sum(), parties)
+    gradients = torch.autograd.grad(divergence.mean(-1).sum(), parties)
     for index, (gradient, plain) in enumerate(
-        zip(found, torch.autograd.grad(loss.sum(), parties), strict=True)
+        zip(gradients, torch.autograd.grad(loss.sum(), parties), strict=True)
     ):
         torch.testing.assert_close(gradient, plain if index < 2 else -plain, rtol=1e-5, atol=1e-8)
 
