@@ -27,7 +27,8 @@ class Axis(Record):
         paper_recipe: the same at the paper's size; None for ``recipe``.
         keys: keys of the recipe that it changes.
         small: keys that it changes at the small size alone.
-        measure: name of the measure among the scores of a run; None where the other axis has one.
+        measure: name of the measure, a score of a run or of one of its sections (``heads.distance``), see
+            :func:`~probattn.reproduce.records.figure`; None where the other axis has one.
         data: data set of the score.
         model: model of the score; None for the run's own.
         scale: factor from the measure to the paper's figure, 100 for percent.

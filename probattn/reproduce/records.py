@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 from probattn.files.durable import write_atomically
-from probattn.report.record import Record
+from probattn.report.record import ModelKey, Record
 from probattn.reproduce.declarations import Words
 from probattn.reproduce.options import Size
 
@@ -60,6 +62,32 @@ class TableRecord(Record):
     def measured(self) -> int:
         """Number of cells with a figure."""
         return sum(bool(cell.values) for row in self.cells.values() for cell in row.values())
+
+
+def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> float | None:
+    """A measure of a run's results; None if it was not measured.
+
+    Args:
+        results: of the run.
+        measure: a score, ``run.NAME`` for a number of the run's description, ``run.step_seconds`` for the seconds of an
+            update, or ``SECTION.NAME`` for the mean over the sites and heads of a section: ``heads.distance``,
+            ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
+        model: whose; None for the run's own.
+        data: data set of a score.
+    """
+    section, _, name = measure.rpartition(".")
+    model = model or results.compared
+    if not section:
+        score: float | None = results.value(measure, model, data)
+        return score
+    record = getattr(results, section, None)
+    if section == "run" and record is not None:
+        return record.seconds / record.steps if name == "step_seconds" else float(getattr(record, name))
+    values: list[float] = []
+    for site in getattr(record, "sites", record) or ():
+        if getattr(site, "model", model) == model and (value := getattr(site, name)) is not None:
+            values += value if isinstance(value, tuple) else [value]
+    return statistics.fmean(values) if values else None
 
 
 def record_file(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from probattn.inference.checkpoint import CHECKPOINTS
 from probattn.report import ResultsFileError
 from probattn.reproduce.declarations import Cell, Table, find_table
 from probattn.reproduce.options import ReproduceOptions
-from probattn.reproduce.records import CellRecord, TableRecord, read_record, record_file, write_record
+from probattn.reproduce.records import CellRecord, TableRecord, figure, read_record, record_file, write_record
 from probattn.tasks import RunError, load_results, load_task, run_task, train
 from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
@@ -207,8 +207,7 @@ def _record(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[
             minutes |= {cell.run: round(sum(spent) / len(spent), 1)} if spent else {}
         taken = {} if cell.without else runs[cell.run]
         figures = {
-            seed: results.value(cell.measure, cell.model or results.compared, cell.data)
-            for seed, results in taken.items()
+            seed: figure(results, cell.measure, cell.model, cell.data) for seed, results in taken.items()
         }
         values = {seed: round(value * cell.scale, 4) for seed, value in figures.items() if value is not None}
         reason = "" if values else cell.without or reasons.get(cell.run, "")

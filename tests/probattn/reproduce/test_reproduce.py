@@ -8,6 +8,10 @@ import yaml
 from scipy import stats
 
 from probattn.recipes import load_any_recipe
+from probattn.report.alignment import SiteAlignment
+from probattn.report.heads import SiteHeads
+from probattn.report.record import RunDescription
+from probattn.report.sites import EdgeAttention, SiteHealth
 from probattn.reproduce import (
     CellRecord,
     Paper,
@@ -43,6 +47,23 @@ def test_every_cell_has_a_recipe_that_loads(key, table, size):
     assert len({run for run, _, _ in runs}) == len(runs), "cells of one run have one recipe and the same keys"
     shown = [(cell.run, cell.measure, cell.data, cell.model) for cell in made]
     assert len(set(shown)) == len(shown), "no cell shows the figure of another"
+
+
+SECTIONS = {
+    "heads": SiteHeads,
+    "alignment": SiteAlignment,
+    "edges": EdgeAttention,
+    "health": SiteHealth,
+    "run": RunDescription,
+}
+
+
+@pytest.mark.parametrize(("key", "table"), RUN, ids=[key for key, _ in RUN])
+def test_measures_of_sections_exist(key, table):
+    for measure in {cell.measure for cell in table.cells() if "." in cell.measure} - {"run.step_seconds"}:
+        section, name = measure.split(".")
+        kind = SECTIONS[section]
+        assert name in kind.model_fields or isinstance(getattr(kind, name), property)
 
 
 def test_every_record_is_of_a_declared_table():
@@ -98,6 +119,8 @@ def declared(recipe):
             },
             "accuracy": {"title": "Accuracy", "measure": "accuracy", "scale": 100},
             "nll": {"title": "NLL", "measure": "nll"},
+            "spread": {"title": "Spread of weights", "measure": "health.spread"},
+            "seconds": {"title": "Seconds of an update", "measure": "run.step_seconds"},
             "other": {"title": "Other", "measure": "accuracy", "keys": ["data.train=trec"], "scale": 100},
         },
         "paper": {"soft": {"accuracy": 80.0}, "babn": {"accuracy": 81.5}},
@@ -122,7 +145,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_paper, folder):
-    options = ReproduceOptions(seeds=2, columns=("accuracy", "nll"))
+    options = ReproduceOptions(seeds=2, columns=("accuracy", "nll", "spread", "seconds"))
     file, record = reproduce("tests/table-1", options, folder, quiet=True)
     assert TableRecord.model_validate_json(file.read_text()) == record
     for row in ("soft", "babn"):
@@ -135,6 +158,13 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_pape
                 100 * score["values"]["accuracy"], abs=1e-4
             )
             assert cells["nll"].values[str(seed)] == pytest.approx(score["values"]["nll"], abs=1e-4)
+            spreads = [site["spread"] for site in results["health"]]
+            assert (row == "soft") == (not spreads) == ("spread" not in cells)
+            if spreads:
+                assert cells["spread"].values[str(seed)] == pytest.approx(statistics.mean(spreads), abs=1e-4)
+            assert cells["seconds"].values[str(seed)] == pytest.approx(
+                results["run"]["seconds"] / 3, abs=1e-4
+            )
             saved = yaml.safe_load((folder / row / f"seed-{seed}" / "recipe.yaml").read_text())
             assert saved["training"]["seed"] == seed
             assert saved["training"]["steps"] == 3
@@ -159,8 +189,8 @@ def test_the_size_of_the_paper_has_no_small_keys(declared):
     assert small[0].keys == ("training.steps=3", "attention={method: deterministic}")
     assert paper[0].keys == ("attention={method: deterministic}",)
     assert [cell.run for cell in small if not cell.without] == [
-        *("soft", "soft", "soft/other"),
-        *("babn", "babn", "babn/other"),
+        *(4 * ["soft"] + ["soft/other"]),
+        *(4 * ["babn"] + ["babn/other"]),
     ]
 
 
@@ -180,7 +210,8 @@ def test_a_damaged_file_of_results_is_measured_again(declared_paper, folder):
     before = reproduce("tests/table-1", options, folder, quiet=True)[1]
     file = folder / "soft" / "seed-0" / "metrics.json"
     file.write_text(file.read_text()[:100])
-    assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == before.cells
+    after = reproduce("tests/table-1", options, folder, quiet=True)[1]
+    assert all(after.cells[row]["nll"] == cells["nll"] for row, cells in before.cells.items())
     json.loads(file.read_text())
 
 
