@@ -106,7 +106,14 @@ from probattn.report.record import (
     SingleRun,
 )
 from probattn.report.results import SCHEMA_VERSION, Results, ResultsFileError, read_results, write_results
-from probattn.report.sites import EDGE_MEASURES, EdgeAttention, SiteHealth, site_health, weight_spreads
+from probattn.report.sites import (
+    EDGE_MEASURES,
+    EdgeAttention,
+    SiteHealth,
+    WeightSpread,
+    site_health,
+    weight_spreads,
+)
 from probattn.report.svg import printable, printable_lines
 from probattn.report.terminal import Group, Sheet, comparisons, results_table
 from probattn.report.words import WordsExample
@@ -134,7 +141,7 @@ __all__ += ["Reason", "WordsExample"]
 __all__ += ["Alignment", "SiteAlignment", "HeadCloud", "TokenSample", "HeadDistances", "Projection"]
 __all__ += ["gather", "head_bandwidths", "head_distances", "site_alignments", "clouds"]
 __all__ += ["Heads", "SiteHeads", "HeadDrops", "HeadRows", "HeadsKey", "site_heads"]
-__all__ += ["SiteHealth", "EdgeAttention", "EDGE_MEASURES", "weight_spreads", "site_health"]
+__all__ += ["SiteHealth", "WeightSpread", "EdgeAttention", "EDGE_MEASURES", "weight_spreads", "site_health"]
 __all__ += ["Dynamics", "WatchedExample", "WatchedMaps", "WatchedStep", "training_curves"]
 __all__ += ["Agreement", "Contextualized", "PairAgreement", "Rating"]
 # Tables and text of a terminal

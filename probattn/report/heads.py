@@ -151,6 +151,14 @@ class Heads(Record):
         accuracies = [value for item in self.drops if item.model == model for value in item.accuracy]
         return tuple(self.whole[model] - value for value in accuracies)
 
+    def removable(self, model: ModelKey) -> float | None:
+        """Share of heads without which the accuracy does not fall; None where that was not measured."""
+        return _mean([float(fall <= 0) for fall in self.falls(model)]) if model in self.whole else None
+
+    def harmful(self, model: ModelKey) -> float | None:
+        """Share of heads without which the accuracy rises; None where that was not measured."""
+        return _mean([float(fall < 0) for fall in self.falls(model)]) if model in self.whole else None
+
 
 def _mean(values: list[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]

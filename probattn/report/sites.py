@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -25,6 +25,7 @@ class SiteHealth(Record):
     Attributes:
         site: its name.
         spread: mean over valid pairs of std/mean of the normalised weights W.
+        variation: standard deviation over these pairs of std/mean, over its mean; 0 where all weights vary alike.
         concentration: mean Weibull concentration k; None for other posteriors.
         kl_nats: Kullback-Leibler divergence from the prior, nats per example, summed over pairs and heads.
         kl_reduced: the same after the reduction that training used.
@@ -37,6 +38,14 @@ class SiteHealth(Record):
     reduction: KLReduction
     concentration: float | None = None
     kl_reduced: float | None = None
+    variation: float | None = None
+
+
+class WeightSpread(NamedTuple):
+    """Mean over pairs of std/mean of a weight, and its standard deviation over them, over that mean."""
+
+    mean: float
+    variation: float
 
 
 COLLAPSED = 0.01
@@ -71,8 +80,8 @@ def weight_spreads(
     mask_name: str = "attention_mask",
     label_name: str = "labels",
     device: torch.device | str | None = None,
-) -> dict[str, float]:
-    """Mean over valid pairs of the standard deviation over mean of the normalised weights W, per site.
+) -> dict[str, WeightSpread]:
+    """Standard deviation over mean of the normalised weights W per site: its mean over valid pairs, and how it varies.
 
     Pairs of weight 0 in every draw (masked keys) and padded queries are left out.
 
@@ -94,8 +103,7 @@ def weight_spreads(
     """
     if num_samples < 2:
         raise ValueError(f"weight_spreads: a spread needs at least 2 draws, got num_samples={num_samples}")
-    totals: dict[str, float] = {}
-    counts: dict[str, int] = {}
+    ratios: dict[str, list[Tensor]] = {}
     for number, batch in enumerate(moved(batches, device)):
         posterior = posterior_predict(
             model,
@@ -112,11 +120,18 @@ def weight_spreads(
         for site, mean in posterior.attention_mean.items():
             taken = _valid(mean, batch.get(mask_name))
             ratio = posterior.attention_std[site][taken] / mean[taken]
-            totals[site] = totals.get(site, 0.0) + widened(ratio).sum().item()
-            counts[site] = counts.get(site, 0) + ratio.numel()
-    if not counts:
+            ratios.setdefault(site, []).append(widened(ratio).flatten())
+    if not ratios:
         raise ValueError("weight_spreads: expected at least one batch and one attention site, got none")
-    return {site: totals[site] / max(counts[site], 1) for site in totals}
+    return {site: _weight_spread(torch.cat(parts)) for site, parts in ratios.items()}
+
+
+def _weight_spread(ratios: Tensor) -> WeightSpread:
+    """Of std/mean by pair; zeros without any."""
+    if not ratios.numel():
+        return WeightSpread(0.0, 0.0)
+    mean = ratios.mean().item()
+    return WeightSpread(mean, ratios.std(correction=0).item() / mean if mean else 0.0)
 
 
 def _valid(mean: Tensor, mask: Tensor | None) -> Tensor:
@@ -128,7 +143,9 @@ def _valid(mean: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def site_health(
-    spreads: Mapping[str, float], diagnostics: Mapping[str, Mapping[str, float]], reduction: KLReduction
+    spreads: Mapping[str, WeightSpread],
+    diagnostics: Mapping[str, Mapping[str, float]],
+    reduction: KLReduction,
 ) -> list[SiteHealth]:
     """Records of the sites.
 
@@ -146,7 +163,8 @@ def site_health(
         RecordsError: a site without diagnostics.
 
     Example:
-        >>> site_health({"layer": 0.3}, {"layer": {"kl_nats": 12.0, "concentration": 1.5}}, "mean")[0].kl_nats
+        >>> spreads = {"layer": WeightSpread(0.3, 0.2)}
+        >>> site_health(spreads, {"layer": {"kl_nats": 12.0, "concentration": 1.5}}, "mean")[0].kl_nats
         12.0
     """
     missing = [site for site in spreads if diagnostics.get(site, {}).get("kl_nats") is None]
@@ -159,7 +177,8 @@ def site_health(
     for site, spread in spreads.items():
         names = ("kl_nats", "kl_reduced", "concentration")
         figures: dict[str, Any] = {name: diagnostics[site].get(name) for name in names}
-        records.append(SiteHealth(site=site, spread=spread, reduction=reduction, **figures))
+        figures |= {"spread": spread.mean, "variation": spread.variation}
+        records.append(SiteHealth(site=site, reduction=reduction, **figures))
     return records
 
 

@@ -83,6 +83,9 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
     record = getattr(results, section, None)
     if section == "run" and record is not None:
         return record.seconds / record.steps if name == "step_seconds" else float(getattr(record, name))
+    if callable(of_model := getattr(record, name, None)):  # heads.removable, heads.harmful
+        share: float | None = of_model(model)
+        return share
     values: list[float] = []
     for site in getattr(record, "sites", record) or ():
         if getattr(site, "model", model) == model and (value := getattr(site, name)) is not None:

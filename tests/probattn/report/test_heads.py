@@ -105,6 +105,9 @@ def test_the_numbers_are_those_of_the_records(results: Results) -> None:
         assert {heads.mean(model, name) for name in ("distance", "relative", "cosine", "overlap")} <= shown
         assert heads.mean_length(model, "query") in shown
     assert heads.mean_length("start", "value") is None
+    assert (heads.removable("deterministic"), heads.harmful("deterministic")) == (0.75, 0.25)
+    assert (heads.removable("repulsive"), heads.harmful("repulsive")) == (0.25, 0.0)
+    assert heads.removable("start") is None
     assert "Length of a head, value" not in section and "Length of a head, key" in section
     for words in ("Before training", "Deterministic", "Repulsive"):
         assert words in section

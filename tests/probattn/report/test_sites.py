@@ -8,7 +8,7 @@ from torch import Tensor
 
 import probattn
 from probattn.inference.predictive import posterior_predict
-from probattn.report.sites import site_health, weight_spreads
+from probattn.report.sites import WeightSpread, site_health, weight_spreads
 
 
 class Toy(PyroModule):
@@ -39,7 +39,7 @@ def test_spread_is_the_mean_over_valid_pairs() -> None:
     torch.manual_seed(0)
     model = Toy(probattn.BayesianAttention())
     batches = toy_batches()
-    (site, found), *others = weight_spreads(model, batches, 9, seed=3).items()
+    (site, spread), *others = weight_spreads(model, batches, 9, seed=3).items()
     assert not others
     ratios = []
     for number, batch in enumerate(batches):
@@ -48,7 +48,9 @@ def test_spread_is_the_mean_over_valid_pairs() -> None:
         for row, kept in enumerate(valid):
             own = draws[:, row][:, :, kept][..., kept]  # [P, H, t, t]
             ratios.append((own.std(dim=0) / own.mean(dim=0)).flatten())
-    assert found == pytest.approx(torch.cat(ratios).double().mean().item(), rel=1e-5)
+    pairs = torch.cat(ratios).double()
+    assert spread.mean == pytest.approx(pairs.mean().item(), rel=1e-5)
+    assert spread.variation == pytest.approx(pairs.std(correction=0).item() / pairs.mean().item(), rel=1e-5)
 
 
 def test_a_sure_posterior_spreads_less() -> None:
@@ -57,7 +59,7 @@ def test_a_sure_posterior_spreads_less() -> None:
         weight_spreads(Toy(probattn.BayesianAttention.bam(concentration=k)), toy_batches(), 20)
         for k in (2.0, 50.0)
     )
-    assert 0 < 5 * next(iter(tight.values())) < next(iter(loose.values()))
+    assert 0 < 5 * next(iter(tight.values())).mean < next(iter(loose.values())).mean
 
 
 def test_health_takes_over_the_diagnostics() -> None:
@@ -65,7 +67,10 @@ def test_health_takes_over_the_diagnostics() -> None:
         "a": {"kl_nats": 3.0, "cv": 0.5},
         "b": {"kl_nats": 4.0, "concentration": 2.0, "kl_reduced": 0.1},
     }
-    first, second = site_health({"a": 0.2, "b": 0.3}, diagnostics, "keys")
+    first, second = site_health(
+        {"a": WeightSpread(0.2, 0.1), "b": WeightSpread(0.3, 0.4)}, diagnostics, "keys"
+    )
+    assert (first.variation, second.variation) == (0.1, 0.4)
     assert (first.site, first.spread, first.kl_nats, first.concentration) == ("a", 0.2, 3.0, None)
     assert (second.concentration, second.kl_reduced, second.reduction) == (2.0, 0.1, "keys")
 
@@ -77,4 +82,4 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one batch"):
         weight_spreads(model, [])
     with pytest.raises(ValueError, match="diagnostics of the site 'a' with kl_nats, got those of b"):
-        site_health({"a": 0.2}, {"b": {"kl_nats": 1.0}}, "mean")
+        site_health({"a": WeightSpread(0.2, 0.1)}, {"b": {"kl_nats": 1.0}}, "mean")
