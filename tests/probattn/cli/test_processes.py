@@ -1,5 +1,10 @@
 """The command line as a launcher starts it: two processes, one run folder."""
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 from runs import free_port, started
 
@@ -42,3 +47,29 @@ def test_the_demo_asks_for_one_process(command, tmp_path, monkeypatch):
     done = command("demo")
     assert done.exit_code == 2 and "expected one process" in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+ALLOCATING = """
+import resource
+from probattn.__main__ import keep_freed_memory
+keep_freed_memory()
+size = 16_000_000
+for _ in range(40):
+    b"x" * size  # freed at once
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_freed_memory_is_kept_unless_the_environment_says_how():
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+
+    def faults(**more):
+        made = subprocess.run(
+            [sys.executable, "-c", ALLOCATING], env=bare | more, capture_output=True, text=True, check=True
+        )
+        return int(made.stdout)
+
+    as_it_is = faults(MALLOC_MMAP_THRESHOLD_="131072")  # 40 times 16 MB are mapped, and 4,096 bytes a page
+    assert as_it_is > 40 * 3_900
+    assert faults() < as_it_is - 35 * 3_900
