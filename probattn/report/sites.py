@@ -123,7 +123,7 @@ def weight_spreads(
             ratios.setdefault(site, []).append(widened(ratio).flatten())
     if not ratios:
         raise ValueError("weight_spreads: expected at least one batch and one attention site, got none")
-    return {site: _weight_spread(torch.cat(parts)) for site, parts in ratios.items()}
+    return {site: _weight_spread(torch.cat(values)) for site, values in ratios.items()}
 
 
 def _weight_spread(ratios: Tensor) -> WeightSpread:
