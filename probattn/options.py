@@ -33,6 +33,8 @@ from probattn.checks import shown
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+Preset = Literal["default", "paper", "release"]
+"""Settings of this library, of a paper, or of the code that its authors released."""
 ReleasePreset = Literal["default", "release"]
 """Settings of this library, or of the code that a paper's authors released."""
 

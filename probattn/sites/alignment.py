@@ -28,7 +28,7 @@ from probattn.divergences import (
 )
 from probattn.divergences.mmd import median_distances
 from probattn.divergences.networks import DiscriminatorKind
-from probattn.options import Count, Natural, NonNegative, Options, Positive, Share
+from probattn.options import Count, Natural, NonNegative, Options, Positive, Preset, Share
 from probattn.sites.handlers import announce, is_handled
 from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
 from probattn.sites.noise import seed_integers
@@ -50,7 +50,7 @@ class AlignmentTraining(Options):
         learning_rate: of the networks that "ct" and "gan" bring along: critic, navigator, discriminator.
     """
 
-    preset: Literal["default", "paper", "release"] = "default"
+    preset: Preset = "default"
     learning_rate: Annotated[float, Gt(0), Lt(10)] = 1e-3
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from probattn.options import Count, NonNegative, Options, Positive
+from probattn.options import Count, NonNegative, Options, Positive, Preset
 from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class AttentionWords(Options):
     """
 
     method: Literal["deterministic", "babn", "bam"] = "babn"
-    preset: Literal["default", "paper", "release"] = "default"
+    preset: Preset = "default"
     layers: Layers = "all"
     kind: Calls = "all"
 

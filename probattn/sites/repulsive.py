@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from probattn.options import Natural, NonNegative, Options, Positive, ReleasePreset, SomeOf
+from probattn.options import Natural, NonNegative, Options, Positive, Preset, SomeOf
 from probattn.particles import (
     CosineKernel,
     FusedProjection,
@@ -91,11 +91,11 @@ class RepulsionWords(Options):
     """Key of a repulsion recipe besides the method's options.
 
     Args:
-        preset: where the values of keys that are left out come from: this library's defaults, or the settings of the
-            code of An et al. 2020 ("release").
+        preset: where the values of keys that are left out come from: this library's defaults, the settings of An
+            et al. 2020 ("paper"), or those of their code ("release").
     """
 
-    preset: ReleasePreset = "default"
+    preset: Preset = "default"
 
 
 OWNER = "RepulsiveAttention"
@@ -146,7 +146,8 @@ class RepulsiveAttention(ParticleOptions, Method):
         step_size: factor epsilon > 0 of the direction of a head. "adam" and "adamw", which divide by the size of a
             gradient, undo it. The noise of "spos" and "sgld" is smaller relative to the gradient the larger it is.
         repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); unused by "sgld". The loss is a mean over the
-            batch, so 1 is far too much.
+            batch, so 1 is far too much. The default is the largest that left the validation loss as it is (see the
+            page of the method); the paper's, 0.01, is that of :meth:`paper`.
         kernel: between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
@@ -185,6 +186,7 @@ class RepulsiveAttention(ParticleOptions, Method):
     measured: ClassVar[tuple[Measured, ...]] = ("heads",)
 
     projections: SomeOf[Projection] = ("query", "key", "value")
+    repulsion: NonNegative = 0.001
     layers: Parts | None = None
     attention: Calls | None = None
     smoothing: bool = True
@@ -193,6 +195,14 @@ class RepulsiveAttention(ParticleOptions, Method):
     def __post_init__(self) -> None:
         object.__setattr__(self, "projections", check_projections(OWNER, self.projections, Projection))
         super().__post_init__()
+
+    @classmethod
+    def paper(cls, **options: Any) -> RepulsiveAttention:
+        """The settings of An et al. 2020 for translation and texts about graphs; ``options`` override single ones.
+
+        SVGD in all layers with the weight 0.01 and the step size 0.1 (their appendix B).
+        """
+        return cls(**({"repulsion": 0.01, "step_size": 0.1} | options))
 
     @classmethod
     def release(cls, **options: Any) -> RepulsiveAttention:

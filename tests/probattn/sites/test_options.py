@@ -144,9 +144,10 @@ def test_kernels():
     assert isinstance(apart, UnsmoothedKernel) and isinstance(apart.kernel, CosineKernel)
 
 
-def test_the_defaults_are_the_papers_settings():
+def test_the_preset_has_the_papers_settings():
     """An et al. 2020: step 0.1 and weight 0.01 of the repulsion, the median's kernel, a uniform prior, Q, K and V."""
-    method = RepulsiveAttention()
+    method = RepulsiveAttention.paper()
+    assert RepulsiveAttention() == RepulsiveAttention.paper(repulsion=0.001)
     assert (method.sampler, method.step_size, method.repulsion) == ("svgd", 0.1, 0.01)
     assert (method.kernel, method.bandwidth, method.prior) == ("median_rbf", None, "uniform")
     assert (method.projections, method.temperature, method.langevin) == (("query", "key", "value"), 1.0, 1.0)
