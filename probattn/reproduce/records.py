@@ -69,19 +69,19 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
 
     Args:
         results: of the run.
-        measure: a score, ``run.NAME`` for a number of the run's description, ``run.step_seconds`` for the seconds of an
-            update, or ``SECTION.NAME`` for the mean over the sites and heads of a section: ``heads.distance``,
-            ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
+        measure: a score, ``entropy.mean`` for that of predictions, ``run.NAME`` for a number of the run's description,
+            ``run.step_seconds`` for the seconds of an update, or ``SECTION.NAME`` for the mean over the sites and heads
+            of a section: ``heads.distance``, ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
         model: whose; None for the run's own.
-        data: data set of a score.
+        data: data set of a score or an entropy.
     """
     section, _, name = measure.rpartition(".")
     model = model or results.compared
     if not section:
         score: float | None = results.value(measure, model, data)
         return score
-    record = getattr(results, section, None)
-    if section == "run" and record is not None:
+    record = getattr(results.score(model, data) if section == "entropy" else results, section, None)
+    if section in ("entropy", "run") and record is not None:
         return record.seconds / record.steps if name == "step_seconds" else float(getattr(record, name))
     if callable(of_model := getattr(record, name, None)):  # heads.removable, heads.harmful
         share: float | None = of_model(model)

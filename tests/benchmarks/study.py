@@ -1,6 +1,6 @@
 """Runs a study, variants of recipes over seeds, and writes what was measured into a file of docs/data.
 
-    PROBATTN_DATA=/data python tests/benchmarks/study.py repulsion runs/repulsion --seeds 5
+    PROBATTN_DATA=/data python tests/benchmarks/study.py NAME runs/NAME --seeds 5
     python tests/benchmarks/study.py --help
 
 The study NAME is the class `STUDY` of NAME_study.py beside this file. What a run's figures are is kept as
@@ -52,7 +52,6 @@ STUDIES = (
     "moments",
     "particle",
     "pretraining",
-    "repulsion",
     "sentiment",
     "translation",
     "triage",

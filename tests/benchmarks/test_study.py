@@ -33,7 +33,6 @@ def leaves(value, place=""):
         ("agreement", "agreement"),
         ("alignment", "alignment"),
         ("alignment_sum", "alignment"),
-        ("repulsion", "repulsion"),
         ("translation", "translation"),
         ("translation_latent", "translation"),
         ("translation_longer", "translation"),

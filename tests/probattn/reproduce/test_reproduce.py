@@ -10,7 +10,7 @@ from scipy import stats
 from probattn.recipes import load_any_recipe
 from probattn.report.alignment import SiteAlignment
 from probattn.report.heads import Heads, SiteHeads
-from probattn.report.record import RunDescription
+from probattn.report.record import Entropy, RunDescription
 from probattn.report.sites import EdgeAttention, SiteHealth
 from probattn.reproduce import (
     CellRecord,
@@ -53,6 +53,7 @@ SECTIONS = {
     "heads": SiteHeads,
     "alignment": SiteAlignment,
     "edges": EdgeAttention,
+    "entropy": Entropy,
     "health": SiteHealth,
     "run": RunDescription,
 }
@@ -120,6 +121,7 @@ def declared(recipe):
             "accuracy": {"title": "Accuracy", "measure": "accuracy", "scale": 100},
             "nll": {"title": "NLL", "measure": "nll"},
             "spread": {"title": "Spread of weights", "measure": "health.spread"},
+            "entropy": {"title": "Entropy", "measure": "entropy.mean", "data": "shifted"},
             "seconds": {"title": "Seconds of an update", "measure": "run.step_seconds"},
             "other": {"title": "Other", "measure": "accuracy", "keys": ["data.train=trec"], "scale": 100},
         },
@@ -145,7 +147,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_paper, folder):
-    options = ReproduceOptions(seeds=2, columns=("accuracy", "nll", "spread", "seconds"))
+    options = ReproduceOptions(seeds=2, columns=("accuracy", "nll", "spread", "entropy", "seconds"))
     file, record = reproduce("tests/table-1", options, folder, quiet=True)
     assert TableRecord.model_validate_json(file.read_text()) == record
     for row in ("soft", "babn"):
@@ -162,6 +164,10 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_pape
             assert (row == "soft") == (not spreads) == ("spread" not in cells)
             if spreads:
                 assert cells["spread"].values[str(seed)] == pytest.approx(statistics.mean(spreads), abs=1e-4)
+            shifted = next(
+                one for one in results["scores"] if (one["model"], one["data"]) == (model, "shifted")
+            )
+            assert cells["entropy"].values[str(seed)] == pytest.approx(shifted["entropy"]["mean"], abs=1e-4)
             assert cells["seconds"].values[str(seed)] == pytest.approx(
                 results["run"]["seconds"] / 3, abs=1e-4
             )
@@ -189,8 +195,8 @@ def test_the_size_of_the_paper_has_no_small_keys(declared):
     assert small[0].keys == ("training.steps=3", "attention={method: deterministic}")
     assert paper[0].keys == ("attention={method: deterministic}",)
     assert [cell.run for cell in small if not cell.without] == [
-        *(4 * ["soft"] + ["soft/other"]),
-        *(4 * ["babn"] + ["babn/other"]),
+        *(5 * ["soft"] + ["soft/other"]),
+        *(5 * ["babn"] + ["babn/other"]),
     ]
 
 
