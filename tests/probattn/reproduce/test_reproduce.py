@@ -1,6 +1,7 @@
 """Tables of papers: their declarations, their runs, and what is shown of them."""
 
 import json
+import re
 import statistics
 
 import pytest
@@ -85,6 +86,9 @@ def test_every_table_is_listed(command):
     for key, _ in ALL:
         assert key in text
     assert all(len(line) <= 80 for line in listing().text(80).splitlines())
+    states = [(int(number), int(cells)) for number, cells in re.findall(r"(\d+) of (\d+) cells", text)]
+    assert any(number == cells for number, cells in states)
+    assert all(number <= cells for number, cells in states)
 
 
 def test_lists_are_one_json_object(command):
