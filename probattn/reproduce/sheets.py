@@ -102,7 +102,13 @@ def _state(key: str, table: Table) -> tuple[str, str]:
         return "nothing to run", ""
     if not table.rows:
         return f"study {table.study}" if table.study else "a command", ""
-    record, cells = measured(key), [cell for cell in table.cells() if not (cell.without or cell.missing)]
+    record = measured(key)
+    kept = {} if record is None else record.cells
+    cells = [
+        cell
+        for cell in table.cells()
+        if kept.get(cell.row, {}).get(cell.column, CellRecord()).values or not (cell.without or cell.missing)
+    ]
     if record is None:
         return f"0 of {len(cells)} cells" if cells else "no data at hand", ""
     minutes = record.minutes.values()

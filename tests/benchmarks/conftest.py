@@ -11,7 +11,6 @@ from tiny import (
     reviews,
     run,
     translation_recipe,
-    translation_run,
 )
 
 __all__ = [
@@ -25,5 +24,4 @@ __all__ = [
     "reviews",
     "run",
     "translation_recipe",
-    "translation_run",
 ]

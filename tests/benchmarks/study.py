@@ -16,18 +16,15 @@ import json
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from probattn.data import TextDataset
@@ -51,9 +48,7 @@ STUDIES = (
     "methods",
     "moments",
     "particle",
-    "pretraining",
     "sentiment",
-    "translation",
     "triage",
 )
 DATA = Path(__file__).resolve().parents[2] / "docs" / "data"
@@ -162,71 +157,6 @@ class Study(ABC):
                 left = timedelta(seconds=round((missing - made) * (time.monotonic() - started) / made))
                 more = f"; {missing - made} left, about {left}" if made < missing else ""
                 typer.echo(f"{self.words.format(job.folder, **job.head)}: {self.said(run)}{more}")
-        return content
-
-
-@dataclass(kw_only=True)
-class VariantStudy(Study):
-    """Variants of one recipe over seeds, compared with the first of them."""
-
-    folder: Folder
-    seeds: Seeds = 3
-    variants: Names = None
-    recipe: str
-    set_: Keys = None
-
-    known: ClassVar[Mapping[str, Sequence[str]]]
-    """Keys of the recipe that each variant changes."""
-    common: ClassVar[Sequence[str]]
-    """Keys that all change."""
-    measures: ClassVar[Sequence[str]]
-    """Figures of a run that are summarised, where it has them."""
-
-    def __post_init__(self) -> None:
-        self.names = chosen("variants", self.variants, self.known)
-
-    def setting(self) -> Content:
-        """The recipe, and the keys that runs change."""
-        variants = {name: list(self.known[name]) for name in self.names}
-        return {"recipe": self.recipe, "variants": variants, "set": self.overrides}
-
-    def jobs(self) -> Iterator[Job]:
-        """The variants, seed by seed."""
-        for seed, name in product(range(self.seeds), self.names):
-            keys = (*self.common, *self.known[name], *self.overrides, f"training.seed={seed}")
-            yield Job({"variant": name, "seed": seed}, self.recipe, keys, f"{name}/seed-{seed}")
-
-    @classmethod
-    def figures(cls, runs: Sequence[Run]) -> Sequence[str]:
-        """Names of what is summarised of the runs: the measures that some of them have."""
-        return [name for name in cls.measures if any(name in run for run in runs)]
-
-    @classmethod
-    def summarise(cls, runs: Sequence[Run]) -> Content:
-        """Means over seeds by variant, and differences to the first variant of the same seed."""
-        first = by_seed(runs, variant=next(iter(cls.known)))
-        summary: Content = {}
-        for variant in dict.fromkeys(run["variant"] for run in runs):
-            own = [run for run in runs if run["variant"] == variant]
-            there = [name for name in cls.figures(runs) if all(run.get(name) is not None for run in own)]
-            summary[variant] = means(own, there)
-            both = [name for name in there if all(run.get(name) is not None for run in first.values())]
-            if variant != next(iter(cls.known)) and first:
-                summary[variant]["difference"] = differences(own, first, both)
-        return summary
-
-    @staticmethod
-    def table(summary: Mapping[str, Any]) -> Table:
-        """A row a figure, a column a variant: means, and differences to the first variant with their intervals."""
-        shown = Table("figure", *summary)
-        for name in dict.fromkeys(name for row in summary.values() for name in row if name != "difference"):
-            shown.add_row(name, *(cell(row, name) for row in summary.values()))
-        return shown
-
-    def main(self) -> Content:
-        """Prints the table of all runs."""
-        content = super().main()
-        Console(width=140).print(self.table(self.summarise(content["runs"])))
         return content
 
 
@@ -349,15 +279,6 @@ def differences(own: Sequence[Run], others: Mapping[int, Run], measures: Iterabl
 def by_seed(runs: Iterable[Run], **head: Any) -> dict[int, Run]:
     """The runs that are named so, by seed."""
     return {run["seed"]: run for run in runs if head.items() <= run.items()}
-
-
-def cell(row: Mapping[str, Any], name: str) -> str:
-    """Mean of a figure of a variant, and its difference to the first variant; empty where it has none."""
-    if name not in row:
-        return ""
-    gap = row.get("difference", {}).get(name)
-    words = f"{row[name]['mean']:.4f}" + (f" ({gap['mean']:+.4f})" if gap else "")
-    return words + (f" [{gap['low']:+.4f}, {gap['high']:+.4f}]" if gap and gap["low"] is not None else "")
 
 
 def command(study: type[Study]) -> Callable[..., None]:

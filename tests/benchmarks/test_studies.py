@@ -19,16 +19,14 @@ import effects_measures
 import effects_study
 import graph_study
 import moments_study
-import pretraining_study
 import pytest
 import runs
 import triage_study
 import typer
-from study import MEASURED, FileStudy, VariantStudy, read_json
+from study import MEASURED, FileStudy, read_json
 
 from probattn.attacks.records import Share
-from probattn.recipes import load_any_recipe, load_recipe
-from probattn.sites.repulsive import RepulsiveAttention
+from probattn.recipes import load_recipe
 from probattn.tasks import load_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -120,13 +118,6 @@ def moments(tiny):
     return {"rows": 2, "draws": 200, "test": 10, "seeds": 1}
 
 
-def pretraining(tiny):
-    text = runs.recipes(tiny.folder)["pretraining"]
-    recipe = tiny.written(text.replace("steps: 6", "steps: 2").replace("positions: 16", "positions: 64"))
-    tasks = f"{tiny.folder}/reviews.csv,{tiny.folder}/reviews.csv:8"
-    return {"recipe": recipe, "tasks": tasks, "steps": 1, "rates": "1e-3,1e-2", "seeds": 1}
-
-
 def sentiment(tiny):
     keys = ["training.steps=2", "data.limits.train=60"]
     return {"recipe": str(tiny.fixture("recipe")), "variants": "deterministic,bam", "set_": keys, "rest": 30}
@@ -145,7 +136,6 @@ NAMES = (
     "effects",
     "graph",
     "moments",
-    "pretraining",
     "sentiment",
     "triage",
 )
@@ -214,21 +204,6 @@ def test_a_study_measures_each_of_its_jobs_once(name, ran):
         summary = json.loads(json.dumps(study.summarise(runs)))
         assert content["variants" if name == "sentiment" else "summary"] == summary
     assert again.content == content and not any(line in again.printed for line in lines)
-
-
-def test_variants_are_compared_with_the_first_of_the_same_seed(ran):
-    study, content = ran("pretraining").study, ran("pretraining").content
-    assert isinstance(study, VariantStudy)
-    base, other = (next(run for run in content["runs"] if run["variant"] == name) for name in study.names[:2])
-    differences = content["summary"][other["variant"]]["difference"]
-    assert differences
-    assert "difference" not in content["summary"][base["variant"]]
-    table = study.table(content["summary"])
-    assert [column.header for column in table.columns] == ["figure", *study.names]
-    cells = dict(zip(table.columns[0].cells, table.columns[2].cells, strict=True))
-    for measure, gap in differences.items():
-        assert gap["mean"] == pytest.approx(other[measure] - base[measure])
-        assert cells[measure].startswith(f"{other[measure]:.4f} ({gap['mean']:+.4f})")
 
 
 @pytest.mark.parametrize(
@@ -332,46 +307,6 @@ def test_graphs_are_measured_and_other_overrides_refused(ran):
         assert 0 <= run["draws_accuracy"] <= 1 and run["steps"] == 12 and len(run["layers"]) == 2
     with pytest.raises(typer.BadParameter, match=r"holds runs with --set \[\]; use another --output"):
         type(study)(**options, set_=["training.epochs=1"]).main()
-
-
-@pytest.mark.parametrize("recipe", ["electra_reduced", "electra_small"])
-def test_variants_of_pretraining_are_recipes_of_repulsion_in_the_first_layer(recipe):
-    weights = {"plain": None, "weak": 1e-3, "paper": 0.1, "nothing": None}
-    for name, keys in pretraining_study.VARIANTS.items():
-        methods = load_any_recipe(recipe, keys).methods()
-        assert [method.repulsion for method in methods] == ([] if weights[name] is None else [weights[name]])
-        assert all(isinstance(method, RepulsiveAttention) and method.layers == (0,) for method in methods)
-
-
-def test_every_variant_is_pretrained_and_fine_tuned(ran, tables, monkeypatch):
-    study, _, content, *_ = ran("pretraining")
-    assert [run["variant"] for run in content["runs"]] == list(pretraining_study.VARIANTS)
-    for run in content["runs"]:
-        assert run["reviews_rate"] in (1e-3, 1e-2)
-        assert 0 <= run["reviews_accuracy"] <= 1 and 0 <= run["reviews_validation"] <= 1
-        assert "reviews-8_accuracy" in run
-        tuned = study.folder / run["variant"] / "seed-0" / "tuned" / "reviews-8-0.01"
-        assert load_any_recipe(tuned / "recipe.yaml").data.limits.train == 8
-    summary = content["summary"]
-    assert set(summary["nothing"]) == {"reviews_accuracy", "reviews-8_accuracy", "difference"}
-    assert summary["plain"]["majority"]["mean"] > 0.5 and summary["paper"]["relative"]["mean"] > 0
-    of_paper, plain = (summary[name]["nll"]["mean"] for name in ("paper", "plain"))
-    assert summary["paper"]["difference"]["nll"]["mean"] == pytest.approx(of_paper - plain)
-    page = tables("pretraining")  # whose two forms are told apart by the number of data sets
-    monkeypatch.setattr(page, "TASKS", {"reviews": "reviews"})
-    shown = page.tables(content)
-    assert shown.count("\n|") == 6 and "repulsive, weight 0.1" in shown and "nan" not in shown
-    alone = f"{100 * summary['nothing']['reviews_accuracy']['mean']:.2f}"
-    assert shown.splitlines()[-1].startswith(f"| not pre-trained |  |  |  |  | {alone} | ")
-    monkeypatch.setattr(page, "TASKS", {"reviews": "reviews", "reviews-8": "8 reviews"})
-    first, second = page.tables(content).split(
-        "Test accuracy after fine-tuning, and differences to the pre-trained network:"
-    )
-    # without the network that was not pre-trained
-    assert first.count("\n|") == 5 and second.count("\n|") == 4
-    cells = second.splitlines()[-1].split(" | ")
-    gap = summary["nothing"]["difference"]["reviews-8_accuracy"]["mean"]
-    assert cells[0] == "| 8 reviews" and cells[-1] == f"{100 * gap:+.2f} |" and len(cells) == 8
 
 
 def test_moments_are_compared_with_draws(ran):

@@ -203,17 +203,17 @@ def test_times_in_statements_are_those_of_the_figures():
             f"{gan['ratio']['median']:.2f} times with GAN and {ct['ratio']['median']:.2f} with CT" in said[32]
         )
         assert gan["ratio"]["median"] < ct["ratio"]["median"] < ot["ratio"]["median"]
-    latent = json.loads((DATA / "translation_latent.json").read_text())["summary"]
-    for name in ("plain", "babn", "va_enumerate"):
-        assert f"{latent[name]['parameters'] / 1e6:.3f}" in said[9]
-    for name in ("babn", "va_enumerate", "va_sample"):
-        assert f"{latent[name]['step_seconds']['mean']:.3f}" in said[9]
-    assert latent["babn"]["step_seconds"]["high"] < latent["va_sample"]["step_seconds"]["low"]
-    heads = json.loads((DATA / "translation.json").read_text())["summary"]
-    for name in ("svgd", "disagreement"):
-        assert (
-            f"{heads[name]['step_seconds']['mean'] / heads['plain']['step_seconds']['mean']:.3f}" in said[38]
-        )
+    latent, heads = (measured(key).cells for key in ("babn/table-4", "rma/table-2a"))
+    for name in ("base", "babn", "va_enum"):
+        assert f"{latent[name]['parameters'].values['0']:.3f}" in said[9]
+    for name in ("babn", "va_enum", "va_sample"):
+        assert f"{latent[name]['seconds'].values['0']:.3f}" in said[9]
+    high, low = (
+        latent[name]["seconds"].source.split()[place] for name, place in (("babn", -1), ("va_sample", -3))
+    )
+    assert float(high) < float(low)
+    for name in ("rma", "r"):
+        assert f"{heads[name]['seconds'].values['0'] / heads['ma']['seconds'].values['0']:.3f}" in said[38]
 
 
 def test_the_rise_and_fall_in_statements_are_those_of_the_figures():

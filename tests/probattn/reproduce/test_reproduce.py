@@ -1,6 +1,7 @@
 """Tables of papers: their declarations, their runs, and what is shown of them."""
 
 import json
+import re
 import statistics
 
 import pytest
@@ -86,6 +87,9 @@ def test_every_table_is_listed(command):
     for key, _ in ALL:
         assert key in text
     assert all(len(line) <= 80 for line in listing().text(80).splitlines())
+    states = [(int(number), int(cells)) for number, cells in re.findall(r"(\d+) of (\d+) cells", text)]
+    assert any(number == cells for number, cells in states)
+    assert all(number <= cells for number, cells in states)
 
 
 def test_lists_are_one_json_object(command):
@@ -300,6 +304,10 @@ def test_a_table_is_found_by_its_key():
         ("rma/table-4", "r", ("DisagreementAttention",)),
         ("rma/table-4", "rma", ("RepulsiveAttention",)),
         ("rma/table-2b", "base_rma", ("RepulsiveAttention",)),
+        ("rma/table-3", "ELECTRA_OpenWebText", ()),
+        ("rma/table-3", "ELECTRA_OpenWebText_RMA", ("RepulsiveAttention",)),
+        ("babn/table-4", "va_enum", ()),
+        ("babn/table-4", "strength", ("BayesianAttention",)),
     ],
 )
 @pytest.mark.parametrize("size", ["small", "paper"])
@@ -307,3 +315,22 @@ def test_rows_are_of_the_methods_that_they_name(key, row, kinds, size):
     cell = next(cell for cell in find_table(key).cells(size) if cell.row == row)
     methods = load_any_recipe(cell.recipe, cell.keys).methods()
     assert tuple(type(method).__name__ for method in methods) == kinds
+
+
+def test_rows_are_of_the_parts_that_they_name():
+    every = ("query", "key", "value")
+    cells = {cell.row: load_any_recipe(cell.recipe, cell.keys) for cell in find_table("rma/table-8").cells()}
+    assert cells.pop("ma").methods() == ()
+    parts = {
+        row: (made.projections, made.layers) for row, recipe in cells.items() for made in recipe.methods()
+    }
+    assert parts.pop("all") == (every, "all")
+    expected = {row: ((row,), "all") if row in every else (every, row) for row in parts}
+    assert parts == expected
+    assert len(parts) == 8
+    weights = {
+        cell.row: load_any_recipe(cell.recipe, cell.keys) for cell in find_table("rma/table-3").cells()
+    }
+    for row, weight in (("ELECTRA_OpenWebText_RMA", 0.1), ("weak", 1e-3)):
+        (made,) = weights[row].methods()
+        assert (made.repulsion, made.layers) == (weight, (0,))

@@ -1,0 +1,54 @@
+"""Tables of the papers' records, and the differences between their rows."""
+
+import statistics
+
+import pytest
+
+from probattn.reproduce import CellRecord, TableRecord, find_table, measured
+
+
+@pytest.fixture
+def reproduced(load, monkeypatch):
+    """The module, with a record of two seeds."""
+    module = load("measured_tables.reproduced")
+    figures = {
+        "ma": {"BLEU": (20.0, 22.0), "perplexity": (8.0, 8.5), "time": (1.0,)},
+        "rma": {"BLEU": (21.0, 24.0), "perplexity": (8.1, 8.3), "time": (1.2,)},
+    }
+    cells = {
+        row: {
+            column: CellRecord(values={str(seed): value for seed, value in enumerate(values)}, recipe="r")
+            for column, values in columns.items()
+        }
+        for row, columns in figures.items()
+    }
+    record = TableRecord(table="rma/table-2a", size="small", cells=cells)
+    monkeypatch.setattr(module, "measured", lambda key: record if key == "rma/table-2a" else measured(key))
+    return module
+
+
+def test_means_have_intervals_and_the_papers_figures(reproduced):
+    shown = reproduced.tables("rma/table-2a")
+    assert "| Transformer-small-MA | 21.00 [8.3, 33.7] (34.4) | 1.000 (1) | 8.250 [5.07, 11.43] |" in shown
+    assert "| Transformer-small-RMA | 22.50 [3.4, 41.6] (35.2) | 1.200 (1.13) |" in shown
+    assert shown.endswith("*In brackets the paper's figure. Up to 2 seeds; `r`.*")
+
+
+def test_differences_are_of_the_same_seeds_and_need_two(reproduced):
+    head, _, row = reproduced.tables("rma/table-2a/gains").splitlines()
+    assert head == "| difference | BLEU | Perplexity |"
+    assert row == "| Transformer-small-RMA | +1.50 [-4.9, +7.9] | -0.050 [-1.96, +1.86] |"
+
+
+def test_differences_of_a_record(load):
+    shown = load("measured_tables.reproduced").tables("more/pretraining-questions/gains")
+    cells = measured("more/pretraining-questions").cells
+    before, after = (cells[row]["1500"].values for row in ("nothing", "electra"))
+    gain = statistics.fmean(after[seed] - before[seed] for seed in before)
+    assert f"| Pre-trained | {gain:+.2f} [+0.3, +16.3] |" in shown
+    assert find_table("more/pretraining-questions").columns["accuracy"].title not in shown
+
+
+def test_a_table_without_figures_of_a_paper_does_not_speak_of_them(load):
+    shown = load("measured_tables.reproduced").tables("more/translation")
+    assert shown.endswith("*3 seeds; `multi30k_lstm_reduced`.*")
