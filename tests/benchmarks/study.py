@@ -41,13 +41,11 @@ from probattn.tasks.task import RECIPE
 
 STUDIES = (
     "agreement",
-    "alignment",
     "attack",
     "calibration",
     "copying",
     "domain",
     "effects",
-    "graph",
     "methods",
     "moments",
     "particle",

@@ -31,8 +31,6 @@ def leaves(value, place=""):
     ("name", "module"),
     [
         ("agreement", "agreement"),
-        ("alignment", "alignment"),
-        ("alignment_sum", "alignment"),
         ("repulsion", "repulsion"),
         ("translation", "translation"),
         ("translation_latent", "translation"),
@@ -42,8 +40,7 @@ def leaves(value, place=""):
 def test_committed_summaries_are_those_of_the_committed_runs(name, module):
     """To rounding; times of updates are measured apart from runs."""
     content = committed(name)
-    weights = {"weights": content["setting"]["recommended"]} if module == "alignment" else {}
-    found = import_module(f"{module}_study").summarise(content["runs"], **weights)
+    found = import_module(f"{module}_study").summarise(content["runs"])
     expected = content["summary"]
     if module == "translation":
         expected = {
@@ -56,7 +53,7 @@ def test_committed_summaries_are_those_of_the_committed_runs(name, module):
         assert got[place] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), place
 
 
-@pytest.mark.parametrize("name", ["graph", "particle"])
+@pytest.mark.parametrize("name", ["particle"])
 def test_committed_runs_without_a_folder_are_known_and_in_order(name):
     made = import_module(f"{name}_study").STUDY()
     runs = made.begin()["runs"]
