@@ -73,7 +73,8 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
             ``run.step_seconds`` for the seconds of an update, or ``SECTION.NAME`` for the mean over the sites and heads
             of a section: ``heads.distance``, ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
         model: whose; None for the run's own.
-        data: data set of a score or an entropy.
+        data: data set of a score or an entropy; of a section the site, of which only these values count, or "test" for
+            all sites.
     """
     section, _, name = measure.rpartition(".")
     model = model or results.compared
@@ -88,7 +89,8 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
         return share
     values: list[float] = []
     for site in getattr(record, "sites", record) or ():
-        if getattr(site, "model", model) == model and (value := getattr(site, name)) is not None:
+        counts = getattr(site, "model", model) == model and data in ("test", site.site)
+        if counts and (value := getattr(site, name)) is not None:
             values += value if isinstance(value, tuple) else [value]
     return statistics.fmean(values) if values else None
 

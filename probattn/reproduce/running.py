@@ -25,7 +25,7 @@ from probattn.tasks.run import check_folder, evaluate, package_versions
 from probattn.tasks.task import RECIPE, RESULTS
 
 ALONE = "report.baseline=false"
-"""Rows of a table are networks of their own, so that none needs a baseline beside it."""
+"""Rows of a table are networks of their own, so that none needs a baseline beside it unless the table asks for one."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Job:
             keys.append(f"training.device={run_task(self.folder).recipe.training.device}")
         task = load_task(self.recipe, keys)
         report = getattr(task.recipe, "report", None)
-        return load_task(self.recipe, [*keys, ALONE]) if hasattr(report, "baseline") else task
+        return load_task(self.recipe, [ALONE, *keys]) if hasattr(report, "baseline") else task
 
 
 def reproduce(

@@ -60,7 +60,7 @@ def _rows(table: Table, record: TableRecord, column: str) -> Iterator[tuple[str,
         ]
         gain = mean_interval(pairs) if pairs and row != first else None
         few = f" ({len(cell.values)} seeds)" if 1 < len(cell.values) < record.seeds else ""
-        over = f", over {table.rows[first].title}" if axis.reference else ""
+        over = f", over {table.rows[first].title}" if axis.reference not in (None, row) else ""
         yield (
             f"{axis.title}{over}{few}",
             paper,

@@ -38,13 +38,11 @@ from probattn.tasks.task import RECIPE
 
 STUDIES = (
     "agreement",
-    "alignment",
     "attack",
     "calibration",
     "copying",
     "domain",
     "effects",
-    "graph",
     "methods",
     "moments",
     "particle",

@@ -17,12 +17,10 @@ import attack_study
 import domain_study
 import effects_measures
 import effects_study
-import graph_study
 import moments_study
 import pytest
 import runs
 import triage_study
-import typer
 from study import MEASURED, FileStudy, read_json
 
 from probattn.attacks.records import Share
@@ -104,12 +102,6 @@ def effects(tiny):
     return {"sets": data, "latent": data, "reviewed": data} | more
 
 
-def graph(tiny):
-    pytest.importorskip("torch_geometric", reason="needs torch-geometric (the extra 'graph')")
-    tiny.patch.setitem(graph_study.RECIPES, "cora", str(tiny.fixture("graph_recipe")))
-    return {"variants": "mmd,bam", "seeds": 1}
-
-
 def moments(tiny):
     tiny.patch.setattr(moments_study, "RECIPE", str(tiny.fixture("recipe")))
     tiny.patch.setattr(moments_study, "ALWAYS", ("report.baseline=false", "training.steps=2"))
@@ -134,7 +126,6 @@ NAMES = (
     "attack",
     "domain",
     "effects",
-    "graph",
     "moments",
     "sentiment",
     "triage",
@@ -163,7 +154,7 @@ def ran(request, tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             with pytest.MonkeyPatch.context() as patch:
                 options = {"seeds": 2} | globals()[name](Tiny(request, folder, patch))
-                options |= {} if name == "graph" else {"folder": folder / "runs"}
+                options |= {"folder": folder / "runs"}
                 options |= {} if name == "sentiment" else {"output": folder / "data" / "figures.json"}
                 kind = import_module(f"{name}_study").STUDY
                 first = finished(kind, options)
@@ -196,13 +187,10 @@ def test_a_study_measures_each_of_its_jobs_once(name, ran):
     lines = [study.words.format(job.folder, **job.head) + ": " for job in jobs]
     assert len(set(lines)) == len(jobs) > 0 and all(line in printed for line in lines)
     assert all(job.head.items() <= run.items() for job, run in zip(jobs, runs, strict=True))
-    if isinstance(study, FileStudy):
-        assert content["runs"] == sorted(runs, key=study.order)
-    else:
-        assert content.get("runs", runs) == runs
-        assert all((study.place(job) / MEASURED).exists() for job in jobs)
-        summary = json.loads(json.dumps(study.summarise(runs)))
-        assert content["variants" if name == "sentiment" else "summary"] == summary
+    assert content.get("runs", runs) == runs
+    assert all((study.place(job) / MEASURED).exists() for job in jobs)
+    summary = json.loads(json.dumps(study.summarise(runs)))
+    assert content["variants" if name == "sentiment" else "summary"] == summary
     assert again.content == content and not any(line in again.printed for line in lines)
 
 
@@ -298,15 +286,6 @@ def test_methods_are_measured_on_every_network_and_the_posterior_on_one(ran):
         assert counted["function_words"] <= counted["words"] <= 9 and counted["texts"] == 3
     assert drawn["reviewed"]["causes_of_doubt"]["neither"] == 0
     assert "distrust" in drawn and "distrust" not in figures and "chefer" not in drawn["methods"]
-
-
-def test_graphs_are_measured_and_other_overrides_refused(ran):
-    study, options, content, *_ = ran("graph")
-    assert [run["variant"] for run in content["runs"]] == ["bam", "mmd"] and content["set"] == []
-    for run in content["runs"]:
-        assert 0 <= run["draws_accuracy"] <= 1 and run["steps"] == 12 and len(run["layers"]) == 2
-    with pytest.raises(typer.BadParameter, match=r"holds runs with --set \[\]; use another --output"):
-        type(study)(**options, set_=["training.epochs=1"]).main()
 
 
 def test_moments_are_compared_with_draws(ran):

@@ -29,22 +29,19 @@ def leaves(value, place=""):
     ("name", "module"),
     [
         ("agreement", "agreement"),
-        ("alignment", "alignment"),
-        ("alignment_sum", "alignment"),
     ],
 )
 def test_committed_summaries_are_those_of_the_committed_runs(name, module):
     """To rounding."""
     content = committed(name)
-    weights = {"weights": content["setting"]["recommended"]} if module == "alignment" else {}
-    found = import_module(f"{module}_study").summarise(content["runs"], **weights)
+    found = import_module(f"{module}_study").summarise(content["runs"])
     got, given = (dict(leaves(json.loads(json.dumps(each)))) for each in (found, content["summary"]))
     assert got.keys() == given.keys()
     for place, value in given.items():
         assert got[place] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), place
 
 
-@pytest.mark.parametrize("name", ["graph", "particle"])
+@pytest.mark.parametrize("name", ["particle"])
 def test_committed_runs_without_a_folder_are_known_and_in_order(name):
     made = import_module(f"{name}_study").STUDY()
     runs = made.begin()["runs"]

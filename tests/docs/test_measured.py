@@ -58,11 +58,13 @@ def test_a_part_has_tables_of_its_own(measured, tmp_path, monkeypatch):
             shown(measured, f"<!-- {mark} -->", tmp_path)
 
 
-def test_a_file_without_a_figure_of_its_tables_fails_the_build(measured, tmp_path):
+def test_a_file_without_a_figure_of_its_tables_fails_the_build(measured, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "graphs.json").write_text('{"runs": [{"graph": "cora"}]}')
-    with pytest.raises(PluginError, match=r"concepts/page\.md: docs/data/graphs\.json has no 'variant'"):
-        shown(measured, "<!-- graphs -->", tmp_path)
+    (tmp_path / "data" / "one.json").write_text('{"runs": []}')
+    tables = SimpleNamespace(SOURCE="make it", tables=lambda content: content["variant"])
+    monkeypatch.setattr(measured, "TABLES", {"one": tables})
+    with pytest.raises(PluginError, match=r"concepts/page\.md: docs/data/one\.json has no 'variant'"):
+        shown(measured, "<!-- one -->", tmp_path)
 
 
 def test_an_unknown_mark_fails_the_build(measured, tmp_path):
@@ -74,7 +76,7 @@ def test_an_unknown_mark_fails_the_build(measured, tmp_path):
 
 
 def test_other_comments_and_pages_stay(measured, tmp_path):
-    text = "text <!-- graphs --> in a line\n\n<!-- a remark -->\n\n    <!-- graphs -->\n"
+    text = "text <!-- reproduced:aa --> in a line\n\n<!-- a remark -->\n\n    <!-- reproduced:aa -->\n"
     assert shown(measured, text, tmp_path) == text
 
 

@@ -3,12 +3,15 @@
 import json
 import re
 import statistics
+from functools import partial
+from pathlib import Path
 
 import pytest
 import yaml
 from scipy import stats
 
 from probattn.recipes import load_any_recipe
+from probattn.report import read_results
 from probattn.report.alignment import SiteAlignment
 from probattn.report.heads import Heads, SiteHeads
 from probattn.report.record import Entropy, RunDescription
@@ -27,10 +30,12 @@ from probattn.reproduce import (
     reproduce,
     sheet,
 )
+from probattn.reproduce.records import figure
 from probattn.tasks import RunError
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 ALL = [(f"{name}/{key}", table) for name, paper in papers().items() for key, table in paper.tables.items()]
+PINNED = Path(__file__).parents[2] / "pins" / "results"
 RUN = [(key, table) for key, table in ALL if table.rows]
 
 
@@ -213,6 +218,32 @@ def test_a_part_of_a_table_leaves_the_record_of_the_rest(declared_paper, folder)
     )
     assert record == before
     assert record.seeds == 2
+
+
+def test_a_table_may_have_baselines(declared, tmp_path, monkeypatch):
+    bayesian = declarations.Axis(title="BABN", keys=("attention={method: babn}",))
+    rows = {"soft": bayesian.model_copy(update={"model": "deterministic"}), "babn": bayesian}
+    changed = {"keys": ("report.baseline=true",), "rows": rows, "paper": {}}
+    table = declared.tables["table-1"].model_copy(update=changed)
+    paper = declared.model_copy(update={"tables": {"table-1": table}})
+    monkeypatch.setattr(declarations, "papers", lambda: {"tests": paper})
+    options = ReproduceOptions(seeds=1, columns=("nll",))
+    _, record = reproduce("tests/table-1", options, tmp_path, quiet=True)
+    (file,) = tmp_path.rglob("metrics.json")  # both rows are of one run
+    scores = {
+        one["model"]: one["values"] for one in json.loads(file.read_text())["scores"] if one["data"] == "test"
+    }
+    for row, model in (("soft", "deterministic"), ("babn", "bayesian_mean")):
+        assert record.cells[row]["nll"].values["0"] == pytest.approx(scores[model]["nll"], abs=1e-4)
+
+
+def test_a_figure_may_be_that_of_one_site():
+    results = read_results(PINNED / "graph.json")
+    values = {(site.model, site.site): site.from_uniform for site in results.edges}
+    layers = [values["deterministic", site] for site in ("hidden.attention", "output.attention")]
+    measure = partial(figure, results, "edges.from_uniform", "deterministic")
+    assert measure("test") == statistics.mean(layers)
+    assert [measure(site) for site in ("hidden.attention", "output.attention", "other")] == [*layers, None]
 
 
 def test_a_damaged_file_of_results_is_measured_again(declared_paper, folder):
