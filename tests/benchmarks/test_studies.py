@@ -21,7 +21,7 @@ import moments_study
 import pytest
 import runs
 import triage_study
-from study import MEASURED, FileStudy, read_json
+from study import MEASURED, read_json
 
 from probattn.attacks.records import Share
 from probattn.recipes import load_recipe
