@@ -42,7 +42,6 @@ from probattn.tasks.task import RECIPE
 STUDIES = (
     "agreement",
     "alignment",
-    "attack",
     "calibration",
     "copying",
     "domain",

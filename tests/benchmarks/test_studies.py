@@ -8,12 +8,9 @@ import io
 import json
 import math
 from importlib import import_module
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import attack_study
 import domain_study
 import effects_measures
 import effects_study
@@ -26,7 +23,6 @@ import triage_study
 import typer
 from study import MEASURED, FileStudy, VariantStudy, read_json
 
-from probattn.attacks.records import Share
 from probattn.recipes import load_any_recipe, load_recipe
 from probattn.sites.repulsive import RepulsiveAttention
 from probattn.tasks import load_task
@@ -55,22 +51,6 @@ class Tiny:
         """A network and its tokenizer."""
         for part in (runs.tokenizer(), net):
             part.save_pretrained(self.folder / "network")
-
-
-def attack(tiny):
-    number = count(1)
-
-    def attacked(place, options):
-        assert (place / "model").is_dir()
-        share = Share.counted(next(number), 20)
-        figures = {"failed": share, "accuracy": share, "accuracy_attacked": share}
-        summary = SimpleNamespace(**figures, exhausted=0, queries=12.5, texts=options.number)
-        return place, SimpleNamespace(summary=summary)
-
-    tiny.patch.setattr(attack_study, "attack_run", attacked)
-    tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted={tiny.source()}"]})
-    options = {"task": "tiny", "variants": "soft,bam", "attacks": "textfooler", "number": 20, "set_": LIMITED}
-    return options | {"recipe": str(tiny.fixture("recipe"))}
 
 
 def of_reviews(tiny):
@@ -140,7 +120,6 @@ def triage(tiny):
 
 
 NAMES = (
-    "attack",
     "domain",
     "effects",
     "graph",
@@ -234,22 +213,12 @@ def test_variants_are_compared_with_the_first_of_the_same_seed(ran):
 @pytest.mark.parametrize(
     ("name", "page", "words"),
     [
-        ("attack", "attacks", ["| textfooler | bam | moments |"]),
         ("moments", "moments", ["200 draws, median over 2 test texts", "| film reviews, BAM, k = 10 | 10 |"]),
     ],
 )
 def test_its_page_shows_the_figures(name, page, words, ran, tables):
     shown = tables(page).tables(ran(name).content)
     assert all(part in shown for part in words) and "nan" not in shown
-
-
-def test_every_network_is_attacked_once_for_each_prediction(ran):
-    content = ran("attack").content
-    expected = [("soft", "point"), ("bam", "point"), ("bam", "draws"), ("bam", "moments")]
-    assert [(run["variant"], run["prediction"]) for run in content["runs"]] == expected * 2
-    values = content["summary"]["textfooler"]
-    assert values["soft"]["point"]["values"]["failed"]["mean"] == pytest.approx((1 + 5) / 2 / 20)
-    assert values["bam"]["draws"]["differences"]["failed"]["seeds"] == 2
 
 
 def test_every_variant_is_measured_in_every_domain(ran):
