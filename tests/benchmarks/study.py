@@ -42,13 +42,11 @@ from probattn.tasks.task import RECIPE
 STUDIES = (
     "agreement",
     "alignment",
-    "calibration",
     "copying",
     "domain",
     "effects",
     "graph",
     "methods",
-    "moments",
     "particle",
     "pretraining",
     "repulsion",

@@ -15,7 +15,6 @@ import domain_study
 import effects_measures
 import effects_study
 import graph_study
-import moments_study
 import pretraining_study
 import pytest
 import runs
@@ -92,14 +91,6 @@ def graph(tiny):
     return {"variants": "mmd,bam", "seeds": 1}
 
 
-def moments(tiny):
-    tiny.patch.setattr(moments_study, "RECIPE", str(tiny.fixture("recipe")))
-    tiny.patch.setattr(moments_study, "ALWAYS", ("report.baseline=false", "training.steps=2"))
-    tiny.patch.setattr(moments_study, "DATA", {"rt": ()})
-    tiny.patch.setattr(moments_study, "METHODS", {"bam": moments_study.METHODS["bam"]})
-    return {"rows": 2, "draws": 200, "test": 10, "seeds": 1}
-
-
 def pretraining(tiny):
     text = runs.recipes(tiny.folder)["pretraining"]
     recipe = tiny.written(text.replace("steps: 6", "steps: 2").replace("positions: 16", "positions: 64"))
@@ -123,7 +114,6 @@ NAMES = (
     "domain",
     "effects",
     "graph",
-    "moments",
     "pretraining",
     "sentiment",
     "triage",
@@ -208,17 +198,6 @@ def test_variants_are_compared_with_the_first_of_the_same_seed(ran):
     for measure, gap in differences.items():
         assert gap["mean"] == pytest.approx(other[measure] - base[measure])
         assert cells[measure].startswith(f"{other[measure]:.4f} ({gap['mean']:+.4f})")
-
-
-@pytest.mark.parametrize(
-    ("name", "page", "words"),
-    [
-        ("moments", "moments", ["200 draws, median over 2 test texts", "| film reviews, BAM, k = 10 | 10 |"]),
-    ],
-)
-def test_its_page_shows_the_figures(name, page, words, ran, tables):
-    shown = tables(page).tables(ran(name).content)
-    assert all(part in shown for part in words) and "nan" not in shown
 
 
 def test_every_variant_is_measured_in_every_domain(ran):
@@ -341,18 +320,6 @@ def test_every_variant_is_pretrained_and_fine_tuned(ran, tables, monkeypatch):
     cells = second.splitlines()[-1].split(" | ")
     gap = summary["nothing"]["difference"]["reviews-8_accuracy"]["mean"]
     assert cells[0] == "| 8 reviews" and cells[-1] == f"{100 * gap:+.2f} |" and len(cells) == 8
-
-
-def test_moments_are_compared_with_draws(ran):
-    _, _, content, printed, *_ = ran("moments")
-    (run,) = content["runs"]
-    assert "largest gap of a measure" in printed
-    assert (run["rows"], run["draws"], run["texts"]) == (2, 200, 10)
-    assert run["error"] < 0.2  # 200 draws know a standard deviation to 5%
-    gaps = {name: run["scores"]["moments"][name] - value for name, value in run["scores"]["draws"].items()}
-    assert run["gaps"] == pytest.approx(gaps)
-    assert content["summary"]["rt bam"]["error"]["mean"] == pytest.approx(run["error"])
-    assert run["deletion"]["share"] > run["deletion"]["random"]
 
 
 def test_variants_are_paired_and_the_posteriors_health_is_kept(ran):
