@@ -1,36 +1,63 @@
-"""Takes ``docs/images/report.png``: the top of a run's report, with the words for and against one answer.
+"""Takes ``docs/images/report.png``, the top of a run's report, and the pictures of the gallery.
 
     python docs/_figures/report.py runs/demo
+    python docs/_figures/report.py triage=runs/reviews/triage.html experiment=runs/permutations/report.html ...
 
-or ``make picture``, which makes that run where it is not there. It needs a Chromium. What the title says is what the
-run's records say; fonts are those of the machine.
+``make picture`` makes the run of the first where it is not there: its picture has the words for and against one answer.
+NAME=PAGE makes ``docs/images/gallery_NAME.png`` of the top of a page; the page on the gallery has the commands that
+make the runs. It needs a Chromium; fonts are those of the machine.
 """
 
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from browser import picture
-
 from probattn.report import read_results, render_report
 
-FILE = Path(__file__).parents[1] / "images" / "report.png"
+IMAGES = Path(__file__).parents[1] / "images"
 SHOWN = """<style>
 nav, section:not(#words), #words .example:not([open]) { display: none; }
 main { padding-inline: 76px; }
 section { padding-top: 24px; }
 </style></head>"""
 """Leaves of the page its top and the first input of the section on words."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+    *("--disable-background-networking", "--hide-scrollbars", "--force-device-scale-factor=0.8"),
+)
 
 
-def main(run: Path) -> None:
-    """Shows the page of a run to a browser and keeps what it sees."""
-    page = render_report(read_results(run / "metrics.json")).replace("</head>", SHOWN, 1)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "report.html"
-        file.write_text(page, encoding="utf-8")
-        picture(file, FILE, (1200, 1300), 0.8)
+def picture(page: str, file: Path, size: str) -> None:
+    """Shows the top of a page, of a size in CSS pixels, and keeps what is seen."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        sys.exit(f"expected one of the programs {', '.join(BROWSERS)}, found none")
+    with tempfile.TemporaryDirectory() as profile:
+        shown = Path(profile) / "page.html"
+        shown.write_text(page, encoding="utf-8")
+        command = [
+            browser,
+            *OPTIONS,
+            f"--window-size={size}",
+            f"--user-data-dir={profile}",
+            f"--screenshot={file}",
+        ]
+        subprocess.run([*command, shown.as_uri()], check=True, capture_output=True)
+
+
+def main(words: list[str]) -> None:
+    """Takes a picture of each page, or that of a run."""
+    for word in words:
+        name, _, page = word.partition("=")
+        if page:
+            picture(Path(page).read_text("utf-8"), IMAGES / f"gallery_{name}.png", "1100,1000")
+        else:
+            report = render_report(read_results(Path(name) / "metrics.json"))
+            picture(report.replace("</head>", SHOWN, 1), IMAGES / "report.png", "1200,1300")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo"))
+    main(sys.argv[1:] or ["runs/demo"])

@@ -113,4 +113,5 @@ def _state(key: str, table: Table) -> tuple[str, str]:
         return f"0 of {len(cells)} cells" if cells else "no data at hand", ""
     minutes = record.minutes.values()
     spent = f"{sum(minutes) / len(minutes):.0f}" if minutes else ""
-    return f"{record.measured} of {len(cells)} cells, {record.seeds} seed{'s' * (record.seeds > 1)}", spent
+    number = len(cells) or record.measured  # a command makes those that no recipe does
+    return f"{record.measured} of {number} cells, {record.seeds} seed{'s' * (record.seeds > 1)}", spent

@@ -38,13 +38,10 @@ from probattn.tasks.task import RECIPE
 
 STUDIES = (
     "agreement",
-    "attack",
-    "calibration",
     "copying",
     "domain",
     "effects",
     "methods",
-    "moments",
     "particle",
     "sentiment",
     "triage",

@@ -27,10 +27,10 @@ def wrong(classes):
     found = {cls.__name__: every_family.judge(cls) for cls in classes}
     assert found
     return {
-        name: (each.verdict, each.reason)
+        name: (each["verdict"], each["reason"])
         for name, each in found.items()
-        if (SAME and (each.verdict, list(each.kinds)) != (VERDICTS[name]["verdict"], VERDICTS[name]["kinds"]))
-        or each.verdict == "wrong"
+        if (SAME and any(each[key] != VERDICTS[name][key] for key in ("verdict", "kinds")))
+        or each["verdict"] == "wrong"
     }
 
 

@@ -8,22 +8,17 @@ import io
 import json
 import math
 from importlib import import_module
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import attack_study
 import domain_study
 import effects_measures
 import effects_study
-import moments_study
 import pytest
 import runs
 import triage_study
 from study import MEASURED, read_json
 
-from probattn.attacks.records import Share
 from probattn.recipes import load_recipe
 from probattn.tasks import load_task
 
@@ -51,22 +46,6 @@ class Tiny:
         """A network and its tokenizer."""
         for part in (runs.tokenizer(), net):
             part.save_pretrained(self.folder / "network")
-
-
-def attack(tiny):
-    number = count(1)
-
-    def attacked(place, options):
-        assert (place / "model").is_dir()
-        share = Share.counted(next(number), 20)
-        figures = {"failed": share, "accuracy": share, "accuracy_attacked": share}
-        summary = SimpleNamespace(**figures, exhausted=0, queries=12.5, texts=options.number)
-        return place, SimpleNamespace(summary=summary)
-
-    tiny.patch.setattr(attack_study, "attack_run", attacked)
-    tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted={tiny.source()}"]})
-    options = {"task": "tiny", "variants": "soft,bam", "attacks": "textfooler", "number": 20, "set_": LIMITED}
-    return options | {"recipe": str(tiny.fixture("recipe"))}
 
 
 def of_reviews(tiny):
@@ -102,12 +81,6 @@ def effects(tiny):
     return {"sets": data, "latent": data, "reviewed": data} | more
 
 
-def moments(tiny):
-    tiny.patch.setattr(moments_study, "RECIPE", str(tiny.fixture("recipe")))
-    tiny.patch.setattr(moments_study, "ALWAYS", ("report.baseline=false", "training.steps=2"))
-    tiny.patch.setattr(moments_study, "DATA", {"rt": ()})
-    tiny.patch.setattr(moments_study, "METHODS", {"bam": moments_study.METHODS["bam"]})
-    return {"rows": 2, "draws": 200, "test": 10, "seeds": 1}
 
 
 def sentiment(tiny):
@@ -123,10 +96,8 @@ def triage(tiny):
 
 
 NAMES = (
-    "attack",
     "domain",
     "effects",
-    "moments",
     "sentiment",
     "triage",
 )
@@ -194,25 +165,6 @@ def test_a_study_measures_each_of_its_jobs_once(name, ran):
     assert again.content == content and not any(line in again.printed for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("name", "page", "words"),
-    [
-        ("attack", "attacks", ["| textfooler | bam | moments |"]),
-        ("moments", "moments", ["200 draws, median over 2 test texts", "| film reviews, BAM, k = 10 | 10 |"]),
-    ],
-)
-def test_its_page_shows_the_figures(name, page, words, ran, tables):
-    shown = tables(page).tables(ran(name).content)
-    assert all(part in shown for part in words) and "nan" not in shown
-
-
-def test_every_network_is_attacked_once_for_each_prediction(ran):
-    content = ran("attack").content
-    expected = [("soft", "point"), ("bam", "point"), ("bam", "draws"), ("bam", "moments")]
-    assert [(run["variant"], run["prediction"]) for run in content["runs"]] == expected * 2
-    values = content["summary"]["textfooler"]
-    assert values["soft"]["point"]["values"]["failed"]["mean"] == pytest.approx((1 + 5) / 2 / 20)
-    assert values["bam"]["draws"]["differences"]["failed"]["seeds"] == 2
 
 
 def test_every_variant_is_measured_in_every_domain(ran):
@@ -288,16 +240,6 @@ def test_methods_are_measured_on_every_network_and_the_posterior_on_one(ran):
     assert "distrust" in drawn and "distrust" not in figures and "chefer" not in drawn["methods"]
 
 
-def test_moments_are_compared_with_draws(ran):
-    _, _, content, printed, *_ = ran("moments")
-    (run,) = content["runs"]
-    assert "largest gap of a measure" in printed
-    assert (run["rows"], run["draws"], run["texts"]) == (2, 200, 10)
-    assert run["error"] < 0.2  # 200 draws know a standard deviation to 5%
-    gaps = {name: run["scores"]["moments"][name] - value for name, value in run["scores"]["draws"].items()}
-    assert run["gaps"] == pytest.approx(gaps)
-    assert content["summary"]["rt bam"]["error"]["mean"] == pytest.approx(run["error"])
-    assert run["deletion"]["share"] > run["deletion"]["random"]
 
 
 def test_variants_are_paired_and_the_posteriors_health_is_kept(ran):
