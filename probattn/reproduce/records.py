@@ -72,8 +72,8 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
         measure: a score, ``run.NAME`` for a number of the run's description, ``run.step_seconds`` for the seconds of an
             update, or ``SECTION.NAME`` for the mean over the sites and heads of a section: ``heads.distance``,
             ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
-        model: whose; None for the run's own.
-        data: data set of a score.
+        model: whose; None for the run's own. Of an experiment the condition.
+        data: data set of a score. Of an experiment the evaluated step, "test" the last.
     """
     section, _, name = measure.rpartition(".")
     model = model or results.compared

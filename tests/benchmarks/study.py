@@ -40,11 +40,9 @@ from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 
 STUDIES = (
-    "agreement",
     "alignment",
     "attack",
     "calibration",
-    "copying",
     "domain",
     "effects",
     "graph",

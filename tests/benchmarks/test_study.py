@@ -30,7 +30,6 @@ def leaves(value, place=""):
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("agreement", "agreement"),
         ("alignment", "alignment"),
         ("alignment_sum", "alignment"),
         ("repulsion", "repulsion"),
