@@ -102,9 +102,11 @@ def _state(key: str, table: Table) -> tuple[str, str]:
         return "nothing to run", ""
     if not table.rows:
         return f"study {table.study}" if table.study else "a command", ""
-    record, cells = measured(key), [cell for cell in table.cells() if not (cell.without or cell.missing)]
+    record = measured(key)
+    cells = {(cell.row, cell.column) for cell in table.cells() if not (cell.without or cell.missing)}
     if record is None:
         return f"0 of {len(cells)} cells" if cells else "no data at hand", ""
+    cells |= {(row, column) for row, of in record.cells.items() for column, cell in of.items() if cell.values}
     minutes = record.minutes.values()
     spent = f"{sum(minutes) / len(minutes):.0f}" if minutes else ""
     return f"{record.measured} of {len(cells)} cells, {record.seeds} seed{'s' * (record.seeds > 1)}", spent
