@@ -277,6 +277,7 @@ def agreement(
         Path | None, typer.Option(help="Folder of the same run under uniform attention.")
     ] = None,
     second: Annotated[Path | None, typer.Option(help="Folder of the same run from another seed.")] = None,
+    frozen: Annotated[Path | None, typer.Option(help="Folder of the same run with a frozen probe.")] = None,
     preset: Annotated[
         ReleasePreset,
         typer.Option(help="Saliency and proxy of the library, or of the authors' code."),
@@ -287,7 +288,7 @@ def agreement(
     from probattn.files.durable import write_atomically
     from probattn.tasks.agreement import AGREEMENT, agreement_table, measure_agreement
 
-    measured = measure_agreement(run, uniform, second, preset=preset, quiet=quiet)
+    measured = measure_agreement(run, uniform, second, frozen, preset=preset, quiet=quiet)
     write_atomically(run / AGREEMENT, (measured.model_dump_json(indent=1) + "\n").encode())
     show(agreement_table(measured))
     echo(f"agreement: {run / AGREEMENT}")

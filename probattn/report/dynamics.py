@@ -93,9 +93,9 @@ class Dynamics(Record):
     maps: tuple[WatchedExample, ...] = ()
 
 
-Rating = Literal["attention", "probe", "uniform", "proxy", "saliency"]
-"""Attention, the network's lexical probe, that of the network under uniform attention, the bag-of-words proxy's, and
-gradient saliency."""
+Rating = Literal["attention", "probe", "uniform", "proxy", "saliency", "frozen"]
+"""Attention, the network's lexical probe, that of the network under uniform attention, the bag-of-words proxy's,
+gradient saliency, and attention over a frozen probe."""
 
 
 class Contextualized(Record):
@@ -151,6 +151,10 @@ class Agreement(Record):
         course: agreement of the attention with that run's probe by step.
         second_accuracy: of the second run at its end, xi's largest value; None without one.
         second_bleu: the same by BLEU.
+        second_course: agreement of the attention with that run's attention by step.
+        frozen_accuracy: of a run whose probe is frozen, at its end (section A.6); None without one.
+        frozen_agreement: of that run's attention with its probe, at its end.
+        frozen_course: agreement of the attention with that run's attention by step.
     """
 
     run: str
@@ -163,10 +167,32 @@ class Agreement(Record):
     course: Mapping[int, Probability] = Field(default_factory=dict)
     second_accuracy: Probability | None = None
     second_bleu: float | None = None
+    second_course: Mapping[int, Probability] = Field(default_factory=dict)
+    frozen_accuracy: Probability | None = None
+    frozen_agreement: Probability | None = None
+    frozen_course: Mapping[int, Probability] = Field(default_factory=dict)
 
     def pair(self, first: Rating, second: Rating) -> PairAgreement | None:
         """One of them; None if it was not measured."""
         return next((item for item in self.pairs if (item.first, item.second) == (first, second)), None)
+
+    def value(self, name: str) -> float | None:
+        """A figure by its name; None if it was not measured.
+
+        Args:
+            name: a number of this record (``chance``), a course at a step or the ``last`` (``course.500``), or two
+                ratings and what of them, the agreement if nothing (``attention_uniform``, ``attention_uniform.xi``).
+        """
+        first, _, of = name.partition(".")
+        if first.endswith("course"):
+            course: Mapping[int, float] = getattr(self, first)
+            return course.get(max(course, default=0) if of == "last" else int(of))
+        if first in type(self).model_fields:
+            number: float | None = getattr(self, first)
+            return number
+        pair = next((item for item in self.pairs if f"{item.first}_{item.second}" == first), None)
+        value = getattr(pair, of or "agreement", None)
+        return value.performance if isinstance(value, Contextualized) else value
 
 
 MARKS = 8

@@ -36,6 +36,8 @@ class Axis(Record):
             empty if they are.
         missing: why data that its cells need are not at hand; they are tried. Empty if they are.
         reference: row that gains are over; None for the first. Of rows.
+        agreement: runs that ``agreement.NAME`` is measured with, by option of `probattn agreement`, each with the keys
+            of the recipe that it changes; ``second`` has another seed. None where no agreement is measured.
     """
 
     title: str
@@ -50,6 +52,7 @@ class Axis(Record):
     without: str = ""
     missing: str = ""
     reference: str | None = None
+    agreement: Mapping[str, Words] | None = None
 
 
 class Cell(Record):
@@ -67,6 +70,7 @@ class Cell(Record):
         scale: factor from the measure to the paper's figure.
         without: why it is not run; empty if it is.
         missing: why data that it needs are not at hand; empty if they are.
+        agreement: keys that the runs change with which its run's agreement is measured, by option.
     """
 
     row: str
@@ -80,6 +84,7 @@ class Cell(Record):
     scale: float
     without: str
     missing: str
+    agreement: Mapping[str, Words]
 
 
 class Table(Axis):
@@ -180,6 +185,7 @@ class Table(Axis):
             scale=last("scale", 1.0),
             without="; ".join(_reasons(axes, size)),
             missing=last("missing", ""),
+            agreement=last("agreement", {}),
         )
 
 

@@ -58,7 +58,8 @@ class Evidence(Record):
 
     Attributes:
         about: what was compared; of a statement empty.
-        gain: table, row, row that is subtracted and column, of the package's records; "row/column" for another column.
+        gain: table, row, row that is subtracted and column, of the package's records; "row/column" for another column,
+            a number for itself.
         less: another such gain, which is subtracted.
         values: differences by seed.
         summary: the same where only the mean is known.
@@ -152,8 +153,10 @@ def _gained(table: str, row: str, base: str, column: str) -> dict[str, float]:
     record = measured(table)
     if record is None:
         raise KeyError(f"no record of {table}")
-    other, _, of_other = base.partition("/")
-    minuend, subtrahend = record.cells[row][column].values, record.cells[other][of_other or column].values
+    minuend, (other, _, of_other) = record.cells[row][column].values, base.partition("/")
+    if other.replace(".", "", 1).isdigit():
+        return {seed: value - float(other) for seed, value in minuend.items()}
+    subtrahend = record.cells[other][of_other or column].values
     return {seed: value - subtrahend[seed] for seed, value in minuend.items() if seed in subtrahend}
 
 

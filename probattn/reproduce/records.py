@@ -72,9 +72,9 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
         measure: a score, ``entropy.mean`` for that of predictions, ``run.NAME`` for a number of the run's description,
             ``run.step_seconds`` for the seconds of an update, or ``SECTION.NAME`` for the mean over the sites and heads
             of a section: ``heads.distance``, ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
-        model: whose; None for the run's own.
+        model: whose; None for the run's own. Of an experiment the condition.
         data: data set of a score or an entropy; of a section the site, of which only these values count, or "test" for
-            all sites.
+            all sites; of an experiment the evaluated step, "test" for the last.
     """
     section, _, name = measure.rpartition(".")
     model = model or results.compared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,22 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from probattn.data import DataError
+from probattn.files.durable import write_atomically
 from probattn.inference.checkpoint import CHECKPOINTS
-from probattn.report import ResultsFileError
+from probattn.recipes import load_any_recipe
+from probattn.report import Agreement, ResultsFileError
 from probattn.reproduce.declarations import Cell, Table, find_table
 from probattn.reproduce.options import ReproduceOptions
 from probattn.reproduce.records import CellRecord, TableRecord, figure, read_record, record_file, write_record
 from probattn.tasks import RunError, load_results, load_task, run_task, train
+from probattn.tasks.agreement import AGREEMENT, measure_agreement
 from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
 from probattn.tasks.run import check_folder, evaluate, package_versions
 from probattn.tasks.task import RECIPE, RESULTS
+
+OTHER_SEED = 1000
+"""What is added to the seed of a run for the second run of its agreement."""
 
 ALONE = "report.baseline=false"
 """Rows of a table are networks of their own, so that none needs a baseline beside it unless the table asks for one."""
@@ -37,10 +43,18 @@ class _Job:
     folder: Path
     recipe: str
     keys: tuple[str, ...]
+    agreement: Mapping[str, tuple[str, ...]]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left to train or to measure."""
+        files = (RESULTS, AGREEMENT) if self.agreement else (RESULTS,)
+        return all((self.folder / file).exists() for file in files) and _results(self.folder) is not None
 
     def task(self) -> Any:
-        """The task of the run."""
-        keys = [*self.keys, f"training.seed={self.seed}"]
+        """The task of the run; of an experiment, whose runs have seeds of their own, the next so many."""
+        runs = getattr(load_any_recipe(self.recipe, self.keys).training, "runs", 1)
+        keys = [*self.keys, f"training.seed={self.seed * runs}"]
         if (self.folder / RESULTS).exists():  # which may have been made on another device
             keys.append(f"training.device={run_task(self.folder).recipe.training.device}")
         task = load_task(self.recipe, keys)
@@ -79,7 +93,7 @@ def reproduce(
     for number, job in enumerate(jobs, 1):
         if job.name in reasons:
             continue
-        left = [other for other in jobs[number - 1 :] if not (other.folder / RESULTS).exists()]
+        left = [other for other in jobs[number - 1 :] if not other.is_whole]
         if job in left:
             spent = (time.monotonic() - started) / max(1, trained)
             about = f", about {timedelta(seconds=round(spent * len(left)))} left" if trained else ""
@@ -157,7 +171,7 @@ def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Ite
         for name, cell in by_run.items():
             keys = (*cell.keys, *options.set)
             run_folder = folder / name / f"seed-{seed}"
-            yield _Job(name, seed, run_folder, cell.recipe, keys)
+            yield _Job(name, seed, run_folder, cell.recipe, keys, cell.agreement)
 
 
 def _finish(job: _Job, *, quiet: bool) -> bool:
@@ -174,15 +188,37 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
                         f"{job.folder}: expected a run with the same --set and --device, got one of another recipe; "
                         "repeat the command as it was, or use another --output"
                     ) from error
-            if begun and _results(job.folder) is not None:
+            if job.is_whole:
                 return False
-            train(task, job.folder, resume=begun, quiet=quiet)
-            evaluate(task, job.folder)
-            shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
+            if not begun or _results(job.folder) is None:
+                train(task, job.folder, resume=begun, quiet=quiet)
+                evaluate(task, job.folder)
+                shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
+            if job.agreement:
+                _agree(job, quiet=quiet)
             return True
     except Timeout:
         note(f"{job.folder}: another process is at it; the same command has its figures when that is done")
         return False
+
+
+def _agree(job: _Job, *, quiet: bool) -> None:
+    """Trains the runs that a run's agreement is measured with, in its folder, and measures it."""
+    folders: dict[str, Any] = {name: job.folder / name for name in job.agreement}
+    for name, changed in job.agreement.items():
+        seed, keys = job.seed + OTHER_SEED * (name == "second"), (*job.keys, *changed)
+        _finish(replace(job, seed=seed, folder=folders[name], keys=keys, agreement={}), quiet=quiet)
+    measured = measure_agreement(job.folder, **folders, quiet=quiet)
+    write_atomically(job.folder / AGREEMENT, (measured.model_dump_json(indent=1) + "\n").encode())
+
+
+def _figure(cell: Cell, results: Any, folder: Path) -> float | None:
+    """The figure of a cell, of a run's results or of its record of agreement."""
+    section, _, name = cell.measure.partition(".")
+    if section != "agreement":
+        return figure(results, cell.measure, cell.model, cell.data)
+    file = folder / AGREEMENT
+    return Agreement.model_validate_json(file.read_text("utf-8")).value(name) if file.exists() else None
 
 
 def _results(folder: Path) -> Any:
@@ -207,7 +243,8 @@ def _record(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[
             minutes |= {cell.run: round(sum(spent) / len(spent), 1)} if spent else {}
         taken = {} if cell.without else runs[cell.run]
         figures = {
-            seed: figure(results, cell.measure, cell.model, cell.data) for seed, results in taken.items()
+            seed: _figure(cell, results, folder / cell.run / f"seed-{seed}")
+            for seed, results in taken.items()
         }
         values = {seed: round(value * cell.scale, 4) for seed, value in figures.items() if value is not None}
         reason = "" if values else cell.without or reasons.get(cell.run, "")

@@ -103,14 +103,10 @@ def _state(key: str, table: Table) -> tuple[str, str]:
     if not table.rows:
         return f"study {table.study}" if table.study else "a command", ""
     record = measured(key)
-    kept = {} if record is None else record.cells
-    cells = [
-        cell
-        for cell in table.cells()
-        if kept.get(cell.row, {}).get(cell.column, CellRecord()).values or not (cell.without or cell.missing)
-    ]
+    cells = {(cell.row, cell.column) for cell in table.cells() if not (cell.without or cell.missing)}
     if record is None:
         return f"0 of {len(cells)} cells" if cells else "no data at hand", ""
+    cells |= {(row, column) for row, of in record.cells.items() for column, cell in of.items() if cell.values}
     minutes = record.minutes.values()
     spent = f"{sum(minutes) / len(minutes):.0f}" if minutes else ""
     number = len(cells) or record.measured  # a command makes those that no recipe does

@@ -31,6 +31,7 @@ SYMBOLS: dict[Rating, str] = {
     "uniform": "β^uf",
     "proxy": "β^px",
     "saliency": "Δ",
+    "frozen": "α^fr",
 }
 WORDS: dict[Rating, str] = {
     "attention": "attention",
@@ -38,6 +39,7 @@ WORDS: dict[Rating, str] = {
     "uniform": "probe under uniform attention",
     "proxy": "probe of a bag of words",
     "saliency": "gradient saliency",
+    "frozen": "attention over a frozen probe",
 }
 
 FREE = (
@@ -97,11 +99,12 @@ def measure_agreement(
     run: Path,
     uniform: Path | None = None,
     second: Path | None = None,
+    frozen: Path | None = None,
     *,
     preset: ReleasePreset = "default",
     quiet: bool = True,
 ) -> Agreement:
-    """Agreement of attention with probe, saliency, uniform attention and a second run, over the watched examples.
+    """Agreement of attention with probe, saliency, uniform attention, a second run and attention over a frozen probe.
 
     The preset "release" takes saliency and proxy as the authors' code does (github.com/Sea-Snell/AttentionDynamics).
     ``RunError`` for a folder without a recorded run, other examples, or a run that differs in more than it should.
@@ -116,6 +119,7 @@ def measure_agreement(
         raise RunError(f"{run}: expected a run with learned attention, its attention is uniform")
     comparison = None if uniform is None else _uniform(learned, uniform)
     other = None if second is None else _second(learned, second)
+    alone = None if frozen is None else _frozen(learned, frozen)
     task, net = learned.task, learned.task.network(run).net.cpu()
     kind: SaliencyKind = "erase" if preset == "release" else "norm"
     ratings: dict[Rating, Tensor] = {
@@ -135,9 +139,16 @@ def measure_agreement(
         ratings["proxy"] = RatedWords.flat(watched(task).batches(), program.rate)
         pairs = [("attention", "uniform"), ("uniform", "proxy"), ("saliency", "uniform"), *pairs]
         measures |= {"course": course, "uniform_step": best}
+    if alone is not None:
+        course = {step: learned.last.agreement(v=value.attention) for step, value in alone.rated.items()}
+        ratings["frozen"] = alone.rated[max(course, key=course.__getitem__)].attention
+        pairs = [*pairs, ("attention", "frozen")]
+        measures |= {"frozen_course": course, "frozen_accuracy": alone.last.accuracy}
+        measures |= {"frozen_agreement": alone.last.agreement()}
     runs = None if other is None else SecondRun.of(learned, other)
     if runs is not None:
         measures |= {"second_accuracy": runs.end("accuracy"), "second_bleu": runs.end("bleu")}
+        measures["second_course"] = {step: value for step, _, value in runs.courses["accuracy", "agreement"]}
     return Agreement(
         run=str(run),
         preset=preset,
@@ -239,6 +250,16 @@ def _second(learned: Recorded, folder: Path) -> Recorded:
             f"{recorded.task.recipe.training.seed}{', uniform attention' if recorded.task.is_uniform else ''}"
         )
     learned.check_alike(recorded, *FREE)
+    return recorded
+
+
+def _frozen(learned: Recorded, folder: Path) -> Recorded:
+    recorded = Recorded.read(folder)
+    if not recorded.task.recipe.training.frozen_probe:
+        raise RunError(
+            f"{folder}: expected a run of a frozen probe; train it with training.frozen_probe=true"
+        )
+    learned.check_alike(recorded, *FREE, "training.frozen_probe")
     return recorded
 
 

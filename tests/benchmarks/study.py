@@ -37,8 +37,6 @@ from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 
 STUDIES = (
-    "agreement",
-    "copying",
     "domain",
     "effects",
     "methods",

@@ -28,7 +28,6 @@ def leaves(value, place=""):
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("agreement", "agreement"),
     ],
 )
 def test_committed_summaries_are_those_of_the_committed_runs(name, module):

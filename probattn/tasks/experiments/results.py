@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Annotated, Any, Literal
 
 import scipy
@@ -156,6 +156,28 @@ class ExperimentResults(Record):
     tests: tuple[ConditionTest, ...] = ()
     search: tuple[HeadCounts, ...] = ()
     search_steps: Count | None = None
+
+    def value(self, name: str, condition: str, step: str) -> float | None:
+        """A figure of a condition at an evaluated step, "test" the last; None where it was not measured.
+
+        Args:
+            name: a measure, of which it is the mean over runs; ``learned``, the share of runs that have; or
+                ``largest_keyword`` and the like, the share of runs whose log-odds are largest there.
+            condition: its key.
+            step: the evaluated step.
+        """
+        item = next(item for item in self.conditions if item.key == condition)
+        at = item.steps[-1] if step == "test" else int(step)
+        if at not in item.steps:
+            return None
+        index, (kind, _, place) = item.steps.index(at), name.partition("_")
+        if name == "learned":
+            return reached(item.first_steps, at) / len(item.first_steps)
+        if kind == "largest":
+            places = [name for name in LOG_ODDS if name != "mean"]
+            return leaders(item.measures, places, index)[place] / len(item.first_steps)
+        values = [value for value in item.measures[name][index] if value is not None]
+        return fmean(values) if values else None
 
     @model_validator(mode="after")
     def _measured(self) -> ExperimentResults:

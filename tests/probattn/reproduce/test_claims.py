@@ -50,6 +50,13 @@ def test_every_gain_is_of_a_record():
         for table, row, base, column in filter(None, (item.gain, item.less)):
             assert table.split("/")[0] in (claims()[number].paper, "more")
             name, _, other = base.partition("/")
+            if name.replace(".", "").isdigit():
+                expected = {
+                    seed: value - float(name)
+                    for seed, value in measured(table).cells[row][column].values.items()
+                }
+                assert item.differences() == expected
+                continue
             assert {row, name} <= set(find_table(table).rows)
             assert {column, other or column} <= set(find_table(table).columns)
             record = measured(table)
@@ -157,32 +164,40 @@ def test_evidence_is_of_one_kind(fields):
 
 
 def test_counts_in_statements_are_those_of_the_figures():
-    copying = json.loads((DATA / "copying.json").read_text())
-    reached = {
-        name: condition["reached"]
-        for part in copying.values()
-        for name, condition in part["conditions"].items()
-    }
+    def shares(table, *rows, column="end"):
+        return [round(20 * measured(f"ktiw/{table}").cells[row][column].values["0"]) for row in rows]
+
     said = {
         number: " ".join(item.statement for item in claims()[number].evidence) for number in (59, 60, 62, 64)
     }
-    assert f"{reached['permutations']} of 20 seeds learn permutations" in said[59]
-    assert f"{reached['subsets']} of 20 learn 20 of 30 words" in said[59] and "20 of 20 learn" in said[60]
-    assert f"{reached['mixture']} of 20 seeds learn the mixture" in said[60]
-    heads = [re.search(r": (\d+) of 20", item.statement)[1] for item in claims()[62].evidence]
-    assert heads == [str(reached[name]) for name in ("bad", "one_good", "random")]
-    assert (
-        f"{reached['learned']} of 20 seeds" in said[64]
-        and f"{reached['permuted']} of 20 the other" in said[64]
+    subsets, permuted, mixture = shares(
+        "figure-3", "subsets_learned", "permutations_learned", "mixture_learned"
     )
-    probe = copying["probe"]["conditions"]["learned"]
-    assert f"within {max(probe['first_steps'])} updates" in said[64]
-    p = stats.fisher_exact([[20, 0], [reached["permutations"], 20 - reached["permutations"]]]).pvalue
-    assert f"Fisher's p {p:.3f}" in said[59]
-    largest = {name: part["largest"] for name, part in copying["locality"]["conditions"].items()}
-    assert {counts["keyword"][1] for counts in largest.values()} == {20}
-    assert set(largest["one_direction"]["last"][3:28]) == {20} and largest["one_direction"]["last"][-1] == 17
-    assert largest["two_directions"]["keyword"][-1] == 20
+    assert f"{permuted} of 20 seeds learn permutations" in said[59]
+    assert f"{subsets} of 20 learn 20 of 30 words" in said[59] and "20 of 20 learn" in said[60]
+    assert f"{mixture} of 20 seeds learn the mixture" in said[60]
+    heads = [re.search(r": (\d+) of 20", item.statement)[1] for item in claims()[62].evidence]
+    counts = shares("figure-6", "bad_learned", "one_good_learned", "random_learned")
+    assert heads == [str(count) for count in counts]
+    copied, ordered = shares("section-6.2", "learned_learned", "permuted_learned")
+    assert f"{copied} of 20 seeds" in said[64] and f"{ordered} of 20 the other" in said[64]
+    assert shares("section-6.2", "learned_learned", column="110") == [20] and "within 110 updates" in said[64]
+    for number, against, words in ((59, permuted, "0.008"), (62, counts[1], "0.60"), (62, counts[2], "0.09")):
+        first = subsets if number == 59 else counts[0]
+        p = stats.fisher_exact([[first, 20 - first], [against, 20 - against]]).pvalue
+        assert round(p, len(words) - 2) == float(words) and words in said[number]
+    keyword, last = (
+        ("one_direction_largest_keyword", "two_directions_largest_keyword"),
+        "one_direction_largest_last",
+    )
+    assert shares("figure-7", *keyword, column="20") == [20, 20]
+    assert [shares("figure-7", last, column=step) for step in ("60", "240", "500", "end")] == [
+        [20],
+        [20],
+        [20],
+        [17],
+    ]
+    assert shares("figure-7", keyword[1]) == [20]
 
 
 def test_times_in_statements_are_those_of_the_figures():
@@ -217,15 +232,15 @@ def test_times_in_statements_are_those_of_the_figures():
 
 
 def test_the_rise_and_fall_in_statements_are_those_of_the_figures():
-    runs = json.loads((DATA / "agreement.json").read_text())["runs"]
+    cells = measured("ktiw/section-a.7").cells
     courses = {
-        name: [list(run["course"]["uniform"].values()) for run in runs if run["subject"] == name]
-        for name in ("sst2", "bbc", "imdb", "multi30k")
+        name: [[row[name].values[str(seed)] for row in cells.values() if name in row] for seed in range(3)]
+        for name in ("sst", "bbc", "imdb", "multi30k")
     }
-    assert all(0.089 < course[-1] < 0.11 and max(course) > 0.29 for course in courses["sst2"])
+    assert all(8.9 < course[-1] < 11 and max(course) > 29 for course in courses["sst"])
     assert all(course[-1] < max(course) / 2 and course[1] == max(course) for course in courses["bbc"])
     assert sum(course[-1] == max(course) for course in courses["imdb"]) == 2
-    assert all(0 < max(course) - course[-1] <= 0.0045 for course in courses["multi30k"])
+    assert all(0 < max(course) - course[-1] <= 0.45 for course in courses["multi30k"])
 
 
 def test_the_list_fits_a_terminal(command):

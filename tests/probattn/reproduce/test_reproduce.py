@@ -1,7 +1,9 @@
 """Tables of papers: their declarations, their runs, and what is shown of them."""
 
+import itertools
 import json
 import re
+import shutil
 import statistics
 from functools import partial
 from pathlib import Path
@@ -11,8 +13,9 @@ import yaml
 from scipy import stats
 
 from probattn.recipes import load_any_recipe
-from probattn.report import read_results
+from probattn.report import Agreement, read_results
 from probattn.report.alignment import SiteAlignment
+from probattn.report.dynamics import Contextualized, PairAgreement
 from probattn.report.heads import Heads, SiteHeads
 from probattn.report.record import Entropy, RunDescription
 from probattn.report.sites import EdgeAttention, SiteHealth
@@ -31,7 +34,8 @@ from probattn.reproduce import (
     sheet,
 )
 from probattn.reproduce.records import figure
-from probattn.tasks import RunError
+from probattn.tasks import RunError, run_task
+from probattn.tasks.agreement import measure_agreement
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 ALL = [(f"{name}/{key}", table) for name, paper in papers().items() for key, table in paper.tables.items()]
@@ -55,6 +59,24 @@ def test_every_cell_has_a_recipe_that_loads(key, table, size):
     assert len(set(shown)) == len(shown), "no cell shows the figure of another"
 
 
+def whole_agreement(value):
+    """A record that has everything, and the same value everywhere."""
+    xi = Contextualized(performance=value, step=1, reached=True)
+    measures = {"agreement": value, "tau": value, "xi": xi, "xi_bleu": xi, "xi_tau": xi, "xi_tau_bleu": xi}
+    ratings = ["attention", "probe", "uniform", "proxy", "saliency", "frozen"]
+    numbers = ["accuracy", "second_accuracy", "second_bleu", "frozen_accuracy", "frozen_agreement"]
+    return Agreement(
+        run="runs/a",
+        outputs=1,
+        chance=value,
+        pairs=tuple(
+            PairAgreement(first=u, second=v, **measures) for u, v in itertools.permutations(ratings, 2)
+        ),
+        **dict.fromkeys(numbers, value),
+        **dict.fromkeys(["course", "second_course", "frozen_course"], dict.fromkeys(range(4001), value)),
+    )
+
+
 SECTIONS = {
     "heads": SiteHeads,
     "alignment": SiteAlignment,
@@ -68,7 +90,10 @@ SECTIONS = {
 @pytest.mark.parametrize(("key", "table"), RUN, ids=[key for key, _ in RUN])
 def test_measures_of_sections_exist(key, table):
     for measure in {cell.measure for cell in table.cells() if "." in cell.measure} - {"run.step_seconds"}:
-        section, name = measure.split(".")
+        section, _, name = measure.partition(".")
+        if section == "agreement":
+            assert whole_agreement(0.5).value(name) is not None
+            continue
         kind = Heads if name in ("removable", "harmful") else SECTIONS[section]
         assert name in kind.model_fields or hasattr(kind, name)
 
@@ -189,6 +214,116 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_pape
     assert reproduce("tests/table-1", options, folder, quiet=True)[1] == record
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.json")} == times
     assert len(times) == 4
+
+
+@pytest.fixture
+def agreement_paper(reviews, tmp_path, monkeypatch):
+    """A paper with a table of agreement, of tiny networks."""
+    recipe = tmp_path / "additive.yaml"
+    recipe.write_text(
+        f"""
+network:
+  name: self_attentive
+  config:
+    {{embedding_size: 5, hidden_size: 4, attention_size: 4, num_attention_heads: 1, classifier_size: 0,
+      attention_activation: relu}}
+data: {{train: {reviews}}}
+attention: {{method: deterministic}}
+training: {{steps: 4, batch_size: 4, log_every: 2, learning_rate: 1e-2, device: cpu}}
+""",
+        encoding="utf-8",
+    )
+    measures = [
+        "attention_uniform",
+        "attention_uniform.xi",
+        "frozen_course.last",
+        "course.2",
+        "second_course.last",
+    ]
+    table = {
+        "title": "Reviews",
+        "shows": "Agreement.",
+        "recipe": str(recipe),
+        "keys": ["probe.steps=[0, 2]", "probe.examples=9"],
+        "agreement": {
+            "uniform": ["network.config.uniform_attention=true"],
+            "second": [],
+            "frozen": ["training.frozen_probe=true"],
+        },
+        "rows": {"reviews": {"title": "Reviews"}},
+        "columns": {
+            **{str(at): {"title": name, "measure": f"agreement.{name}"} for at, name in enumerate(measures)},
+            "accuracy": {"title": "accuracy", "measure": "accuracy"},
+        },
+    }
+    source = {"title": "A paper", "authors": "Somebody 2021", "url": "https://example.org"}
+    paper = Paper.model_validate({"paper": source, "tables": {"table-1": table}}, strict=False)
+    monkeypatch.setattr(declarations, "papers", lambda: {"tests": paper})
+
+
+def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_path):
+    folder, options = tmp_path / "runs", ReproduceOptions(seeds=1)
+    _, record = reproduce("tests/table-1", options, folder, quiet=True)
+    run = folder / "reviews" / "seed-0"
+    expected = measure_agreement(run, run / "uniform", run / "second", run / "frozen")
+    pair = expected.pair("attention", "uniform")
+    values = [cell.values["0"] for cell in record.cells["reviews"].values()][:5]
+    assert values == pytest.approx(
+        [
+            pair.agreement,
+            pair.xi.performance,
+            expected.frozen_course[4],
+            expected.course[2],
+            expected.second_course[4],
+        ],
+        abs=1e-4,
+    )
+    seeds = {name: run_task(run / name).recipe.training.seed for name in ("uniform", "second", "frozen")}
+    assert seeds == {"uniform": 0, "second": 1000, "frozen": 0}
+    times = {path: path.stat().st_mtime_ns for path in run.rglob("*.json")}
+    assert reproduce("tests/table-1", options, folder, quiet=True)[1] == record
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*.json")} == times
+    (run / "agreement.json").unlink()
+    shutil.rmtree(run / "second")
+    assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == record.cells
+
+
+def test_an_experiment_has_a_figure_a_condition_and_step(tmp_path, monkeypatch):
+    recipe = tmp_path / "copying.yaml"
+    recipe.write_text(
+        """
+experiment: {conditions: {one: {types: 5, length: 4}, two: {types: 4, length: 4}}}
+network: {width: 8}
+training: {runs: 3, steps: 4, batch_size: 8, evaluate_every: 2, test_sentences: 4, device: cpu}
+""",
+        encoding="utf-8",
+    )
+    table = {
+        "title": "Copying",
+        "shows": "Accuracy.",
+        "recipe": str(recipe),
+        "measure": "accuracy",
+        "rows": {name: {"title": name, "model": name} for name in ("one", "two")},
+        "columns": {
+            "2": {"title": "2", "data": "2"},
+            "3": {"title": "3", "data": "3"},
+            "end": {"title": "end"},
+        },
+    }
+    source = {"title": "A paper", "authors": "Somebody 2021", "url": "https://example.org"}
+    paper = Paper.model_validate({"paper": source, "tables": {"table-1": table}}, strict=False)
+    monkeypatch.setattr(declarations, "papers", lambda: {"tests": paper})
+    _, record = reproduce("tests/table-1", ReproduceOptions(seeds=2), tmp_path / "runs", quiet=True)
+    for name, seed, step, column in itertools.product(("one", "two"), (0, 1), (2, 4), ("2", "end")):
+        if (step == 4) == (column == "end"):
+            lines = (tmp_path / "runs" / "one" / f"seed-{seed}" / name / "metrics.jsonl").read_text()
+            rows = [json.loads(line) for line in lines.splitlines()]
+            row = next(row for row in rows if row["step"] == step and "accuracy" in row)
+            value = record.cells[name][column].values[str(seed)]
+            assert value == pytest.approx(statistics.mean(row["accuracy"]), abs=1e-4)
+    assert "3" not in record.cells["one"]
+    saved = yaml.safe_load((tmp_path / "runs" / "one" / "seed-1" / "recipe.yaml").read_text())
+    assert saved["training"]["seed"] == 3, "runs of two seeds share none"
 
 
 def test_runs_of_other_recipes_are_refused(declared_paper, folder):

@@ -10,6 +10,7 @@ from runs import succeeds
 from probattn.inference import SVIDriver
 from probattn.models import RatedWords, word_saliency
 from probattn.probes import contextualized_agreement, kendall_tau
+from probattn.report import Agreement
 from probattn.tasks import load_network, run_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -39,6 +40,7 @@ probe: {{steps: [0, 3], examples: 9}}
         "learned": [],
         "second": ["training.seed=1"],
         "uniform": ["network.config.uniform_attention=true"],
+        "frozen": ["training.frozen_probe=true"],
         "others": ["probe.examples=5", "training.seed=2"],
         "unwatched": ["probe=null"],
         "wider": ["training.seed=1", "network.config.hidden_size=5"],
@@ -92,6 +94,7 @@ def test_record_and_table(runs, command):
         expected = contextualized_agreement(item["tau"], taus)
         assert item["xi_tau"]["step"] == expected.step and item["xi_tau"]["reached"] == expected.reached
     assert found["second_accuracy"] == second[-1][1].accuracy and found["second_bleu"] is None
+    assert found["second_course"] == {str(step): value for step, _, value in rows}
     succeeds("agreement", runs["learned"], *options)
     assert json.loads((runs["learned"] / "agreement.json").read_text(encoding="utf-8")) == found
 
@@ -109,6 +112,30 @@ def test_the_best_step_counts_and_the_first_rating_is_looked_up(runs, tmp_path):
     assert found["uniform_step"] == 3
     assert agreement["attention", "uniform"] == agreement["saliency", "uniform"] == 1
     assert agreement["uniform", "proxy"] < 1
+
+
+def test_a_frozen_probe_is_read_where_its_attention_agrees_most(runs, command, tmp_path):
+    """Table 10, against a loop; the step that agrees most is not the last."""
+    folder = tmp_path / "frozen"
+    shutil.copytree(runs["frozen"], folder)
+    last = rated(runs["learned"], 6)
+    usual, other = rated(folder, 3), rated(folder, 6)
+    usual.attention.copy_(last.attention)
+    usual.save(folder / "probe" / "step-000003.safetensors")
+    other.attention.copy_(-last.attention)
+    other.save(folder / "probe" / "step-000006.safetensors")
+    result = command("agreement", runs["learned"], "--frozen", folder, "--quiet")
+    assert "A(α, α^fr)" in result.output and "attention over a frozen probe" in " ".join(
+        result.output.split()
+    )
+    found = Agreement.model_validate_json((runs["learned"] / "agreement.json").read_text(encoding="utf-8"))
+    course = {step: last.agreement(v=rated(folder, step).attention) for step in (0, 3, 6)}
+    assert found.frozen_course == course and course[3] == 1 > course[6]
+    assert found.value("attention_frozen") == 1 and found.value("frozen_course.last") == course[6]
+    assert found.value("frozen_course.3") == 1 and found.value("frozen_course.4") is None
+    assert found.value("frozen_accuracy") == other.accuracy
+    assert found.value("frozen_agreement") == other.agreement()
+    assert found.value("attention_uniform") is None is found.value("attention_probe.xi")
 
 
 def test_saliency_and_proxy_are_those_of_the_run(runs, monkeypatch):
@@ -191,6 +218,7 @@ def test_alone_it_measures_its_own_probe(runs):
         ({"run": "unwatched"}, "unwatched: expected a run with recorded ratings; train it with --probe"),
         ({"run": "uniform"}, "uniform: expected a run with learned attention, its attention is uniform"),
         ({"run": "learned", "uniform": "second"}, "second: expected a run under uniform attention"),
+        ({"run": "learned", "frozen": "second"}, "second: expected a run of a frozen probe"),
         ({"run": "learned", "second": "others"}, "others: expected ratings of the examples of"),
         ({"run": "learned", "second": "learned"}, "learned: expected the same run from another seed than 0"),
         ({"run": "learned", "second": "uniform"}, "got seed 0, uniform attention"),

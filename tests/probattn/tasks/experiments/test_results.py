@@ -158,6 +158,27 @@ def test_the_page_of_keywords_counts_where_log_odds_are_largest():
     assert re.findall(r'<data value="[^"]*">([^<]*)</data>', row) == expected
 
 
+def test_figures_of_a_condition_at_a_step():
+    places = {
+        "accuracy": ((0.5, 0.5), (1.0, 0.6)),
+        "keyword": ((0.3, 0.1), (1.0, 9.0)),
+        "next_word": ((0.1, 0.2), (2.0, None)),
+        "mean": ((9.0, 9.0), (9.0, 9.0)),
+        "last": ((0.0, 0.0), (3.0, 4.0)),
+    }
+    one = condition("a", (1.0, 0.6), measures=places)
+    found = results(task="keyword", conditions=(one,), tests=())
+    assert found.value("accuracy", "a", "0") == 0.5 and found.value("accuracy", "a", "test") == 0.8
+    assert found.value("next_word", "a", "10") == 2 and found.value("accuracy", "a", "7") is None
+    assert [found.value("learned", "a", step) for step in ("0", "10")] == [0, 0.5]
+    assert [found.value(f"largest_{name}", "a", "10") for name in ("keyword", "next_word", "last")] == [
+        0.5,
+        0,
+        0.5,
+    ]
+    assert found.value("largest_next_word", "a", "0") == 0.5
+
+
 @pytest.mark.parametrize("values", [0.5, "x", [0.5], [0.5, 0.6, 0.7], {}])
 def test_records_without_a_value_for_each_run_are_refused(values: object) -> None:
     records = [
