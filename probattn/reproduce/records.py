@@ -75,6 +75,10 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
         model: whose; None for the run's own.
         data: data set of a score.
     """
+    keys = data.split(", ")
+    if len(keys) > 1:
+        several = [value for key in keys if (value := figure(results, measure, model, key)) is not None]
+        return statistics.fmean(several) if len(several) == len(keys) else None
     section, _, name = measure.rpartition(".")
     model = model or results.compared
     if not section:

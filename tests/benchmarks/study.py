@@ -42,10 +42,8 @@ from probattn.tasks.task import RECIPE
 STUDIES = (
     "agreement",
     "alignment",
-    "attack",
     "calibration",
     "copying",
-    "domain",
     "effects",
     "graph",
     "methods",

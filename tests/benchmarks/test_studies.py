@@ -8,13 +8,9 @@ import io
 import json
 import math
 from importlib import import_module
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import attack_study
-import domain_study
 import effects_measures
 import effects_study
 import graph_study
@@ -26,14 +22,10 @@ import triage_study
 import typer
 from study import MEASURED, FileStudy, VariantStudy, read_json
 
-from probattn.attacks.records import Share
 from probattn.recipes import load_any_recipe, load_recipe
 from probattn.sites.repulsive import RepulsiveAttention
-from probattn.tasks import load_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
-SHORT = ["training.epochs=null", "training.steps=2"]
-LIMITED = [*SHORT, "data.limits={train: 60, shifted: 30}"]
 
 
 class Tiny:
@@ -57,22 +49,6 @@ class Tiny:
             part.save_pretrained(self.folder / "network")
 
 
-def attack(tiny):
-    number = count(1)
-
-    def attacked(place, options):
-        assert (place / "model").is_dir()
-        share = Share.counted(next(number), 20)
-        figures = {"failed": share, "accuracy": share, "accuracy_attacked": share}
-        summary = SimpleNamespace(**figures, exhausted=0, queries=12.5, texts=options.number)
-        return place, SimpleNamespace(summary=summary)
-
-    tiny.patch.setattr(attack_study, "attack_run", attacked)
-    tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted={tiny.source()}"]})
-    options = {"task": "tiny", "variants": "soft,bam", "attacks": "textfooler", "number": 20, "set_": LIMITED}
-    return options | {"recipe": str(tiny.fixture("recipe"))}
-
-
 def of_reviews(tiny):
     """A recipe of 200 reviews, which are written, and of a tiny network."""
     tiny.saved(runs.bert())
@@ -81,12 +57,6 @@ def of_reviews(tiny):
         f"network: {{name: {tiny.folder}/network}}\ndata: {{train: {tiny.folder}/reviews.csv}}\n"
         f"attention: {{method: deterministic}}\ntraining: {{{runs.TRAINING}}}\nreport: {{baseline: false}}\n"
     )
-
-
-def domain(tiny):
-    tiny.patch.setattr(domain_study, "TASKS", {"tiny": [f"data.shifted=[{tiny.source()}, {tiny.source()}]"]})
-    variants = {"tasks": "tiny", "variants": "soft,label smoothing,bam"}
-    return variants | {"recipe": str(tiny.fixture("recipe")), "set_": LIMITED}
 
 
 def effects(tiny):
@@ -140,8 +110,6 @@ def triage(tiny):
 
 
 NAMES = (
-    "attack",
-    "domain",
     "effects",
     "graph",
     "moments",
@@ -234,66 +202,12 @@ def test_variants_are_compared_with_the_first_of_the_same_seed(ran):
 @pytest.mark.parametrize(
     ("name", "page", "words"),
     [
-        ("attack", "attacks", ["| textfooler | bam | moments |"]),
         ("moments", "moments", ["200 draws, median over 2 test texts", "| film reviews, BAM, k = 10 | 10 |"]),
     ],
 )
 def test_its_page_shows_the_figures(name, page, words, ran, tables):
     shown = tables(page).tables(ran(name).content)
     assert all(part in shown for part in words) and "nan" not in shown
-
-
-def test_every_network_is_attacked_once_for_each_prediction(ran):
-    content = ran("attack").content
-    expected = [("soft", "point"), ("bam", "point"), ("bam", "draws"), ("bam", "moments")]
-    assert [(run["variant"], run["prediction"]) for run in content["runs"]] == expected * 2
-    values = content["summary"]["textfooler"]
-    assert values["soft"]["point"]["values"]["failed"]["mean"] == pytest.approx((1 + 5) / 2 / 20)
-    assert values["bam"]["draws"]["differences"]["failed"]["seeds"] == 2
-
-
-def test_every_variant_is_measured_in_every_domain(ran):
-    study, content = ran("domain").study, ran("domain").content
-    assert all(run["data"]["validation"]["temperature"] > 0 for run in content["runs"])
-    for variants in content["summary"]["tiny"].values():
-        assert set(variants) == {"soft", "label smoothing", "bam"}
-        assert variants["bam"]["accuracy"]["difference"]["seeds"] == 2
-        assert all(0 <= row["scaled_ece"]["value"]["mean"] <= 1 for row in variants.values())
-    one = content["runs"][0]["data"]
-    assert one == domain_study.with_mean(content["runs"][0])["data"]  # of one other domain the mean is itself
-    (source,) = one.keys() - {"home", "validation"}
-    task = load_task(study.recipe, [f"data.shifted={source}", LIMITED[-1]]).texts
-    (shifted,) = task.shifted
-    left = len(shifted) - shifted.shared_with(task.train)
-    assert left < len(shifted) == 30  # training texts are among them
-    assert {run["data"][source]["texts"] for run in content["runs"]} == {left}
-    assert content["runs"][0]["data"]["home"] != content["runs"][1]["data"]["home"]
-
-
-def domain_runs(variant, seed, *accuracies):
-    figures = [dict.fromkeys(domain_study.MEASURES, 0.5) | {"accuracy": value} for value in accuracies]
-    data = {"validation": {"temperature": 1.0}} | dict(zip(("home", "near", "far"), figures, strict=True))
-    return {"task": "sentiment", "variant": variant, "seed": seed, "data": data}
-
-
-def test_the_mean_of_other_domains_has_an_interval_of_its_own():
-    soft = [domain_runs("soft", 0, 0.9, 0.8, 0.6), domain_runs("soft", 1, 0.9, 0.7, 0.5)]
-    babn = [domain_runs("babn", 0, 0.9, 0.9, 0.7), domain_runs("babn", 1, 0.9, 0.8, 0.8)]
-    summary = domain_study.summarise(soft + babn)["sentiment"]
-    assert [*summary] == ["home", "near", "far", "other domains"]
-    row = summary["other domains"]["babn"]["accuracy"]
-    assert row["value"]["mean"] == pytest.approx(0.8)
-    assert row["difference"]["mean"] == pytest.approx(0.15)  # 0.1 and 0.2
-    assert row["difference"]["high"] == pytest.approx(0.15 + 12.7062047 * 0.05)
-
-
-def test_the_jobs_of_domains_are_recipes_that_keep_their_best_pass(tmp_path):
-    jobs = [*domain_study.STUDY(folder=tmp_path, seeds=1, tasks=",".join(domain_study.TASKS)).jobs()]
-    assert len(jobs) == len(domain_study.TASKS) * len(domain_study.VARIANTS)
-    for job in jobs:
-        training = load_recipe(job.recipe, job.keys).training
-        assert (training.early_stopping.metric, training.early_stopping.mode) == ("log_likelihood", "max")
-        assert training.epochs < training.early_stopping.patience
 
 
 def test_methods_are_measured_on_every_network_and_the_posterior_on_one(ran):

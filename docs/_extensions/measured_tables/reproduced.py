@@ -1,14 +1,18 @@
-"""The tables and figures of the papers, from the records of `probattn reproduce`; a part a paper, or a table."""
+"""The tables and figures of the papers, from the records of `probattn reproduce`.
+
+A part is a paper, a table, or `TABLE/gains`, which has the differences between the rows of a table.
+"""
 
 from collections.abc import Iterator
 
-from measured_tables.markdown import table
+from measured_tables.markdown import narrow as table
 from probattn.metrics.functional import mean_interval
 from probattn.reproduce import CellRecord, Table, TableRecord, measured, papers
 from probattn.reproduce.sheets import interval_words
 
 SOURCE = "probattn reproduce"
-PARTS = (*papers(), *(f"{name}/{key}" for name, paper in papers().items() for key in paper.tables))
+TABLES = [f"{name}/{key}" for name, paper in papers().items() for key in paper.tables]
+PARTS = (*papers(), *TABLES, *(f"{key}/gains" for key in TABLES))
 
 
 def load(part: str) -> str:
@@ -18,9 +22,11 @@ def load(part: str) -> str:
 
 def tables(part: str) -> str:
     """A section a table that was measured, then what was not, with reasons; of one table what was measured."""
-    paper, _, one = part.partition("/")
+    paper, _, one = part.removesuffix("/gains").partition("/")
     declared = papers()[paper].tables
-    record = measured(part) if one else None
+    record = measured(f"{paper}/{one}") if one else None
+    if record is not None and part.endswith("/gains"):
+        return _gains(declared[one], record)
     if record is not None:
         return "\n\n".join(_section(declared[one], record))
     sections, others = [], []
@@ -49,7 +55,8 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
     numbers = {len(cell.values) for row in record.cells.values() for cell in row.values() if cell.values}
     seeds = "One seed" if numbers == {1} else f"{'Up to ' * (len(numbers) > 1)}{record.seeds} seeds"
     names = ", ".join(f"`{recipe}`" for recipe in recipes)
-    yield f"*In brackets the paper's figure. {seeds}; {names}.*"
+    paper = "In brackets the paper's figure. " if item.paper else ""
+    yield f"*{paper}{seeds}; {names}.*"
 
 
 def _cell(item: Table, record: TableRecord, row: str, column: str) -> str:
@@ -61,6 +68,27 @@ def _cell(item: Table, record: TableRecord, row: str, column: str) -> str:
     digits = 2 if item.in_percent(column) else 3
     interval = "" if mean.low is None else f" {interval_words(mean, digits - 1)}"
     return f"{mean.mean:.{digits}f}{interval}{paper}"
+
+
+def _gains(item: Table, record: TableRecord) -> str:
+    """Differences to the first row, or to that which a row names, of the same seeds, with their intervals."""
+    cells, first = {}, next(iter(item.rows))
+    for row, axis in item.rows.items():
+        base = record.cells.get(axis.reference or first, {})
+        for column, cell in record.cells.get(row, {}).items():
+            less = base.get(column, CellRecord()).values
+            pairs = [value - less[seed] for seed, value in cell.values.items() if seed in less]
+            if row != first and len(pairs) > 1:
+                mean, digits = mean_interval(pairs), 2 if item.in_percent(column) else 3
+                interval = interval_words(mean, digits - 1, sign="+")
+                cells[row, column] = f"{mean.mean:+.{digits}f} {interval}"
+    columns = [key for key in item.columns if any(column == key for _, column in cells)]
+    rows = [
+        [axis.title, *(cells.get((row, column), "") for column in columns)]
+        for row, axis in item.rows.items()
+        if any((row, column) in cells for column in columns)
+    ]
+    return table(["difference", *(item.columns[column].title for column in columns)], rows)
 
 
 def _reason(item: Table) -> str:
