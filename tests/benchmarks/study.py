@@ -48,7 +48,6 @@ STUDIES = (
     "graph",
     "methods",
     "moments",
-    "particle",
     "pretraining",
     "repulsion",
     "sentiment",

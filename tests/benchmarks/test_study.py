@@ -56,13 +56,11 @@ def test_committed_summaries_are_those_of_the_committed_runs(name, module):
         assert got[place] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), place
 
 
-@pytest.mark.parametrize("name", ["graph", "particle"])
+@pytest.mark.parametrize("name", ["graph"])
 def test_committed_runs_without_a_folder_are_known_and_in_order(name):
     made = import_module(f"{name}_study").STUDY()
     runs = made.begin()["runs"]
     assert runs == sorted(runs, key=made.order)
-    if name == "particle":
-        assert [made.read(job) for job in made.jobs()].count(None) == 0
     assert sum(made.read(job) is not None for job in made.jobs()) >= 5
 
 
