@@ -26,6 +26,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 import torch
 import typer
+import yaml
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -296,6 +297,11 @@ def earlier(output: Path, option: str) -> Content:
             f"{option}: {output} was made with {had}, here are {here}; give another --output"
         )
     return content
+
+
+def declared(name: str) -> Any:
+    """What NAME.yaml beside this file declares."""
+    return yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text("utf-8"))
 
 
 def read_json(file: Path) -> Any:

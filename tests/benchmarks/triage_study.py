@@ -42,28 +42,7 @@ from probattn.triage import Seen, dataset_shift
 PILOT, HELD, CONFIDENCE = 500, 2000, 0.95
 """Inputs that say where tests begin, inputs that test a promise, and with which confidence it is promised."""
 OTHERS = "data.out_of_domain=null", "data.shifted=null"
-SHORT, RATE = "data.max_length=64", "training.learning_rate=3e-4"
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "clinc150": ("data.out_of_domain=clinc150_out_of_scope", "data.max_length=32", "training.epochs=2", RATE),
-    "banking77": (
-        "data.out_of_domain=clinc150",
-        SHORT,
-        "data.limits={train: 6000, out_of_domain: 1000}",
-        "training.epochs=3",
-        RATE,
-    ),
-    "rotten_tomatoes": (
-        "data.shifted=[imdb, customer_reviews]",
-        "data.limits={train: 3000, shifted: 1000}",
-        "training.epochs=2",
-    ),
-    "snli": (
-        "data.shifted=[mnli, sick]",
-        SHORT,
-        "data.limits={train: 4000, shifted: 1000}",
-        "training.epochs=2",
-    ),
-}
+SETTINGS: dict[str, list[str]] = study.declared("triage")
 """Keys of the recipe by task."""
 PROMISES = (0.02, 0.05, 0.1)
 NOVELTY = (0.01, 0.05)
