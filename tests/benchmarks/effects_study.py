@@ -28,7 +28,7 @@ from effects_summary import summarised
 from probattn.data import TextDataset
 from probattn.tasks import load_network
 
-SETTINGS: dict[str, list[str]] = study.declared("effects")
+SETTINGS: dict[str, list[str]] = study.declared("effects")["settings"]
 """Keys of the recipe by data set; others take the recipe's."""
 RECIPES = {"deterministic": "sentiment_deterministic", "babn": "sentiment_babn"}
 MARGIN = "margin"
@@ -135,14 +135,7 @@ class EffectsStudy(study.Study):
         return Subject(type(subject.net)(deepcopy(subject.net.config)), subject.tokenizer, subject.max_length)
 
     def said(self, run: study.Run) -> str:
-        values = {
-            name: np.mean([row["methods"][name]["deleted"] for row in run["texts"]])
-            for name in ("slope", "knockout")
-            if name in run["texts"][0]["methods"]
-        }
-        return ", ".join(
-            [f"accuracy {run['accuracy']:.3f}", *(f"{name} {value:.3f}" for name, value in values.items())]
-        )
+        return f"accuracy {run['accuracy']:.3f}"
 
     def summarise(self, runs: Sequence[study.Run]) -> study.Content:
         """Means over texts and seeds with intervals."""
