@@ -6,89 +6,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import yaml
+
 from measured_tables.markdown import table
 
 SOURCE = "tests/benchmarks/study.py effects"
 DATA = Path(__file__).parents[2] / "data" / "effects.json"
-SETS = {
-    "rotten_tomatoes": "Rotten Tomatoes",
-    "sst2": "SST-2",
-    "snli": "SNLI",
-    "mrpc": "MRPC",
-    "banking77": "BANKING77",
-    "clinc150": "CLINC150",
-    "imdb": "IMDB",
-    "bbc_news": "BBC",
-}
-METHODS = {
-    "doubt_slope": "slope, entropy",
-    "doubt_screened": "screened, entropy",
-    "doubt_knockout": "knock-out, entropy",
-    "slope": "**slope**",
-    "screened": "**screened**",
-    "knockout": "**knock-out**",
-    "attention_gradient": "attention x gradient",
-    "gradient_input": "gradient x input",
-    "integrated_gradients": "integrated gradients",
-    "layer_integrated_gradients": "the same, middle layer",
-    "deeplift": "DeepLIFT",
-    "shapley_sampling": "Shapley value sampling",
-    "occlusion": "occlusion",
-    "shap_partition": "shap, partition",
-    "lime": "LIME",
-    "chefer": "Chefer et al. 2021",
-    "rollout": "attention rollout",
-    "attnlrp": "AttnLRP",
-    "random": "random",
-}
+TITLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+SETS, METHODS, BY_SET, OTHERS, SCORES, SPREADS, LISTS, COUNTS = TITLES.values()  # in the order of the file
 OF_ANSWER = [name for name in METHODS if not name.startswith("doubt")]
-BY_SET = {
-    "ranks": ("deterministic", "deleted"),
-    "compared": ("deterministic", "compared"),
-    "margins": ("margin", "deleted"),
-    "margins_compared": ("margin", "compared"),
-    "planted": ("deterministic", "planted_words"),
-    "clauses": ("deterministic", "planted_clause"),
-    "entropy": ("deterministic", "removed"),
-}
-"""Kind of networks and measure of the tables with a row a method and a column a data set."""
-OTHERS = {
-    "masked": "masking",
-    "comprehensiveness": "comprehensiveness",
-    "sufficiency": "sufficiency",
-    "varied": "another wording",
-    "control": "random network",
-    "passes": "passes",
-    "cost": "time, passes",
-}
-SCORES = {
-    "spread": "spread",
-    "spread_by_size": "spread / size",
-    "other_sign": "share of draws of the other sign",
-    "size": "size (no draws)",
-    "small_size": "small size (no draws)",
-    "small_part": "small part of the largest (no draws)",
-}
-SPREADS = {
-    "deleted/{}/error": "rank correlation with the error",
-    "deleted/{}/error_above_naive": "above size",
-    "deleted/{}/auroc": "AUROC of wrong signs",
-    "deleted/{}/auroc_above_naive": "above small part",
-    "knockout/{}/auroc": "AUROC, signs of knock-outs",
-    "knockout/{}/auroc_above_naive": "above small part",
-}
-LISTS = {
-    ("deterministic", "causes_of_doubt"): "causes of doubt",
-    ("babn", "causes_of_doubt"): "causes of doubt, BABN",
-    ("babn", "shares"): "largest shares of the variance, BABN",
-}
-COUNTS = {
-    "texts": "texts",
-    "words": "words",
-    "unmoved": "that change less than a point",
-    "function_words": "function words and punctuation",
-    "function_words_unmoved": "of them less than a point",
-}
 PARTS = ("networks", *BY_SET, "others", "spreads", "listed")
 Sets = Mapping[str, Mapping[str, Any]]
 
@@ -180,7 +106,7 @@ def spreads(sets: Sets) -> Iterator[list[str]]:
 
 def listed(summary: Mapping[str, Sets]) -> Iterator[list[str]]:
     """Function words among those that are named as what makes a network unsure."""
-    for (kind, name), title in LISTS.items():
+    for kind, name, title in LISTS:
         for data, one in summary.get(kind, {}).items():
             if counted := one.get("reviewed", {}).get(name):
                 yield [f"{SETS.get(data, data)}, {title}", *(f"{counted[key]}" for key in COUNTS)]
