@@ -29,7 +29,7 @@ class Axis(Record):
         small: keys that it changes at the small size alone.
         measure: name of the measure, a score of a run or of one of its sections (``heads.distance``), see
             :func:`~probattn.reproduce.records.figure`; None where the other axis has one.
-        data: data set of the score.
+        data: data set of the score; several, parted by ", ", for the mean over them.
         model: model of the score; None for the run's own.
         scale: factor from the measure to the paper's figure, 100 for percent.
         without: why its cells are not run at the small size, nor at the paper's unless the axis has a recipe for it;

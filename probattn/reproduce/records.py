@@ -76,6 +76,10 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
         data: data set of a score or an entropy; of a section the site, of which only these values count, or "test" for
             all sites; of an experiment the evaluated step, "test" for the last.
     """
+    keys = data.split(", ")
+    if len(keys) > 1:
+        several = [value for key in keys if (value := figure(results, measure, model, key)) is not None]
+        return statistics.fmean(several) if len(several) == len(keys) else None
     section, _, name = measure.rpartition(".")
     model = model or results.compared
     if not section:

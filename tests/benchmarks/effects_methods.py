@@ -166,10 +166,10 @@ class Question(NamedTuple):
         """The tokens, a single row."""
         return dict(self.subject.encoded([self.text]))
 
-    def of_ids(self, ids: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Log-odds of rows of tokens, ``[N, S]``, with the mask and the types of the text."""
-        others = {name: value.expand(len(ids), -1) for name, value in inputs.items() if name != "input_ids"}
-        return self.odds(self.subject.net(input_ids=ids, **others).logits)
+    def of_ids(self, rows: Tensor, inputs: Mapping[str, Tensor], name: str = "input_ids") -> Tensor:
+        """Log-odds of rows of tokens ``[N, S]``, or of their vectors, with the mask and the types of the text."""
+        others = {key: value.expand(len(rows), -1) for key, value in inputs.items() if key != "input_ids"}
+        return self.odds(self.subject.net(**{name: rows}, **others).logits)
 
     def reference(self) -> Tensor:
         """The text's tokens with those of its words replaced by padding, which are attended to."""
@@ -281,11 +281,7 @@ class Odds(nn.Module):
 
     def forward(self, embedded: Tensor) -> Tensor:
         """Of rows ``[N, S, D]``."""
-        inputs = self.question.inputs()
-        others = {
-            name: value.expand(len(embedded), -1) for name, value in inputs.items() if name != "input_ids"
-        }
-        return self.question.odds(self.net(inputs_embeds=embedded, **others).logits)
+        return self.question.of_ids(embedded, self.question.inputs(), "inputs_embeds")
 
 
 def deeplift(question: Question) -> np.ndarray:

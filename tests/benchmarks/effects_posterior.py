@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import study
 import torch
 from effects_measures import Figures, Labelled, Reference, Sizes, rank_correlation
 from effects_methods import Subject
@@ -16,18 +17,8 @@ from probattn.inference.effect_results import words_of
 from probattn.inference.explanation import FLOOR, LEADING
 
 DRAWS = 20
-LISTED = (
-    "a about above after again against all also although am an and any anyone anything are as at be because been "
-    "before being below between both but by can could did do does doing down during each either enough even ever every "
-    "for from further had has have having he her here hers herself him himself his how however i if in into is it its "
-    "itself just like many may me might more most much must my myself neither no nor not of off on once one only or "
-    "other ought our ours ourselves out over own quite rather s same shall she should so some somehow something "
-    "somewhat such t than that the their theirs them themselves then there these they this those though through to too "
-    "under until up upon us very was we were what whatever when where whether which while who whom whose why will with "
-    "without would yet you your yours yourself yourselves 's n't 're 've 'll 'd 'm"
-)
-FUNCTION_WORDS = frozenset(LISTED.split())
-"""Articles, pronouns, prepositions, conjunctions, auxiliaries, particles and adverbs of degree, a closed list."""
+FUNCTION_WORDS = frozenset(study.declared("effects")["function_words"].split())
+"""A closed list."""
 
 
 def is_function_word(word: str) -> bool:

@@ -28,46 +28,7 @@ from effects_summary import summarised
 from probattn.data import TextDataset
 from probattn.tasks import load_network
 
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "rotten_tomatoes": ("data.limits={train: 4000, validation: 500}", "training.epochs=2"),
-    "sst2": ("data.limits={train: 3000, validation: 500}", "training.epochs=2"),
-    "snli": (
-        "data.limits={train: 6000, validation: 500}",
-        "training.epochs=1",
-        "training.learning_rate=1e-4",
-    ),
-    "mrpc": (
-        "data.max_length=96",
-        "data.limits={train: 2400, validation: 300}",
-        "training.epochs=2",
-        "training.learning_rate=1e-4",
-    ),
-    "banking77": (
-        "data.limits={train: 6000, validation: 500}",
-        "training.epochs=3",
-        "training.learning_rate=3e-4",
-    ),
-    "clinc150": (
-        "data.max_length=32",
-        "data.limits={train: 6000, validation: 500}",
-        "training.epochs=3",
-        "training.learning_rate=3e-4",
-    ),
-    "imdb": (
-        "data.max_length=256",
-        "data.limits={train: 1000, validation: 100}",
-        "training.epochs=1",
-        "training.batch_size=16",
-        "training.learning_rate=2e-4",
-    ),
-    "bbc_news": (
-        "data.max_length=384",
-        "data.limits={train: 320, validation: 60}",
-        "training.epochs=1",
-        "training.batch_size=8",
-        "training.learning_rate=2e-4",
-    ),
-}
+SETTINGS: dict[str, list[str]] = study.declared("effects")["settings"]
 """Keys of the recipe by data set; others take the recipe's."""
 RECIPES = {"deterministic": "sentiment_deterministic", "babn": "sentiment_babn"}
 MARGIN = "margin"
@@ -174,14 +135,7 @@ class EffectsStudy(study.Study):
         return Subject(type(subject.net)(deepcopy(subject.net.config)), subject.tokenizer, subject.max_length)
 
     def said(self, run: study.Run) -> str:
-        values = {
-            name: np.mean([row["methods"][name]["deleted"] for row in run["texts"]])
-            for name in ("slope", "knockout")
-            if name in run["texts"][0]["methods"]
-        }
-        return ", ".join(
-            [f"accuracy {run['accuracy']:.3f}", *(f"{name} {value:.3f}" for name, value in values.items())]
-        )
+        return f"accuracy {run['accuracy']:.3f}"
 
     def summarise(self, runs: Sequence[study.Run]) -> study.Content:
         """Means over texts and seeds with intervals."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ DRAWS = 1000
 LEVEL = 0.95
 COMPARED = "slope"
 """The method that others are compared with."""
+PLANTED = ("words", "clause")
 MEASURES = ("deleted", "masked", "comprehensiveness", "sufficiency", "passes")
 Figures = dict[str, Any]
+Runs = Sequence[Mapping[str, Any]]
 Rows = Sequence[Sequence[Any]]
 """What was measured of texts, by network."""
 
@@ -49,7 +52,7 @@ def ratio(rows: Rows) -> list[float]:
     return ends(first / second, sums[:, 0] / sums[:, 1])
 
 
-def summarised(runs: Sequence[Mapping[str, Any]]) -> Figures:
+def summarised(runs: Runs) -> Figures:
     """By data set and kind of network."""
     kinds: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for run in runs:
@@ -57,10 +60,14 @@ def summarised(runs: Sequence[Mapping[str, Any]]) -> Figures:
     return {kind: {name: of_set(networks) for name, networks in sets.items()} for kind, sets in kinds.items()}
 
 
-def of_set(runs: Sequence[Mapping[str, Any]]) -> Figures:
+def over(runs: Runs, part: str, value: Callable[[Any], Any]) -> list[float] | None:
+    """A value of the rows of a part that have it, averaged; None without any."""
+    return averaged([[one for row in run[part] if (one := value(row)) is not None] for run in runs])
+
+
+def of_set(runs: Runs) -> Figures:
     """Of the networks of one data set."""
     texts = [run["texts"] for run in runs]
-    names = list(texts[0][0]["methods"])
     figures: Figures = {
         "seeds": [run["seed"] for run in runs],
         "long": runs[0]["long"],
@@ -68,41 +75,25 @@ def of_set(runs: Sequence[Mapping[str, Any]]) -> Figures:
         "texts": sum(map(len, texts)),
         "words": round(mean([[row["words"] for row in rows] for rows in texts]), 1),
         "planted": sum(len(run["planted"]) for run in runs),
-        "planted_drop": averaged([[row["drop"] for row in run["planted"]] for run in runs]),
-        **{
-            f"planted_{part}_left_out": averaged(
-                [[row[part]["left_out"] for row in run["planted"]] for run in runs]
-            )
-            for part in ("words", "clause")
-        },
+        "planted_drop": over(runs, "planted", itemgetter("drop")),
+        "planted_words_left_out": over(runs, "planted", lambda row: row["words"]["left_out"]),
+        "planted_clause_left_out": over(runs, "planted", lambda row: row["clause"]["left_out"]),
         "agreement": averaged([[side for row in rows for side in row["agreement"] or ()] for rows in texts]),
-        "agreement_texts": averaged(
-            [[all(row["agreement"]) for row in rows if row["agreement"]] for rows in texts]
+        "agreement_texts": over(
+            runs, "texts", lambda row: all(row["agreement"]) if row["agreement"] else None
         ),
-        "methods": {name: of_method(name, runs) for name in names},
+        "methods": {name: of_method(name, runs) for name in texts[0][0]["methods"]},
     }
-    for part in ("distrust", "reviewed"):
-        having = [run for run in runs if part in run]
-        if having and part == "distrust":
-            figures[part] = of_distrust([text for run in having for text in run[part]])
-        elif having:
-            figures[part] = having[0][part]
-    return figures
+    if spreads := [text for run in runs for text in run.get("distrust", ())]:
+        figures["distrust"] = of_distrust(spreads)
+    counted = [run["reviewed"] for run in runs if "reviewed" in run]
+    return figures | ({"reviewed": counted[0]} if counted else {})
 
 
-def of_method(name: str, runs: Sequence[Mapping[str, Any]]) -> Figures:
+def of_method(name: str, runs: Runs) -> Figures:
     """Measures of a method, and by how much the compared method's are above, of the texts that it was measured on."""
     rows = [[row for row in run["texts"] if name in row["methods"]] for run in runs]
-    texts = [[row["methods"] for row in of_run] for of_run in rows]
-    figures: Figures = {"texts": sum(map(len, texts))}
-    for measure in MEASURES:
-        if measure in texts[0][0][name]:
-            figures[measure] = averaged([[row[name][measure] for row in of_run] for of_run in texts])
-    figures["deleted_by_seed"] = [
-        round(mean([[row[name]["deleted"] for row in of_run]]), 4) for of_run in texts
-    ]
     costs = [row["methods"][name]["seconds"] / row["forward"] for of_run in rows for row in of_run]
-    figures["cost"] = round(float(np.median(costs)), 2)
     removed = [
         [
             (row["methods"][name]["removed"], row["removable"])
@@ -111,30 +102,34 @@ def of_method(name: str, runs: Sequence[Mapping[str, Any]]) -> Figures:
         ]
         for of_run in rows
     ]
-    if any(removed):
-        figures["removed"] = ratio(removed)
-    for part in ("words", "clause"):
-        if any(name in row[part] for run in runs for row in run["planted"]):
-            figures[f"planted_{part}"] = averaged(
-                [[row[part][name] for row in run["planted"]] for run in runs]
-            )
-    for part in ("varied", "control"):
-        if any(name in row for run in runs for row in run[part]):
-            figures[part] = averaged([[row[name] for row in run[part]] for run in runs])
-    if COMPARED in texts[0][0] and name not in (COMPARED, *DOUBTED):
-        gaps = [[row[COMPARED]["deleted"] - row[name]["deleted"] for row in of_run] for of_run in texts]
-        figures["compared"] = averaged(gaps)
-        if "planted_words" in figures:
-            figures["compared_planted"] = averaged(
-                [[row["words"][COMPARED] - row["words"][name] for row in run["planted"]] for run in runs]
-            )
-    return figures
+    by_seed = [mean([[row["methods"][name]["deleted"] for row in of_run]]) for of_run in rows]
+    planted = {part: over(runs, "planted", lambda row, part=part: row[part].get(name)) for part in PLANTED}
+    compared = COMPARED in rows[0][0]["methods"] and name != COMPARED and not name.startswith("doubt")
+
+    def of_texts(measure: str) -> list[float] | None:
+        return over(runs, "texts", lambda row: row["methods"].get(name, {}).get(measure))
+
+    def gap(row: Any) -> float | None:
+        one = row["methods"].get(name)
+        return None if one is None else row["methods"][COMPARED]["deleted"] - one["deleted"]
+
+    figures = {
+        "texts": len(costs),
+        **{measure: of_texts(measure) for measure in MEASURES},
+        "deleted_by_seed": [round(value, 4) for value in by_seed],
+        "cost": round(float(np.median(costs)), 2),
+        "removed": ratio(removed) if any(removed) else None,
+        **{f"planted_{part}": value for part, value in planted.items()},
+        **{part: over(runs, part, lambda row: row.get(name)) for part in ("varied", "control")},
+        "compared": over(runs, "texts", gap) if compared else None,
+        "compared_planted": over(runs, "planted", lambda row: row["words"][COMPARED] - row["words"][name])
+        if compared and planted["words"]
+        else None,
+    }
+    return {measure: value for measure, value in figures.items() if value is not None}
 
 
-DOUBTED = ("doubt_slope", "doubt_screened", "doubt_knockout")
-
-
-def of_distrust(texts: Sequence[Mapping[str, Any]]) -> Figures:
+def of_distrust(texts: Runs) -> Figures:
     """Measures of spreads with their intervals, and by how much they exceed the naive one's."""
     generator = np.random.default_rng(0)
     measured = [distrust_measures(text) for text in texts]

@@ -23,92 +23,17 @@ from probattn.cli.console import show
 from probattn.comparison import CompareOptions, ComparisonResults, Interval, compare, comparison_table
 from probattn.tasks import load_task
 
-INTENTS = ("data.shifted=null", "data.max_length=32", "training.learning_rate=3e-4")
+DECLARED = study.declared("methods")
+SETTINGS: Mapping[str, list[str]] = DECLARED["settings"]
+"""Keys of the recipe by data set."""
+GROUPS: Mapping[str, Mapping[str, list[str]]] = DECLARED["groups"]
+"""Keys that each recipe changes; the first is what the others are compared with."""
 TEXTS = {"trec": 500}
 """Training texts where there are fewer: with 2,000 more than 95% of TREC's test texts are right in one pass."""
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "clinc150": ("data.train=clinc150", "data.out_of_domain=clinc150_out_of_scope", *INTENTS),
-    "banking77": ("data.train=banking77_known", "data.out_of_domain=banking77_left_out", *INTENTS),
-    "trec": (
-        "data.train=trec",
-        "data.out_of_domain=null",
-        "data.shifted=null",
-        "data.max_length=32",
-        "training.learning_rate=1e-4",
-    ),
-    "rotten_tomatoes": ("data.shifted=null", "data.max_length=48"),
-}
-"""Keys of the recipe by data set."""
-PASSES: Mapping[str, int] = {"clinc150": 10, "banking77": 5, "trec": 5, "rotten_tomatoes": 2}
-"""Passes over the reduced training data, by the validation loss of the deterministic network (see the page)."""
-REDUCED = (
-    "training.batch_size=8",
-    "training.length_pool=20",
-    "prediction.num_samples=10",
-)
+REDUCED = ("training.batch_size=8", "training.length_pool=20", "prediction.num_samples=10")
 KEPT = ("training.early_stopping={metric: log_likelihood, mode: max, patience: 100}",)
 """Each recipe takes the weights of the pass with the greatest validation likelihood, of all its passes."""
 RECIPE = "sentiment_babn"
-SOFT, BABN, SUMMED = "attention.method=deterministic", "attention.method=babn", "attention.kl_reduction=sum"
-WHOLE = "training.kl_weight=1"
-UNDROPPED = "network.config={attention_probs_dropout_prob: 0.0}"
-ALIGNED = "alignment={method: ct, weight: 0.01, reduction: mean, learning_rate: 1.0e-3}"
-GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "methods": {
-        "deterministic": (SOFT,),
-        "undropped": (SOFT, UNDROPPED),
-        "smoothed": (SOFT, "training.label_smoothing=0.1"),
-        "babn": (BABN,),
-        "bam": ("attention.method=bam",),
-        "aligned": (SOFT, ALIGNED),
-        "repulsive": (SOFT, "repulsion={sampler: svgd, weight: 0.01}"),
-        "babn_aligned": (BABN, ALIGNED),
-    },
-    "objective": {
-        "deterministic": (SOFT,),
-        "undropped": (SOFT, UNDROPPED),
-        "babn": (BABN,),
-        "elbo": (BABN, SUMMED, WHOLE),
-        "elbo_strength_100": (BABN, SUMMED, WHOLE, "attention.prior_strength=100"),
-        "elbo_strength_learned": (BABN, SUMMED, WHOLE, "attention.prior_strength=learned"),
-        "keys_strength_learned": (
-            BABN,
-            "attention.kl_reduction=keys",
-            WHOLE,
-            "attention.prior_strength=learned",
-        ),
-        "strength_100": (BABN, "attention.prior_strength=100"),
-        "strength_learned": (BABN, "attention.prior_strength=learned"),
-        "floor_0.5": (BABN, "attention.floor=0.5"),
-        "rho_0": (BABN, "attention.rho=0"),
-        "rho_1": (BABN, "attention.rho=1"),
-        "rho_1.5": (BABN, "attention.rho=1.5"),
-        "sigma_1e-6": (BABN, "attention.sigma=1e-6"),
-        "first_layer": (BABN, "attention.layers=[0]"),
-        "last_layer": (BABN, "attention.layers=[-1]"),
-        "bam_1": ("attention.method=bam", "attention.concentration=1"),
-        "bam_3": ("attention.method=bam", "attention.concentration=3"),
-        "bam_30": ("attention.method=bam", "attention.concentration=30"),
-    },
-    "particles": {
-        "deterministic": (SOFT,),
-        "particles": (SOFT, "particles={num_particles: 5}"),
-        "undropped": (SOFT, UNDROPPED),
-        "copied_heads": (SOFT, "particles={num_particles: 5, new_heads: false}"),
-        "last_layer": (SOFT, "particles={num_particles: 5, layers: [-1]}"),
-        "three_layers": (SOFT, "particles={num_particles: 5, layers: [-3, -2, -1]}"),
-        "three": (SOFT, "particles={num_particles: 3}"),
-        "ten": (SOFT, "particles={num_particles: 10}"),
-        "attention_alone": (SOFT, "particles={num_particles: 5, parts: attention}"),
-        "repelled": (SOFT, "particles={num_particles: 5, sampler: svgd, repulsion: 5.0e-4}"),
-        "repelled_predictions": (
-            SOFT,
-            "particles={num_particles: 5, sampler: svgd, space: predictions, repulsion: 5.0e-4}",
-        ),
-        "bootstrap": (SOFT, "particles={num_particles: 5, bootstrap: true}"),
-    },
-}
-"""Keys that each recipe changes; the first is what the others are compared with."""
 LATENT = ("draws", "moments")
 OBJECTIVE_WAYS = ("point", *LATENT)
 UNMEASURED = Interval(mean=0.0, low=None, high=None, seeds=1)
@@ -121,7 +46,7 @@ DROPOUT = "dropout"
 def reduced(data: str) -> tuple[str, ...]:
     """Keys of the sizes for one core."""
     limits = f"train: {TEXTS.get(data, 2000)}, validation: 500, test: 1000, out_of_domain: 500"
-    return (f"data.limits={{{limits}}}", f"training.epochs={PASSES[data]}", *REDUCED)
+    return (f"data.limits={{{limits}}}", f"training.epochs={DECLARED['passes'][data]}", *REDUCED)
 
 
 def rounded(content: Any) -> Any:

@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 import torch
 import typer
+import yaml
 from torch import Tensor
 
 from probattn.data import TextDataset
@@ -37,10 +38,8 @@ from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 
 STUDIES = (
-    "domain",
     "effects",
     "methods",
-    "particle",
     "sentiment",
     "triage",
 )
@@ -221,6 +220,11 @@ def earlier(output: Path, option: str) -> Content:
             f"{option}: {output} was made with {had}, here are {here}; give another --output"
         )
     return content
+
+
+def declared(name: str) -> Any:
+    """What NAME.yaml beside this file declares."""
+    return yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text("utf-8"))
 
 
 def read_json(file: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from importlib import import_module
 
@@ -23,31 +22,6 @@ def leaves(value, place=""):
         return
     for key, each in value.items() if isinstance(value, dict) else enumerate(value):
         yield from leaves(each, f"{place}/{key}")
-
-
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [
-    ],
-)
-def test_committed_summaries_are_those_of_the_committed_runs(name, module):
-    """To rounding."""
-    content = committed(name)
-    found = import_module(f"{module}_study").summarise(content["runs"])
-    got, given = (dict(leaves(json.loads(json.dumps(each)))) for each in (found, content["summary"]))
-    assert got.keys() == given.keys()
-    for place, value in given.items():
-        assert got[place] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), place
-
-
-@pytest.mark.parametrize("name", ["particle"])
-def test_committed_runs_without_a_folder_are_known_and_in_order(name):
-    made = import_module(f"{name}_study").STUDY()
-    runs = made.begin()["runs"]
-    assert runs == sorted(runs, key=made.order)
-    if name == "particle":
-        assert [made.read(job) for job in made.jobs()].count(None) == 0
-    assert sum(made.read(job) is not None for job in made.jobs()) >= 5
 
 
 @dataclass(kw_only=True)

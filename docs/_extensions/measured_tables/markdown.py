@@ -12,6 +12,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def narrow(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose rows become columns where there are more than eight columns and fewer rows."""
+    lines: list[Sequence[str]] = [head, *rows]
+    if len(head) > max(8, len(lines)):
+        lines = [*zip(*lines, strict=True)]
+    return table(lines[0], lines[1:])
+
+
 def interval(found: Mapping[str, Any] | None, form: str, *, scale: float = 1.0, strong: bool = False) -> str:
     """`mean [low, high]` of `scale` times a figure; the mean alone where it has no bounds, nothing without a figure."""
     if found is None:

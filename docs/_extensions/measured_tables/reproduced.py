@@ -5,7 +5,7 @@ A part is a paper, a table, or `TABLE/gains`, which has the differences between 
 
 from collections.abc import Iterator
 
-from measured_tables.markdown import table
+from measured_tables.markdown import narrow as table
 from probattn.metrics.functional import mean_interval
 from probattn.reproduce import CellRecord, Table, TableRecord, measured, papers
 from probattn.reproduce.sheets import interval_words

@@ -68,7 +68,7 @@ def test_every_gain_is_of_a_record():
 
 
 def test_a_gain_may_be_less_another():
-    item = next(item for _, item in ITEMS if item.less is not None)
+    item = next(item for _, item in ITEMS if item.less is not None and item.gain[3] == "noisy")
     cells = measured(item.gain[0]).cells
     noisy, plain = (
         {seed: cells["babn"][name].values[seed] - cells["soft"][name].values[seed] for seed in "012"}
@@ -85,14 +85,13 @@ def test_values_are_those_of_the_documentations_figures():
 
 
 def test_the_same_difference_by_hand():
-    runs = json.loads((DATA / "domains.json").read_text())["runs"]
-    runs = {
-        (run["variant"], run["seed"]): run["data"]["mnli"]["accuracy"] - run["data"]["home"]["accuracy"]
-        for run in runs
-        if run["task"] == "inference"
-    }
-    values = [100 * (runs["babn", seed] - runs["soft", seed]) for seed in range(3)]
-    assert list(claims()[4].evidence[0].values.values()) == pytest.approx(values, rel=1e-5)
+    rows = json.loads((DATA / "methods.json").read_text())["methods"]["trec"]["rows"]
+    babn, bam = (
+        next(row for row in rows if (row["recipe"], row["variant"]) == (recipe, "point"))["gaps"]["accuracy"]
+        for recipe in ("babn", "bam")
+    )
+    values = [100 * (one - other) for one, other in zip(babn["seeds"], bam["seeds"], strict=True)]
+    assert list(claims()[2].evidence[2].values.values()) == pytest.approx(values, rel=1e-5, abs=1e-9)
 
 
 def test_tables_name_claims_of_their_paper():

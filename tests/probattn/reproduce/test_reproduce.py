@@ -7,6 +7,7 @@ import shutil
 import statistics
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -110,6 +111,13 @@ def test_every_record_is_of_a_declared_table():
                 cell = declared[row, column]
                 assert (kept.recipe, kept.keys) == (cell.recipe, cell.keys), (key, row, column)
                 assert cell.scale != 100 or all(abs(value) <= 100 for value in kept.values.values())
+
+
+def test_a_measure_of_several_data_sets_is_their_mean():
+    scores = {"shifted": 0.0, "shifted_2": 0.5}
+    results = SimpleNamespace(compared="expected", value=lambda *key: scores.get(key[-1]))
+    assert figure(results, "accuracy", None, "shifted, shifted_2") == 0.25
+    assert figure(results, "accuracy", None, "shifted, shifted_2, shifted_3") is None
 
 
 def test_every_table_is_listed(command):
