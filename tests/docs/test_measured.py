@@ -70,7 +70,7 @@ def test_a_file_without_a_figure_of_its_tables_fails_the_build(measured, tmp_pat
 def test_an_unknown_mark_fails_the_build(measured, tmp_path):
     with pytest.raises(
         PluginError,
-        match=r"concepts/page\.md: expected the name of tables in <!-- grahps -->, one of alignment",
+        match=r"concepts/page\.md: expected the name of tables in <!-- grahps -->, one of benchmark",
     ):
         shown(measured, "text\n\n<!-- grahps -->\n", tmp_path)
 
