@@ -154,7 +154,7 @@ def _gained(table: str, row: str, base: str, column: str) -> dict[str, float]:
     if record is None:
         raise KeyError(f"no record of {table}")
     minuend, (other, _, of_other) = record.cells[row][column].values, base.partition("/")
-    if other.replace(".", "", 1).isdigit():
+    if other not in record.cells:
         return {seed: value - float(other) for seed, value in minuend.items()}
     subtrahend = record.cells[other][of_other or column].values
     return {seed: value - subtrahend[seed] for seed, value in minuend.items() if seed in subtrahend}

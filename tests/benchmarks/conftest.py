@@ -1,27 +1,5 @@
 """Fixtures of ``tiny.py``."""
 
-from tiny import (
-    _offline,
-    command,
-    graph_folder,
-    graph_recipe,
-    network,
-    pairs_folder,
-    recipe,
-    reviews,
-    run,
-    translation_recipe,
-)
+from tiny import _offline, network, recipe, reviews
 
-__all__ = [
-    "_offline",
-    "command",
-    "graph_folder",
-    "graph_recipe",
-    "network",
-    "pairs_folder",
-    "recipe",
-    "reviews",
-    "run",
-    "translation_recipe",
-]
+__all__ = ["_offline", "network", "recipe", "reviews"]

@@ -37,12 +37,7 @@ from probattn.tasks.networks import predictions
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 
-STUDIES = (
-    "effects",
-    "methods",
-    "sentiment",
-    "triage",
-)
+STUDIES = ("effects", "methods", "sentiment", "triage")
 DATA = Path(__file__).resolve().parents[2] / "docs" / "data"
 MEASURED = "measured.json"
 """What a finished run's folder holds."""
@@ -81,9 +76,6 @@ class Study(ABC):
     words: ClassVar[str] = "{}"
     """How a job is named in a line of progress, of its folder and its head."""
 
-    shown: Sequence[str] = ()
-    """Figures of a run in that line."""
-
     @abstractmethod
     def jobs(self) -> Iterable[Job]:
         """What is to be run, in order."""
@@ -92,14 +84,13 @@ class Study(ABC):
     def measure(self, job: Job) -> Run:
         """Trains what a job asks for and measures it."""
 
+    @abstractmethod
     def summarise(self, runs: Sequence[Run]) -> Any:
-        """What the documentation shows of the runs, where it is written beside them."""
-        # Not abstract: only write calls it, and a study that overrides write, as FileStudy does, has no summary.
-        raise NotImplementedError(f"{type(self).__name__}: a study whose file has a summary overrides this")
+        """What the documentation shows of the runs, which is written beside them."""
 
+    @abstractmethod
     def said(self, run: Run) -> str:
-        """A run's figures in a line of progress, those that it has."""
-        return ", ".join(f"{name} {run[name]:.4f}" for name in self.shown if run.get(name) is not None)
+        """A run's figures in a line of progress."""
 
     def setting(self) -> Content:
         """What the runs have in common."""
@@ -152,42 +143,10 @@ class Study(ABC):
         return content
 
 
-class FileStudy(Study):
-    """A study whose runs are kept in its file of results alone, in the order of what names them."""
-
-    def read(self, job: Job) -> Run | None:
-        """A run of the file that is named so."""
-        found = (run for run in self.begin()["runs"] if job.head.items() <= run.items())
-        return next(found, None)
-
-    def make(self, job: Job) -> Run:
-        """Runs a job."""
-        return {**job.head, **self.measure(job)}
-
-    def write(self, content: Content, run: Run) -> Content:
-        """Puts a run into the file, into which another process may have written meanwhile."""
-        content = self.begin()
-        if run not in content["runs"]:
-            content["runs"] = sorted([*content["runs"], run], key=self.order)
-            write_json(content, self.output)
-        return content
-
-    @abstractmethod
-    def order(self, run: Run) -> Any:
-        """The place of a run in the file."""
-
-
 def fit(job: Job, place: Path) -> tuple[Any, FitResult]:
     """Trains a network, or finishes its training, and gives its task and what the training came to."""
     task = load_task(job.recipe, job.keys)
     return task, train(task, place, resume=(place / RECIPE).exists(), quiet=True)["model"]
-
-
-def guessed(trained: Network[Any], task: Any, data: TextDataset) -> tuple[Tensor, Tensor]:
-    """The class of each text by the point prediction, and its label."""
-    batches = task.batches(trained, data)
-    found = [posterior_expectation(trained.program, trained.moved(batch)).argmax(dim=-1) for batch in batches]
-    return torch.cat(found).cpu(), torch.tensor(data.labels)
 
 
 def probabilities(trained: Network[Any], task: Any, data: TextDataset) -> Tensor:
@@ -198,9 +157,12 @@ def probabilities(trained: Network[Any], task: Any, data: TextDataset) -> Tensor
 
 
 def accuracy(trained: Network[Any], task: Any, data: TextDataset) -> float:
-    """Share of the labelled texts that are classified right."""
-    predicted, labels = guessed(trained, task, data)
-    return (predicted == labels).double().mean().item()
+    """Share of the labelled texts that the point prediction classifies right."""
+    batches = task.batches(trained, data)
+    guesses = [
+        posterior_expectation(trained.program, trained.moved(batch)).argmax(dim=-1) for batch in batches
+    ]
+    return (torch.cat(guesses).cpu() == torch.tensor(data.labels)).double().mean().item()
 
 
 def chosen(option: str, given: str | None, known: Collection[str]) -> list[str]:
@@ -210,16 +172,6 @@ def chosen(option: str, given: str | None, known: Collection[str]) -> list[str]:
     if unknown:
         raise typer.BadParameter(f"{option}: expected some of {', '.join(known)}, got {unknown[0]!r}")
     return names
-
-
-def earlier(output: Path, option: str) -> Content:
-    """The file of results, to be added to; one made with other versions of packages is refused."""
-    content: Content = read_json(output)
-    if (had := content["setting"]["versions"]) != (here := package_versions()):
-        raise typer.BadParameter(
-            f"{option}: {output} was made with {had}, here are {here}; give another --output"
-        )
-    return content
 
 
 def declared(name: str) -> Any:
@@ -252,25 +204,12 @@ def interval(values: Iterable[float]) -> dict[str, Any]:
     return mean_interval(values)._asdict()
 
 
-def means(own: Sequence[Run], measures: Iterable[str]) -> dict[str, Any]:
-    """Mean and interval of each measure."""
-    return {name: interval(run[name] for run in own) for name in measures}
-
-
 def paired(
     own: Iterable[Run], others: Mapping[int, Run], figure: Callable[[Run, Run], float]
 ) -> dict[str, Any] | None:
     """Mean and interval of a figure of each run and the other run of its seed; None without such runs."""
     values = [figure(run, others[run["seed"]]) for run in own if run["seed"] in others]
     return interval(values) if values else None
-
-
-def differences(own: Sequence[Run], others: Mapping[int, Run], measures: Iterable[str]) -> dict[str, Any]:
-    """Mean and interval of each measure's difference to the other run of the same seed; nothing without such runs."""
-    found = {
-        name: paired(own, others, lambda run, other, name=name: run[name] - other[name]) for name in measures
-    }
-    return {name: gap for name, gap in found.items() if gap is not None}
 
 
 def by_seed(runs: Iterable[Run], **head: Any) -> dict[int, Run]:

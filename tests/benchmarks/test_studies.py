@@ -18,8 +18,6 @@ import runs
 import triage_study
 from study import MEASURED, read_json
 
-from probattn.recipes import load_recipe
-
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 
 
@@ -33,10 +31,6 @@ class Tiny:
         """A recipe."""
         (self.folder / name).write_text(text, encoding="utf-8")
         return str(self.folder / name)
-
-    def source(self):
-        """The file of the texts of the recipe of classification."""
-        return load_recipe(str(self.fixture("recipe"))).data.train.source
 
     def saved(self, net):
         """A network and its tokenizer."""
@@ -84,11 +78,7 @@ def triage(tiny):
     return {"recipe": recipe, "splits": 20, "seeds": 1}
 
 
-NAMES = (
-    "effects",
-    "sentiment",
-    "triage",
-)
+NAMES = ("effects", "sentiment", "triage")
 
 
 class Ran(NamedTuple):
@@ -131,13 +121,6 @@ def finished(kind, options):
     content = read_json(options.get("output") or study.folder / "study.json")
     jobs = [*study.jobs()]
     return Ran(study, options, content, printed.getvalue(), jobs, [study.read(job) for job in jobs])
-
-
-@pytest.fixture
-def tables(monkeypatch):
-    """A module that makes a page's tables of a file, by name."""
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "docs" / "_extensions")
-    return lambda name: import_module(f"measured_tables.{name}")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""The runner of studies, and the committed figures as summaries of their runs."""
+"""The runner of studies."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ import pytest
 import study
 import typer
 from typer.testing import CliRunner
-
-
-def committed(name):
-    return study.read_json(study.DATA / f"{name}.json")
-
-
-def leaves(value, place=""):
-    """Plain values by the keys that lead to them."""
-    if not isinstance(value, dict | list):
-        yield place, value
-        return
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from leaves(each, f"{place}/{key}")
 
 
 @dataclass(kw_only=True)
@@ -53,8 +40,9 @@ class Squares(study.Study):
     def summarise(self, runs):
         plain = study.by_seed(runs, name="plain")
         own = [run for run in runs if run["name"] == "other"]
-        return study.differences(own, plain, ["value"]) | {
-            "ratio": study.paired(own, plain, lambda run, other: run["value"] / other["value"])
+        return {
+            "value": study.paired(own, plain, lambda run, other: run["value"] - other["value"]),
+            "ratio": study.paired(own, plain, lambda run, other: run["value"] / other["value"]),
         }
 
     def said(self, run):

@@ -170,12 +170,12 @@ class ExperimentResults(Record):
         at = item.steps[-1] if step == "test" else int(step)
         if at not in item.steps:
             return None
-        index, (kind, _, place) = item.steps.index(at), name.partition("_")
+        index, (kind, _, token) = item.steps.index(at), name.partition("_")
         if name == "learned":
             return reached(item.first_steps, at) / len(item.first_steps)
         if kind == "largest":
-            places = [name for name in LOG_ODDS if name != "mean"]
-            return leaders(item.measures, places, index)[place] / len(item.first_steps)
+            tokens = [name for name in LOG_ODDS if name != "mean"]
+            return leaders(item.measures, tokens, index)[token] / len(item.first_steps)
         values = [value for value in item.measures[name][index] if value is not None]
         return fmean(values) if values else None
 
