@@ -132,7 +132,9 @@ class NetworkPasses:
             or any(is_bridge(module) for module in net.modules())
         )
         hosts = {net.get_submodule(name): hosting for name, hosting in hosted.items()}
-        members = {net.get_submodule(call.module) for call in calls}
+        looked_into = set(net.base_model.modules())
+        members = {module for module in net.modules() if module not in looked_into}  # of its head, without sites
+        members |= {net.get_submodule(call.module) for call in calls}
         outer = outer_modules(net, {name: hosting.calls[0] for name, hosting in hosted.items()})
         passes = cls(before, hosts, members, outer, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]

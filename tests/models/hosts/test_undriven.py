@@ -401,3 +401,19 @@ def test_a_pass_that_shows_attentions_leaves_the_next_ones_in_tiles(families, na
     maps = output.encoder_attentions if name == "t5" else output.attentions
     assert shown == 0 and len(maps) > 0 and all(each is not None for each in maps)
     assert calls()[0] == before
+
+
+def test_attention_in_a_head_runs_without_a_site(families):
+    """The decoder of a masked autoencoder, which is no part of the base that is converted."""
+    widths = ("hidden_size", "intermediate_size", "decoder_hidden_size", "decoder_intermediate_size")
+    heads = ("num_attention_heads", "decoder_num_attention_heads")
+    layers = ("num_hidden_layers", "decoder_num_hidden_layers")
+    sizes = dict.fromkeys(widths, 8) | dict.fromkeys(heads, 2) | dict.fromkeys(layers, 1)
+    torch.manual_seed(0)
+    net = hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**sizes, image_size=16, patch_size=4)).eval()
+    inputs = {"pixel_values": torch.randn(2, 3, 16, 16), "noise": torch.rand(2, 16)}
+    plain, _ = families.observe(net, inputs)
+    convert(net, BayesianAttention.bam(concentration=1e4))
+    output, sites = families.observe(net, inputs)
+    assert list(sites) == ["vit.layers.0.attention"]
+    torch.testing.assert_close(output, plain, atol=1e-2, rtol=0)
