@@ -96,8 +96,7 @@ class Table(Axis):
         rows: rows by key; empty where no runs of recipes make it.
         columns: columns by key.
         paper: the paper's figures by row and column.
-        study: name of the study that makes it, where no runs of recipes do.
-        command: what else makes it.
+        command: what makes it, where no runs of recipes do.
         not_measured: why nothing is to be measured.
         claims: numbers of the claims that it bears on.
         uncertain: cells, "row/column", whose figure in the paper is hard to read.
@@ -108,7 +107,6 @@ class Table(Axis):
     rows: Mapping[str, Axis] = Field(default={})
     columns: Mapping[str, Axis] = Field(default={})
     paper: Figures = Field(default={})
-    study: str = ""
     command: str = ""
     not_measured: str = ""
     claims: tuple[int, ...] = ()
@@ -117,9 +115,9 @@ class Table(Axis):
 
     @model_validator(mode="after")
     def _whole(self) -> Table:
-        kinds = [bool(self.rows and self.columns), bool(self.study or self.command), bool(self.not_measured)]
+        kinds = [bool(self.rows and self.columns), bool(self.command), bool(self.not_measured)]
         if sum(kinds) != 1:
-            raise ValueError("expected rows and columns, a study or a command, or a reason for none of them")
+            raise ValueError("expected rows and columns, a command, or a reason for neither")
         unknown_rows = {axis.reference for axis in self.rows.values()} - {None, *self.rows}
         if unknown_rows:
             raise ValueError(f"reference: expected keys of rows, got {min(map(str, unknown_rows))!r}")

@@ -138,10 +138,11 @@ def _without_device(keys: Iterable[str]) -> tuple[str, ...]:
 def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
     """The cells that options ask for."""
     if not table.rows:
-        how = table.command or f"python tests/benchmarks/study.py {table.study}"
         if table.not_measured:
             raise RunError(f"{key}: there is nothing to run: {table.not_measured}")
-        raise RunError(f"{key}: no runs of recipes make it; a clone of the project does, with: {how}")
+        raise RunError(
+            f"{key}: no runs of recipes make it; a clone of the project does, with: {table.command}"
+        )
     for axis, names, present in (
         ("rows", options.rows, table.rows),
         ("columns", options.columns, table.columns),

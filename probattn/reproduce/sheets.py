@@ -101,7 +101,7 @@ def _state(key: str, table: Table) -> tuple[str, str]:
     if table.not_measured:
         return "nothing to run", ""
     if not table.rows:
-        return f"study {table.study}" if table.study else "a command", ""
+        return "a command", ""
     record = measured(key)
     cells = {(cell.row, cell.column) for cell in table.cells() if not (cell.without or cell.missing)}
     if record is None:

@@ -99,4 +99,4 @@ def _reason(item: Table) -> str:
             cell.without or cell.missing for cell in item.cells() if cell.without or cell.missing
         )
         return "; ".join(reasons) or "not measured yet."
-    return f"by `{item.command}`." if item.command else f"by `python tests/benchmarks/study.py {item.study}`."
+    return f"by `{item.command}`."

@@ -456,7 +456,7 @@ def test_what_is_not_there_is_refused(declared_paper, tmp_path, key, options, me
 
 def test_declarations_are_checked():
     table = {"title": "T", "shows": "S."}
-    with pytest.raises(ValueError, match="expected rows and columns, a study or a command, or a reason"):
+    with pytest.raises(ValueError, match="expected rows and columns, a command, or a reason"):
         declarations.Table.model_validate(table)
     axes = {"rows": {"a": {"title": "A"}}, "columns": {"b": {"title": "B"}}}
     with pytest.raises(ValueError, match="expected keys of rows and columns, got 'c'"):
