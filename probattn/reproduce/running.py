@@ -47,9 +47,9 @@ class _Job:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left to train or to measure."""
+        """Whether it has all its files."""
         files = (RESULTS, AGREEMENT) if self.agreement else (RESULTS,)
-        return all((self.folder / file).exists() for file in files) and _results(self.folder) is not None
+        return all((self.folder / file).exists() for file in files)
 
     def task(self) -> Any:
         """The task of the run; of an experiment, whose runs have seeds of their own, the next so many."""
@@ -140,9 +140,8 @@ def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
     if not table.rows:
         if table.not_measured:
             raise RunError(f"{key}: there is nothing to run: {table.not_measured}")
-        raise RunError(
-            f"{key}: no runs of recipes make it; a clone of the project does, with: {table.command}"
-        )
+        clone = "in a clone of the project: " * table.command.startswith("python ")
+        raise RunError(f"{key}: no runs of recipes make it, it is made by {clone}{table.command}")
     for axis, names, present in (
         ("rows", options.rows, table.rows),
         ("columns", options.columns, table.columns),
@@ -189,9 +188,10 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
                         f"{job.folder}: expected a run with the same --set and --device, got one of another recipe; "
                         "repeat the command as it was, or use another --output"
                     ) from error
-            if job.is_whole:
+            measured = begun and _results(job.folder) is not None
+            if measured and job.is_whole:
                 return False
-            if not begun or _results(job.folder) is None:
+            if not measured:
                 train(task, job.folder, resume=begun, quiet=quiet)
                 evaluate(task, job.folder)
                 shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
@@ -216,7 +216,7 @@ def _agree(job: _Job, *, quiet: bool) -> None:
 def _figure(cell: Cell, results: Any, folder: Path) -> float | None:
     """The figure of a cell, of a run's results or of its record of agreement."""
     section, _, name = cell.measure.partition(".")
-    if section != "agreement":
+    if section != "agreement" or not name:  # an experiment has a score of that name
         return figure(results, cell.measure, cell.model, cell.data)
     file = folder / AGREEMENT
     return Agreement.model_validate_json(file.read_text("utf-8")).value(name) if file.exists() else None

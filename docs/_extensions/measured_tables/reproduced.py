@@ -57,6 +57,10 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
     names = ", ".join(f"`{recipe}`" for recipe in recipes)
     paper = "In brackets the paper's figure. " if item.paper else ""
     yield f"*{paper}{seeds}; {names}.*"
+    cells = (cell for row in record.cells.values() for cell in row.values())
+    sources = dict.fromkeys(cell.source.partition("; 95% interval")[0] for cell in cells if cell.source)
+    if sources:
+        yield f"*Some figures were made otherwise: {'; '.join(sources)}.*"
 
 
 def _cell(item: Table, record: TableRecord, row: str, column: str) -> str:
@@ -78,7 +82,7 @@ def _gains(item: Table, record: TableRecord) -> str:
         for column, cell in record.cells.get(row, {}).items():
             less = base.get(column, CellRecord()).values
             pairs = [value - less[seed] for seed, value in cell.values.items() if seed in less]
-            if row != first and len(pairs) > 1:
+            if row != (axis.reference or first) and len(pairs) > 1:
                 mean, digits = mean_interval(pairs), 2 if item.in_percent(column) else 3
                 interval = interval_words(mean, digits - 1, sign="+")
                 cells[row, column] = f"{mean.mean:+.{digits}f} {interval}"

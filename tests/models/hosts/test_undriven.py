@@ -1,8 +1,10 @@
 """A converted network without a driver: predictions, generation, and what is refused."""
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pyro
@@ -417,3 +419,16 @@ def test_attention_in_a_head_runs_without_a_site(families):
     output, sites = families.observe(net, inputs)
     assert list(sites) == ["vit.layers.0.attention"]
     torch.testing.assert_close(output, plain, atol=1e-2, rtol=0)
+
+
+def test_a_converted_network_is_freed_with_its_last_reference(families):
+    """Without a search for cycles; a classifier, whose head is outside the base."""
+    net = convert(families.BY_NAME["bert"].network(), BayesianAttention())
+    assert net.base_model is not net
+    kept = weakref.ref(net), weakref.ref(net.base_model.embeddings)
+    gc.disable()
+    try:
+        del net
+        assert [reference() for reference in kept] == [None, None]
+    finally:
+        gc.enable()

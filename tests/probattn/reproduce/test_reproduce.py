@@ -311,7 +311,8 @@ training: {runs: 3, steps: 4, batch_size: 8, evaluate_every: 2, test_sentences: 
         "shows": "Accuracy.",
         "recipe": str(recipe),
         "measure": "accuracy",
-        "rows": {name: {"title": name, "model": name} for name in ("one", "two")},
+        "rows": {name: {"title": name, "model": name} for name in ("one", "two")}
+        | {"agreeing": {"title": "agreement", "model": "one", "measure": "agreement"}},
         "columns": {
             "2": {"title": "2", "data": "2"},
             "3": {"title": "3", "data": "3"},
@@ -329,6 +330,9 @@ training: {runs: 3, steps: 4, batch_size: 8, evaluate_every: 2, test_sentences: 
             row = next(row for row in rows if row["step"] == step and "accuracy" in row)
             value = record.cells[name][column].values[str(seed)]
             assert value == pytest.approx(statistics.mean(row["accuracy"]), abs=1e-4)
+            if name == "one":
+                value = record.cells["agreeing"][column].values[str(seed)]
+                assert value == pytest.approx(statistics.mean(row["agreement"]), abs=1e-4)
     assert "3" not in record.cells["one"]
     saved = yaml.safe_load((tmp_path / "runs" / "one" / "seed-1" / "recipe.yaml").read_text())
     assert saved["training"]["seed"] == 3, "runs of two seeds share none"
