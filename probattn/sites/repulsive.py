@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -186,7 +186,7 @@ class RepulsiveAttention(ParticleOptions, Method):
     measured: ClassVar[tuple[Measured, ...]] = ("heads",)
 
     projections: SomeOf[Projection] = ("query", "key", "value")
-    repulsion: NonNegative = 0.001
+    repulsion: NonNegative = field(default=0.001, kw_only=True)
     layers: Parts | None = None
     attention: Calls | None = None
     smoothing: bool = True
