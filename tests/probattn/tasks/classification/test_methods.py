@@ -110,10 +110,10 @@ def test_training_pays_and_the_report_compares(regularised):
             "disagreement={method: outputs, weight: 0.5, layers: last}",
             "penalty on heads alike (outputs), weight 0.5, layers last",
         ),
-        ("repulsion={sampler: spos, layers: first}", "repulsive heads by SPOS, weight 0.01, layers first"),
+        ("repulsion={sampler: spos, layers: first}", "repulsive heads by SPOS, weight 0.001, layers first"),
         (
             "repulsion={projections: [query, key], layers: [0]}",
-            "repulsive heads by SVGD, weight 0.01, projections query and key, layers 0",
+            "repulsive heads by SVGD, weight 0.001, projections query and key, layers 0",
         ),
     ],
 )
