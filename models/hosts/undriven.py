@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -134,8 +133,14 @@ class NetworkPasses:
         )
         hosts = {net.get_submodule(name): hosting for name, hosting in hosted.items()}
         looked_into = set(net.base_model.modules())
-        members = WeakSet(module for module in net.modules() if module not in looked_into)  # its head has no sites
-        members |= WeakSet(net.get_submodule(call.module) for call in calls)
+        members = {net.get_submodule(call.module) for call in calls}
+        members |= {  # attention of its head, which has no sites
+            module
+            for module in net.modules()
+            if hasattr(module, "config")
+            and not isinstance(module, PreTrainedModel)
+            and module not in looked_into
+        }
         outer = outer_modules(net, {name: hosting.calls[0] for name, hosting in hosted.items()})
         passes = cls(before, hosts, members, outer, attends_as_before)
         handles = [host.register_forward_pre_hook(passes.meet) for host in hosts]
