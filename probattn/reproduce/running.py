@@ -15,7 +15,6 @@ from filelock import FileLock, Timeout
 from probattn.data import DataError
 from probattn.files.durable import write_atomically
 from probattn.inference.checkpoint import CHECKPOINTS
-from probattn.recipes import load_any_recipe
 from probattn.report import Agreement, ResultsFileError
 from probattn.reproduce.declarations import Cell, Table, find_table
 from probattn.reproduce.options import ReproduceOptions
@@ -53,7 +52,7 @@ class _Job:
 
     def task(self) -> Any:
         """The task of the run; of an experiment, whose runs have seeds of their own, the next so many."""
-        runs = getattr(load_any_recipe(self.recipe, self.keys).training, "runs", 1)
+        runs = getattr(load_task(self.recipe, self.keys).recipe.training, "runs", 1)
         keys = [*self.keys, f"training.seed={self.seed * runs}"]
         if (self.folder / RESULTS).exists():  # which may have been made on another device
             keys.append(f"training.device={run_task(self.folder).recipe.training.device}")
