@@ -310,6 +310,7 @@ def test_rows_without_text_or_label_are_skipped_and_counted_once(tmp_path: Path)
         assert read_table(path).label_names == ("2",)
 
 
+@pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
 @given(
     table=TABLES,

@@ -93,7 +93,8 @@ def test_losses_are_the_drivers(scene, tmp_path, name, dtype, bf16, steps):
     for ours, theirs in (("loss", "loss"), ("kl_nats", "kl_nats"), ("grad_norm", "gradient_norm")):
         expected = torch.tensor([record[theirs] for record in records])
         found = torch.tensor(scene.losses(trainer, ours))
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        tight = 1e-6 if dtype == torch.float64 else 1e-5  # rounding differs between processors
+        torch.testing.assert_close(found, expected, rtol=tight, atol=1e-6)
     assert scene.losses(trainer, "kl_weight")[0] == 0
     assert scene.losses(trainer, "kl_weight")[-1] == 1
 
