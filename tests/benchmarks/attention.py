@@ -155,8 +155,8 @@ def build_network(
 
 def added_parameters(variant: str, shape: Shape) -> float:
     """Parameters that the variant adds, as a share of the network's."""
-    own, eager = (build_network(name, shape, torch.device("cpu")) for name in (variant, "eager"))
-    return own.num_parameters() / eager.num_parameters() - 1
+    network, eager = (build_network(name, shape, torch.device("cpu")) for name in (variant, "eager"))
+    return network.num_parameters() / eager.num_parameters() - 1
 
 
 def _train_step(net: PreTrainedModel, inputs: dict[str, Tensor], labels: Tensor, variant: str) -> Step:
@@ -239,7 +239,7 @@ def record(
     kind: str, variant: str, seconds: Sequence[float], base: Sequence[float], peaks: Sequence[float]
 ) -> dict[str, Any]:
     """Medians and spread over rounds, and the bars; ``peaks`` are of the variant and of its base."""
-    ratios = [own / other for own, other in zip(seconds, base, strict=True)]
+    ratios = [spent / other for spent, other in zip(seconds, base, strict=True)]
     low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
     peak, memory = (peaks[0], peaks[0] / peaks[1]) if peaks else (None, None)
     bar, most = (KINDS[kind].get(name, {}).get(variant) for name in ("bars", "memory_bars"))

@@ -77,8 +77,8 @@ class Population(NamedTuple):
     def largest(self, passes: Callable[[Any, Any], Any]) -> float:
         """The largest share, the most confident first, which passes by shares and errors."""
         curve = risk_coverage_curve(self.scores, self.wrong.double())
-        kept = curve.coverage[passes(curve.coverage.double(), curve.risk.double())]
-        return float(kept.max()) if len(kept) else 0.0
+        coverages = curve.coverage[passes(curve.coverage.double(), curve.risk.double())]
+        return float(coverages.max()) if len(coverages) else 0.0
 
     def oracle(self, error: float) -> float:
         """The largest share whose error is at most the promised one."""
@@ -110,10 +110,10 @@ class Population(NamedTuple):
 
     def under(self, limits: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor | None]:
         """By policy: the number of inputs that it answers, and of wrong answers."""
-        kept = [(self.scores <= score) & (self.distances < distance) for score, distance in limits]
-        answers = torch.stack([each.sum() for each in kept])
+        answered = [(self.scores <= score) & (self.distances < distance) for score, distance in limits]
+        answers = torch.stack([each.sum() for each in answered])
         return answers, None if self.wrong is None else torch.stack(
-            [(each & self.wrong).sum() for each in kept]
+            [(each & self.wrong).sum() for each in answered]
         )
 
 
@@ -133,8 +133,8 @@ def noticed(same: Population, other: Population) -> list[study.Content]:
             shift: Any = dataset_shift(other.seen(number, generator), held)
             plain = shift.model_copy(update={"distance": None, "distance_p": None})
             told = [count + bool(one.differences) for count, one in zip(told, (plain, shift), strict=True)]
-        for kept, count in zip(by_size, told, strict=True):
-            kept[str(number)] = {"share": count / COMPARED, "interval": exact(count, COMPARED)}
+        for shares, count in zip(by_size, told, strict=True):
+            shares[str(number)] = {"share": count / COMPARED, "interval": exact(count, COMPARED)}
     return by_size
 
 

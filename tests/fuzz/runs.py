@@ -49,6 +49,15 @@ GERMAN = {
     "sees": "sieht",
     "red": "roter",
 }
+ADDITIVE = """
+network:
+  name: self_attentive
+  config:
+    {embedding_size: 5, hidden_size: 4, attention_size: 4, num_attention_heads: 1, classifier_size: 0,
+      attention_activation: relu}
+attention: {method: deterministic}
+"""
+"""A tiny classifier with additive attention, whose agreement can be measured."""
 TRAINING = "steps: 6, batch_size: 8, log_every: 2, checkpoint_every: 3, device: cpu"
 REPORT = (
     "resamples: 100, uncertain: 1, mistakes: 1, alignment_examples: 4, head_examples: 4, masked_examples: 2"

@@ -60,7 +60,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc",
+    reason="tests a setting of glibc's malloc, and the C library here is another",
+)
 def test_freed_memory_is_kept_unless_the_environment_says_how():
     bare = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from runs import ADDITIVE
 from scipy import stats
 
 from probattn.recipes import load_any_recipe
@@ -229,14 +230,7 @@ def agreement_paper(reviews, tmp_path, monkeypatch):
     """A paper with a table of agreement, of tiny networks."""
     recipe = tmp_path / "additive.yaml"
     recipe.write_text(
-        f"""
-network:
-  name: self_attentive
-  config:
-    {{embedding_size: 5, hidden_size: 4, attention_size: 4, num_attention_heads: 1, classifier_size: 0,
-      attention_activation: relu}}
-data: {{train: {reviews}}}
-attention: {{method: deterministic}}
+        f"""{ADDITIVE}data: {{train: {reviews}}}
 training: {{steps: 4, batch_size: 4, log_every: 2, learning_rate: 1e-2, device: cpu}}
 """,
         encoding="utf-8",

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from runs import succeeds
+from runs import ADDITIVE, succeeds
 
 from probattn.inference import SVIDriver
 from probattn.models import RatedWords, word_saliency
@@ -22,14 +22,7 @@ def runs(reviews, tmp_path_factory):
     place = tmp_path_factory.mktemp("agreement")
     file = place / "additive.yaml"
     file.write_text(
-        f"""
-network:
-  name: self_attentive
-  config:
-    {{embedding_size: 5, hidden_size: 4, attention_size: 4, num_attention_heads: 1, classifier_size: 0,
-      attention_activation: relu}}
-data: {{train: {reviews}}}
-attention: {{method: deterministic}}
+        f"""{ADDITIVE}data: {{train: {reviews}}}
 training: {{steps: 6, batch_size: 4, accumulation: 2, log_every: 2, learning_rate: 1e-2, device: cpu}}
 report: {{baseline: false}}
 probe: {{steps: [0, 3], examples: 9}}
