@@ -103,7 +103,7 @@ def weight_spreads(
     """
     if num_samples < 2:
         raise ValueError(f"weight_spreads: a spread needs at least 2 draws, got num_samples={num_samples}")
-    ratios: dict[str, list[Tensor]] = {}
+    sums: dict[str, Tensor] = {}
     for number, batch in enumerate(moved(batches, device)):
         posterior = posterior_predict(
             model,
@@ -120,18 +120,17 @@ def weight_spreads(
         for site, mean in posterior.attention_mean.items():
             taken = _valid(mean, batch.get(mask_name))
             ratio = posterior.attention_std[site][taken] / mean[taken]
-            ratios.setdefault(site, []).append(widened(ratio).flatten())
-    if not ratios:
+            powers = torch.stack([widened(ratio).pow(power).sum() for power in (0, 1, 2)])
+            sums[site] = sums.get(site, torch.zeros_like(powers)) + powers
+    if not sums:
         raise ValueError("weight_spreads: expected at least one batch and one attention site, got none")
-    return {site: _weight_spread(torch.cat(values)) for site, values in ratios.items()}
+    return {site: _weight_spread(*powers.tolist()) for site, powers in sums.items()}
 
 
-def _weight_spread(ratios: Tensor) -> WeightSpread:
-    """Of std/mean by pair; zeros without any."""
-    if not ratios.numel():
-        return WeightSpread(0.0, 0.0)
-    mean = ratios.mean().item()
-    return WeightSpread(mean, ratios.std(correction=0).item() / mean if mean else 0.0)
+def _weight_spread(count: float, total: float, squares: float) -> WeightSpread:
+    """Of the number of pairs, the sum of std/mean over them and that of its squares; zeros without any."""
+    mean = total / max(count, 1)
+    return WeightSpread(mean, max(squares / count - mean**2, 0.0) ** 0.5 / mean if mean else 0.0)
 
 
 def _valid(mean: Tensor, mask: Tensor | None) -> Tensor:

@@ -52,13 +52,12 @@ class _Job:
 
     def task(self) -> Any:
         """The task of the run; of an experiment, whose runs have seeds of their own, the next so many."""
-        runs = getattr(load_task(self.recipe, self.keys).recipe.training, "runs", 1)
-        keys = [*self.keys, f"training.seed={self.seed * runs}"]
+        recipe = load_task(self.recipe, self.keys).recipe
+        keys = [*self.keys, f"training.seed={self.seed * getattr(recipe.training, 'runs', 1)}"]
         if (self.folder / RESULTS).exists():  # which may have been made on another device
             keys.append(f"training.device={run_task(self.folder).recipe.training.device}")
-        task = load_task(self.recipe, keys)
-        report = getattr(task.recipe, "report", None)
-        return load_task(self.recipe, [ALONE, *keys]) if hasattr(report, "baseline") else task
+        alone = [ALONE] if hasattr(getattr(recipe, "report", None), "baseline") else []
+        return load_task(self.recipe, [*alone, *keys])
 
 
 def reproduce(
