@@ -36,6 +36,8 @@ class Axis(Record):
             empty if they are.
         missing: why data that its cells need are not at hand; they are tried. Empty if they are.
         reference: row that gains are over; None for the first. Of rows.
+        after: column before, whose run of the same row and seed a cell's run starts from: its network is that run's,
+            its recipe and keys are the column's alone. Of columns.
         agreement: runs that ``agreement.NAME`` is measured with, by option of `probattn agreement`, each with the keys
             of the recipe that it changes; ``second`` has another seed. None where no agreement is measured.
     """
@@ -52,6 +54,7 @@ class Axis(Record):
     without: str = ""
     missing: str = ""
     reference: str | None = None
+    after: str | None = None
     agreement: Mapping[str, Words] | None = None
 
 
@@ -70,6 +73,7 @@ class Cell(Record):
         scale: factor from the measure to the paper's figure.
         without: why it is not run; empty if it is.
         missing: why data that it needs are not at hand; empty if they are.
+        after: name of the run that its run starts from; empty for none.
         agreement: keys that the runs change with which its run's agreement is measured, by option.
     """
 
@@ -84,6 +88,7 @@ class Cell(Record):
     scale: float
     without: str
     missing: str
+    after: str
     agreement: Mapping[str, Words]
 
 
@@ -121,6 +126,9 @@ class Table(Axis):
         unknown_rows = {axis.reference for axis in self.rows.values()} - {None, *self.rows}
         if unknown_rows:
             raise ValueError(f"reference: expected keys of rows, got {min(map(str, unknown_rows))!r}")
+        for number, axis in enumerate(self.columns.values()):
+            if axis.after not in (None, *list(self.columns)[:number]):
+                raise ValueError(f"after: expected the key of a column before, got {axis.after!r}")
         if self.rows:
             for row, figures in self.paper.items():
                 unknown = [row] if row not in self.rows else sorted(set(figures) - set(self.columns))
@@ -141,15 +149,21 @@ class Table(Axis):
 
         A cell that would show the same figure of the same run as one before it is not run.
         """
-        names: dict[tuple[str, Words], str] = {}
+        names: dict[tuple[str, Words, str], str] = {}
         shown: dict[tuple[Any, ...], Cell] = {}
         for row, of_row in self.rows.items():
+            runs: dict[str, Cell] = {}
             for column, of_column in self.columns.items():
                 cell = self._cell(row, of_row, column, of_column, size)
                 if cell is None:
                     continue
+                runs[column] = cell
+                if of_column.after:
+                    first = runs[of_column.after]
+                    without = cell.without or first.without
+                    cell = cell.model_copy(update={"after": first.run, "without": without})
                 if not cell.without:
-                    run = names.setdefault((cell.recipe, cell.keys), cell.run)
+                    run = names.setdefault((cell.recipe, cell.keys, cell.after), cell.run)
                     cell = cell.model_copy(update={"run": run})
                     first = shown.setdefault((run, cell.measure, cell.data, cell.model), cell)
                     if first is not cell:
@@ -159,18 +173,19 @@ class Table(Axis):
 
     def _cell(self, row: str, of_row: Axis, column: str, of_column: Axis, size: Size) -> Cell | None:
         axes: tuple[Axis, ...] = (self, of_column, of_row)
+        changing = (of_column,) if of_column.after else axes
 
         def last(name: str, default: Any = None) -> Any:
             values = [getattr(axis, name) for axis in axes if getattr(axis, name) not in (None, "")]
             return values[-1] if values else default
 
-        at_size = [(size == "paper" and axis.paper_recipe) or axis.recipe for axis in axes]
+        at_size = [(size == "paper" and axis.paper_recipe) or axis.recipe for axis in changing]
         recipe, measure = next((name for name in reversed(at_size) if name), None), last("measure")
         if recipe is None or measure is None:
             return None
         names = ("keys", "small") if size == "small" else ("keys",)
-        keys = tuple(key for axis in axes for name in names for key in getattr(axis, name))
-        apart = of_column.recipe or of_column.keys or of_column.small
+        keys = tuple(key for axis in changing for name in names for key in getattr(axis, name))
+        apart = of_column.recipe or of_column.keys or of_column.small or of_column.after
         return Cell(
             row=row,
             column=column,
@@ -183,6 +198,7 @@ class Table(Axis):
             scale=last("scale", 1.0),
             without="; ".join(_reasons(axes, size)),
             missing=last("missing", ""),
+            after="",
             agreement=last("agreement", {}),
         )
 

@@ -24,7 +24,7 @@ from probattn.tasks.agreement import AGREEMENT, measure_agreement
 from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
 from probattn.tasks.run import check_folder, evaluate, package_versions
-from probattn.tasks.task import RECIPE, RESULTS
+from probattn.tasks.task import MODEL, RECIPE, RESULTS
 
 OTHER_SEED = 1000
 """What is added to the seed of a run for the second run of its agreement."""
@@ -43,6 +43,8 @@ class _Job:
     recipe: str
     keys: tuple[str, ...]
     agreement: Mapping[str, tuple[str, ...]]
+    after: str = ""
+    start: Path | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -89,6 +91,8 @@ def reproduce(
     reasons: dict[str, str] = {}
     started, trained = time.monotonic(), 0
     for number, job in enumerate(jobs, 1):
+        if job.after in reasons:
+            reasons.setdefault(job.name, reasons[job.after])
         if job.name in reasons:
             continue
         left = [other for other in jobs[number - 1 :] if not other.is_whole]
@@ -96,6 +100,9 @@ def reproduce(
             spent = (time.monotonic() - started) / max(1, trained)
             about = f", about {timedelta(seconds=round(spent * len(left)))} left" if trained else ""
             note(f"run {number} of {len(jobs)}: {job.name}, seed {job.seed}{about}")
+        if job.start is not None and not (job.start / MODEL).is_dir():
+            note(f"{job.folder}: another process is at {job.start}, which it starts from; repeat the command")
+            continue
         try:
             trained += _finish(job, quiet=quiet)
         except DataError as error:
@@ -154,6 +161,11 @@ def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
         and (not options.columns or cell.column in options.columns)
     ]
     cells = [cell for cell in asked if not cell.without]
+    starts = {cell.run: cell for cell in table.cells(options.size) if not cell.without}
+    for cell in cells[::-1]:
+        while cell.after:
+            cell = starts[cell.after]
+            cells.insert(0, cell)
     if not cells:
         reasons = dict.fromkeys(cell.without for cell in asked)
         raise RunError(
@@ -167,9 +179,11 @@ def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Ite
     by_run = {cell.run: cell for cell in cells}
     for seed in range(options.seeds):
         for name, cell in by_run.items():
-            keys = (*cell.keys, *options.set)
-            run_folder = folder / name / f"seed-{seed}"
-            yield _Job(name, seed, run_folder, cell.recipe, keys, cell.agreement)
+            of_seed, keys = f"seed-{seed}", (*cell.keys, *options.set)
+            start = folder / cell.after / of_seed if cell.after else None
+            if start is not None:
+                keys += (f"network.name={start / MODEL}",)
+            yield _Job(name, seed, folder / name / of_seed, cell.recipe, keys, cell.agreement, cell.after, start)
 
 
 def _finish(job: _Job, *, quiet: bool) -> bool:

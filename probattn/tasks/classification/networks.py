@@ -273,14 +273,15 @@ def _check_sizes(
     classes = len(label_names)
     title = f"network {shortened(network.name, 100)!r}"
     if classes and all((theirs[:1], ours[:1]) == (saved[:1], (classes,)) for _, theirs, ours in differing):
+        if network.new_head:
+            return
         listed = shortened(", ".join(label_names), 80)
         other = (
             f"train on data of {saved[0]} classes, or " if saved[0] > 1 else ""
         )  # a single output is regression
         raise RunError(
             f"{title}: expected a head for the {classes} classes of the data ({listed}), got one for {saved[0]}; "
-            f"{other}take the network without its head: "
-            "AutoModel.from_pretrained(...).save_pretrained(NEW_FOLDER), and its tokenizer beside it"
+            f"{other}replace the head by a new one: network.new_head=true"
         )
     raise RunError(
         f"{title}: expected {name} of shape {list(expected)}, got {list(saved)} ({len(differing)} such weights); make "

@@ -249,6 +249,11 @@ class PretrainedRecipe(Section):
         default=None,
         description="Dropout, whatever the network's family calls it; null for the network's own.",
     )
+    new_head: bool = Field(
+        default=False,
+        description="Whether a head for another number of classes is replaced by a new one, as for RTE after MNLI, "
+        "instead of refused.",
+    )
 
     def locate(self) -> str:
         """The argument of ``from_pretrained``: a folder, or a name on the hub.

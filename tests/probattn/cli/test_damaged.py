@@ -184,7 +184,7 @@ def test_a_head_of_one_output_is_refused_without_advice_to_train_on_one_class(
     BertForSequenceClassification(config).save_pretrained(single)
     changes = ("--set", f"network.name={single}", "--output", tmp_path / "run", "--quiet")
     said = refusal(command("train", recipe, *changes))
-    assert "got one for 1; take the network without its head" in said
+    assert "got one for 1; replace the head by a new one: network.new_head=true" in said
 
 
 def test_a_network_of_a_recipe_is_compared_with_its_sums(copy, recipe, command, tmp_path):

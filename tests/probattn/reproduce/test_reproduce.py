@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from runs import ADDITIVE
 from scipy import stats
@@ -36,7 +37,7 @@ from probattn.reproduce import (
     sheet,
 )
 from probattn.reproduce.records import figure
-from probattn.tasks import RunError, run_task
+from probattn.tasks import RunError, load_network, run_task
 from probattn.tasks.agreement import measure_agreement
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
@@ -288,6 +289,60 @@ def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_
     (run / "agreement.json").unlink()
     shutil.rmtree(run / "second")
     assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == record.cells
+
+
+def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypatch):
+    other = tmp_path / "three.csv"
+    other.write_text("text,label\n" + "".join(f"a film {n},class {n % 3}\n" for n in range(48)))
+    still = ["training.steps=1", "training.learning_rate=1e-12", "data.shifted=null", "data.out_of_domain=null"]
+    table = {
+        "title": "Reviews",
+        "shows": "One data set after another.",
+        "recipe": str(recipe),
+        "keys": ["training.steps=2"],
+        "rows": {
+            "soft": {"title": "Soft attention", "keys": ["attention={method: deterministic}"]},
+            "none": {"title": "Random weights", "without": "Its weights are random."},
+        },
+        "columns": {
+            "first": {"title": "First", "measure": "accuracy"},
+            "refused": {"title": "Refused", "after": "first", "recipe": str(recipe), "measure": "accuracy"},
+            "second": {
+                "title": "Second",
+                "after": "first",
+                "recipe": str(recipe),
+                "keys": ["attention={method: deterministic}", f"data.train={other}", *still],
+                "measure": "accuracy",
+            },
+        },
+    }
+    table["columns"]["second"]["keys"].append("network.new_head=true")
+    table["columns"]["refused"]["keys"] = table["columns"]["second"]["keys"][:-1]
+    source = {"title": "A paper", "authors": "Somebody 2021", "url": "https://example.org"}
+    paper = Paper.model_validate({"paper": source, "tables": {"table-1": table}}, strict=False)
+    monkeypatch.setattr(declarations, "papers", lambda: {"tests": paper})
+    reasons = {(cell.row, cell.column): cell.without for cell in paper.tables["table-1"].cells()}
+    assert reasons["none", "second"] == "Its weights are random."
+    folder = tmp_path / "runs"
+    with pytest.raises(RunError, match=r"got one for 2; .*network\.new_head=true"):
+        reproduce("tests/table-1", ReproduceOptions(seeds=1, columns=("refused",)), folder, quiet=True)
+    options = ReproduceOptions(seeds=2, columns=("second",))
+    _, record = reproduce("tests/table-1", options, folder, quiet=True)
+    assert {column: len(cell.values) for column, cell in record.cells["soft"].items()} == {"first": 2, "second": 2}
+    for seed in (0, 1):
+        first, second = (folder / name / f"seed-{seed}" for name in ("soft", "soft/second"))
+        assert run_task(second).recipe.network.name == str(first / "model")
+        assert run_task(second).recipe.training.steps == 1
+        begun, ended = (load_network(run).net.state_dict() for run in (first, second))
+        new = {name for name, weight in ended.items() if weight.shape != begun[name].shape}
+        assert new == {"classifier.weight", "classifier.bias"}
+        for name in begun.keys() - new:
+            torch.testing.assert_close(ended[name], begun[name], atol=1e-9, rtol=0)
+    shutil.rmtree(folder / "soft" / "second" / "seed-1")
+    assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == record.cells
+    columns = table["columns"] | {"first": {"title": "First", "measure": "nll", "after": "second"}}
+    with pytest.raises(ValueError, match="after: expected the key of a column before"):
+        Paper.model_validate({"paper": source, "tables": {"table-1": table | {"columns": columns}}}, strict=False)
 
 
 def test_an_experiment_has_a_figure_a_condition_and_step(tmp_path, monkeypatch):
