@@ -161,17 +161,21 @@ def _selected(key: str, table: Table, options: ReproduceOptions) -> list[Cell]:
         and (not options.columns or cell.column in options.columns)
     ]
     cells = [cell for cell in asked if not cell.without]
-    starts = {cell.run: cell for cell in table.cells(options.size) if not cell.without}
-    for cell in cells[::-1]:
-        while cell.after:
-            cell = starts[cell.after]
-            cells.insert(0, cell)
     if not cells:
         reasons = dict.fromkeys(cell.without for cell in asked)
         raise RunError(
             f"{key}: no cell of these rows and columns is run at size {options.size}: {'; '.join(reasons)}"
         )
-    return cells
+    runs = {cell.run: cell for cell in table.cells(options.size) if not cell.without}
+    return list(_with_starts(cells, runs))
+
+
+def _with_starts(cells: Iterable[Cell], runs: Mapping[str, Cell]) -> Iterator[Cell]:
+    """Cells, each after that of the run which its run starts from."""
+    for cell in cells:
+        if cell.after:
+            yield from _with_starts([runs[cell.after]], runs)
+        yield cell
 
 
 def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Iterator[_Job]:
@@ -183,7 +187,9 @@ def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Ite
             start = folder / cell.after / of_seed if cell.after else None
             if start is not None:
                 keys += (f"network.name={start / MODEL}",)
-            yield _Job(name, seed, folder / name / of_seed, cell.recipe, keys, cell.agreement, cell.after, start)
+            yield _Job(
+                name, seed, folder / name / of_seed, cell.recipe, keys, cell.agreement, cell.after, start
+            )
 
 
 def _finish(job: _Job, *, quiet: bool) -> bool:

@@ -294,7 +294,12 @@ def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_
 def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypatch):
     other = tmp_path / "three.csv"
     other.write_text("text,label\n" + "".join(f"a film {n},class {n % 3}\n" for n in range(48)))
-    still = ["training.steps=1", "training.learning_rate=1e-12", "data.shifted=null", "data.out_of_domain=null"]
+    still = [
+        "training.steps=1",
+        "training.learning_rate=1e-12",
+        "data.shifted=null",
+        "data.out_of_domain=null",
+    ]
     table = {
         "title": "Reviews",
         "shows": "One data set after another.",
@@ -328,7 +333,10 @@ def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypat
         reproduce("tests/table-1", ReproduceOptions(seeds=1, columns=("refused",)), folder, quiet=True)
     options = ReproduceOptions(seeds=2, columns=("second",))
     _, record = reproduce("tests/table-1", options, folder, quiet=True)
-    assert {column: len(cell.values) for column, cell in record.cells["soft"].items()} == {"first": 2, "second": 2}
+    assert {column: len(cell.values) for column, cell in record.cells["soft"].items()} == {
+        "first": 2,
+        "second": 2,
+    }
     for seed in (0, 1):
         first, second = (folder / name / f"seed-{seed}" for name in ("soft", "soft/second"))
         assert run_task(second).recipe.network.name == str(first / "model")
@@ -342,7 +350,9 @@ def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypat
     assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == record.cells
     columns = table["columns"] | {"first": {"title": "First", "measure": "nll", "after": "second"}}
     with pytest.raises(ValueError, match="after: expected the key of a column before"):
-        Paper.model_validate({"paper": source, "tables": {"table-1": table | {"columns": columns}}}, strict=False)
+        Paper.model_validate(
+            {"paper": source, "tables": {"table-1": table | {"columns": columns}}}, strict=False
+        )
 
 
 def test_an_experiment_has_a_figure_a_condition_and_step(tmp_path, monkeypatch):
