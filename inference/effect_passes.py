@@ -45,7 +45,7 @@ class Request(NamedTuple):
     """Arguments of :func:`attention_effects`; ``sites`` are names once the network is read, None for all."""
 
     targets: Sequence[Target]
-    method: Method = "screened"
+    method: Method | int = "screened"
     position: int | Sequence[int] | None = None
     sites: Side | Collection[str] | None = None
     num_samples: int | None = None
@@ -210,11 +210,12 @@ class BatchEffects:
 
     def _pairs(self, slopes: Sequence[Tensor]) -> Tensor:
         """Rows and groups ``[K, 2]`` whose knock-out is requested, by slopes ``[B, G]`` of each target."""
-        if self.request.method == "slope":
+        method = SCREENED if self.request.method == "screened" else self.request.method
+        if method == "slope":
             return slopes[0].new_empty((0, 2), dtype=torch.int64)
         present = ~slopes[0].isnan()
-        if self.request.method == "screened":
-            number = min(SCREENED, present.shape[1])
+        if isinstance(method, int):
+            number = min(method, present.shape[1])
             extremes = torch.zeros_like(present)
             for slope in (sign * item for item in slopes for sign in (1, -1)):
                 side = torch.where(present, slope, -torch.inf)

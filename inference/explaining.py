@@ -23,6 +23,8 @@ from probattn.sites.method import as_program
 OWNER = "explain"
 SHORT = 40
 """Words of a text of which all are left out in turn, by default."""
+LEADING_OF_PAIRS = 6
+"""Words on each side of a pair of texts whose slopes are followed by knock-outs; slopes order those of a pair worse."""
 ROWS = 8
 """Texts of a pass."""
 UNLIMITED = 10**9
@@ -125,7 +127,8 @@ def explanations_of(
     numbers = link_of(OWNER, as_program(model)) == "identity"
     explained: Target = "answer" if answer is None else answer
     targets: list[Target] = [explained] if numbers else [explained, "doubt"]
-    request = Request(targets, method, chunk_size=chunk_size)
+    of_pairs = method == "screened" and any(len(texts) > 1 for texts, _ in rows)
+    request = Request(targets, LEADING_OF_PAIRS if of_pairs else method, chunk_size=chunk_size)
     effects = effects_on_targets(model, batch, request, words)
     return [
         _explanation(labels, row, texts, spans, effects[0], None if numbers else effects[1])

@@ -195,13 +195,16 @@ def test_screened_effects_are_knock_outs_where_slopes_lead():
     inputs["attention_mask"][:] = 1
     slopes = attention_effects(net, inputs, method="slope").effect
     knocked = attention_effects(net, inputs, method="knockout").effect
-    effects = attention_effects(net, inputs, method="screened")
-    for row in range(3):
-        order = slopes[row].argsort().tolist()
-        leading = {*order[:3], *order[-3:]}
-        assert set(effects.exact[row].nonzero().squeeze(1).tolist()) == leading
-    torch.testing.assert_close(effects.effect, torch.where(effects.exact, knocked, slopes), **TIGHT)
-    assert effects.change.isnan().equal(~effects.exact)
+    for method, number in (("screened", 3), (1, 1), (50, 12)):
+        effects = attention_effects(net, inputs, method=method)
+        for row in range(3):
+            order = slopes[row].argsort().tolist()
+            leading = {*order[:number], *order[-number:]}
+            assert set(effects.exact[row].nonzero().squeeze(1).tolist()) == leading
+        torch.testing.assert_close(effects.effect, torch.where(effects.exact, knocked, slopes), **TIGHT)
+        assert effects.change.isnan().equal(~effects.exact)
+    with pytest.raises(ValueError, match="method: expected"):
+        attention_effects(net, inputs, method=0)
 
 
 def test_several_targets_share_forward_passes():

@@ -95,6 +95,11 @@ def test_long_texts_are_screened(net, word_tokenizer):
     sized = {word.start: word.change for word in whole.words}
     for word in item.words:
         assert word.change is None or word.change == pytest.approx(sized[word.start], abs=1e-6)
+    half = " ".join(["good film is not bad the a"] * 3)
+    (pair,) = explain(net, word_tokenizer, half, half)
+    assert (
+        6 < sum(word.change is not None for word in pair.words) <= 24
+    )  # on two sides, for the answer and the doubt
     with pytest.warns(UserWarning, match="text 1 has more than 12 tokens"):
         (cut,) = explain(net, word_tokenizer, text, max_length=12)
     assert len(cut.words) == 10
