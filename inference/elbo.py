@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, NamedTuple
 
 import pyro
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
 from probattn.distributions import LogNormal, Weibull
+from probattn.host import on_cpu
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.inference.particle_update import particle_sets
@@ -106,7 +107,7 @@ class AttentionELBO(TraceMeanField_ELBO):
             guide(*of_all, **kwargs)
             model_trace, guide_trace = guide.get_traces()
         guide.trace.nodes.clear()  # its maps would live until the next pass, through the backward one
-        model_trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
+        _compute_log_prob(model_trace)
         require_data(model_trace)
         _weigh(model_trace, model, args)
         if self._count > 1 and not torch.is_grad_enabled():
@@ -130,6 +131,17 @@ class AttentionELBO(TraceMeanField_ELBO):
         plate, declared = data_plate(trace), getattr(self._model, "num_data", None)
         unscaled = plate is None or (declared is None and plate.full_size in (None, plate.size))
         return 1 / self._count if unscaled else 1.0
+
+
+def _compute_log_prob(trace: Trace) -> None:
+    """Log densities of observed sites; on an accelerator without Pyro's warnings of a NaN, which wait for it."""
+    for site in trace.nodes.values():
+        if site["type"] == "sample" and site["is_observed"] and not on_cpu(site["value"]):
+            with suppress(ValueError):  # which Pyro raises again below, with the shapes
+                density = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
+                log_prob = scale_and_mask(density, site["scale"], site["mask"])
+                site |= {"unscaled_log_prob": density, "log_prob": log_prob, "log_prob_sum": log_prob.sum()}
+    trace.compute_log_prob(site_filter=lambda _, site: site["is_observed"])
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import math
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,17 +61,22 @@ class Meter:
 
 
 class NonFiniteThrough(nn.Module):
-    """Computes on where Pyro's validation stops at a NaN, so that all ranks report it; keeps its complaint."""
+    """Computes on where Pyro's validation stops at a NaN, so that all ranks report it; keeps its complaint.
 
-    def __init__(self, module: nn.Module) -> None:
+    ``graphs`` is the context of its passes, in which networks may be compiled.
+    """
+
+    def __init__(self, module: nn.Module, graphs: AbstractContextManager[None] | None = None) -> None:
         super().__init__()
         self.module = module
+        self.graphs = nullcontext() if graphs is None else graphs
         self.complaint: str | None = None
 
     def forward(self, batch: Any) -> ELBOTerms:
         """The module's terms of ``batch``."""
         try:
-            terms: ELBOTerms = self.module(batch)
+            with self.graphs:
+                terms: ELBOTerms = self.module(batch)
         except ValueError as error:
             if dist.is_validation_enabled():
                 with suppress(ValueError, RuntimeError), pyro.validation_enabled(False):

@@ -221,6 +221,8 @@ class RunOptions(Options):
         num_workers: processes that load data.
         precision: mixed precision by autocast, "bf16" or "fp16" (which needs a GPU); "no" is that of the parameters.
         cpu: stay on the CPU where there is a GPU.
+        compile: whether the passes of networks of transformers are graphs of ``torch.compile``, of fewer and larger
+            kernels; the first ones take minutes. Results are the same to rounding.
         accumulation: micro-batches of an update, >= 1.
         max_grad_norm: norm at which gradients are clipped, > 0; None for never. The networks of alignment factors are
             clipped apart from all others.
@@ -255,6 +257,7 @@ class RunOptions(Options):
     num_workers: Natural = 0
     precision: Precision = "no"
     cpu: bool = False
+    compile: bool = False
     accumulation: Count = 1
     max_grad_norm: Positive | None = 1.0
     seed: Natural = 0

@@ -16,6 +16,7 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from probattn.inference.compiled import CompiledNetworks
 from probattn.inference.configuration import (
     kl_reduction_label,
     model_configuration,
@@ -107,7 +108,8 @@ class ProgramTraining(Training):
         scheduler = options.scheduler
         build = scheduler.build if isinstance(scheduler, SchedulerOptions) else scheduler
         self._scheduler = None if build is None else build(update.optimizer, total)
-        self._guarded = NonFiniteThrough(update.objective)
+        graphs = CompiledNetworks("compile", model) if options.compile else None
+        self._guarded = NonFiniteThrough(update.objective, graphs)
         self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()
         objective, weight = update.objective, options.kl_schedule.final
@@ -137,6 +139,8 @@ class ProgramTraining(Training):
             described["guide"] = model_configuration(self._update.guide)
         if type(self._elbo) not in (type(None), AttentionELBO):
             described["elbo"] = options_configuration(self._elbo)
+        if options.compile:
+            described["compile"] = True
         particles = self._update.particles
         return described | ({} if particles is None else particles.configuration())
 

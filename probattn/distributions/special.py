@@ -7,13 +7,21 @@ import torch
 from scipy.special import zeta
 from torch import Tensor
 
+from probattn.host import on_cpu
+
 EULER_MASCHERONI = 0.57721566490153286061
+
+
+def _numbers(*values: float) -> Tensor:
+    # A graph of any sizes would take numbers of Python for variables, which an autograd function in it cannot have.
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
 
 # With w = 1 / (1 + x), the remainder of Stirling's formula is a smooth function of w on (0, 1]. Minimax
 # polynomials in w, coefficients from the constant upwards:
 #   lgamma(1 + x)  = (x + 1/2) log1p(x) - x + (1 - w) p(w)     error 3.4e-8, and 7e-8 of it as x -> 0
 #   digamma(1 + x) = log1p(x) - w q(w)                         error 3.5e-8
-_LGAMMA_COEFFICIENTS = (
+_LGAMMA_COEFFICIENTS = _numbers(
     -0.0810614327592,
     0.00226891614447,
     0.00231151401203,
@@ -21,7 +29,7 @@ _LGAMMA_COEFFICIENTS = (
     -0.000151148407024,
     0.000107965107314,
 )
-_DIGAMMA_COEFFICIENTS = (
+_DIGAMMA_COEFFICIENTS = _numbers(
     0.500002792112,
     0.0832640040208,
     0.000584090162355,
@@ -68,7 +76,7 @@ _DOUBLING_RADIUS = 0.125
 # Chebyshev interpolants of the same for float32, coefficients from the constant upwards:
 #   x <= 1/2: x^2 p(x)                                                   relative error 1.2e-8
 #   x >= 1/2: x log 4 - log(pi (x + 1/4)) / 2 + q(1 / (x + 1/4))         error 2.8e-8
-_DOUBLING_NEAR_COEFFICIENTS = (
+_DOUBLING_NEAR_COEFFICIENTS = _numbers(
     1.64493404776,
     -2.40410613586,
     3.78761347144,
@@ -80,7 +88,7 @@ _DOUBLING_NEAR_COEFFICIENTS = (
     17.5515024553,
     -5.72523838959,
 )
-_DOUBLING_FAR_COEFFICIENTS = (
+_DOUBLING_FAR_COEFFICIENTS = _numbers(
     2.82901943946e-08,
     -2.74632853739e-06,
     -0.015579308361,
@@ -94,9 +102,9 @@ _DOUBLING_FAR_COEFFICIENTS = (
 _PIECE = 2**18  # float32 entries: 1 MiB
 
 
-def _polynomial(variable: Tensor, coefficients: tuple[float, ...], out: Tensor) -> Tensor:
+def _polynomial(variable: Tensor, coefficients: Tensor, out: Tensor) -> Tensor:
     """Horner's rule in one buffer, one pass a coefficient."""
-    scalars = torch.tensor(coefficients, dtype=variable.dtype).unbind()
+    scalars = coefficients.to(variable.dtype).unbind()
     torch.addcmul(scalars[-2], variable, scalars[-1], out=out)
     for scalar in scalars[-3::-1]:
         torch.addcmul(scalar, out, variable, out=out)
@@ -145,7 +153,7 @@ def _by_pieces(series: Callable[..., None], x: Tensor, results: int = 1) -> tupl
 
 def _has_series(x: Tensor) -> bool:
     # torch.lgamma is one kernel on an accelerator and exact enough in float64.
-    return x.dtype == torch.float32 and x.device.type == "cpu"
+    return x.dtype == torch.float32 and on_cpu(x)
 
 
 def log_gamma_1p(x: Tensor) -> Tensor:
@@ -176,11 +184,11 @@ def log_gamma_and_digamma_1p(x: Tensor) -> tuple[Tensor, Tensor]:
 def reciprocal_gamma_1p(x: Tensor, largest: float) -> Tensor:
     """1 / Gamma(1 + x) for 0 <= x <= ``largest`` <= 2, to 1e-6 in float32; not differentiable by autograd."""
     # On a CPU by a polynomial of as few terms as ``largest`` allows.
-    if x.device.type != "cpu" and largest <= RECIPROCAL_GAMMA_BOUNDS[-1]:
+    if not on_cpu(x) and largest <= RECIPROCAL_GAMMA_BOUNDS[-1]:
         return log_gamma_1p(x).neg_().exp_()
     for bound, coefficients in _RECIPROCAL_GAMMA_COEFFICIENTS:
         if largest <= bound:
-            series = _polynomial(x, coefficients, torch.empty_like(x))
+            series = _polynomial(x, _numbers(*coefficients), torch.empty_like(x))
             return series.mul_(x).add_(1.0)
     raise ValueError(f"reciprocal_gamma_1p: expected x <= 2, got up to {largest}")
 

@@ -23,8 +23,6 @@ REASONS: Mapping[str, str] = {
     f"program; {PROCESSES}",
     "fsdp": "sharded parameters are whole only inside the network's own call, and the divergence of the attention "
     f"sites needs them after it; {PROCESSES}",
-    "torch_compile": "it would compile the whole objective, where Pyro's handlers break the graph before the network; "
-    "compile the network in the program: program=lambda net, **options: Classifier(torch.compile(net), **options)",
 }
 """Arguments that are refused where they are set, and why."""
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from transformers.trainer_utils import EvalLoopOutput
 
 from probattn.checks import check_choice, check_instance, check_integer, check_number
+from probattn.inference.compiled import CompiledNetworks
 from probattn.inference.configuration import log_latent, warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
@@ -49,7 +50,14 @@ from probattn.trainer.refusals import (
     size_for_particles,
     some_labels,
 )
-from probattn.trainer.updates import BeforeStep, Objective, Updates, parameters_of, undecayed
+from probattn.trainer.updates import (
+    BeforeStep,
+    Objective,
+    Updates,
+    nothing_compiled,
+    parameters_of,
+    undecayed,
+)
 
 TRAINING = 0  # kind of the noise of training, beside that of evaluation
 
@@ -101,8 +109,7 @@ class ProbabilisticTrainer(Checkpoints):
         TypeError: a program or an ensemble in place of the network; no program is known for it; a class mixed in has a
             ``compute_loss`` of its own, which would be left out.
         ValueError: an option out of its range; draws or moments of a network without attention sites; label smoothing
-            of a head without it, ``compute_loss_func``, ``torch.nn.DataParallel``, DeepSpeed, FSDP or
-            ``torch_compile``.
+            of a head without it, ``compute_loss_func``, ``torch.nn.DataParallel``, DeepSpeed or FSDP.
 
     Example:
         >>> import tempfile
@@ -251,13 +258,17 @@ class ProbabilisticTrainer(Checkpoints):
             log_latent("ProbabilisticTrainer", self._network)
         self._objective = None  # a run of its own: accelerate changes what it prepares
         objective = self._bound()
+        if self.args.torch_compile:
+            backend, mode = self.args.torch_compile_backend or "inductor", self.args.torch_compile_mode
+            objective.graphs = CompiledNetworks("torch_compile", objective.program, backend, mode)
         self._updates = Updates(
             objective,
             self.accelerator,
             lambda: self.num_data or size_for_particles(self.train_dataset),
             self.kl_schedule.final,
         )
-        return self.accelerator.prepare(objective)
+        with nothing_compiled(self.accelerator):
+            return self.accelerator.prepare(objective)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
@@ -335,7 +346,8 @@ class ProbabilisticTrainer(Checkpoints):
             with preserved_random_state(device):
                 seed_generators(self.args.seed, self.args.process_index, EVALUATION)
                 options = prediction_loss_only, ignore_keys, metric_key_prefix
-                output = super().evaluation_loop(dataloader, description, *options)
+                with nothing_compiled(self.accelerator):
+                    output = super().evaluation_loop(dataloader, description, *options)
         finally:
             self.compute_metrics = compute
         figures, metrics = means.take(self.accelerator), output.metrics or {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from accelerate import Accelerator
+from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
 
@@ -47,6 +49,17 @@ class Objective(NonFiniteThrough):
                 "of the network, or add to what super().compute_loss(...) returns"
             )
         return super().forward(batch)
+
+
+@contextmanager
+def nothing_compiled(accelerator: Accelerator) -> Iterator[None]:
+    """What an accelerator prepares is not compiled by it: an objective compiles the network within it."""
+    plugin = accelerator.state.dynamo_plugin
+    before, plugin.backend = plugin.backend, DynamoBackend.NO
+    try:
+        yield
+    finally:
+        plugin.backend = before
 
 
 class Updates:

@@ -70,6 +70,7 @@ TRAINING: dict[str, Any] = {
     "warmup_steps": Key(SchedulerOptions, "warmup_steps"),
     "gradient_clip": Key(RunOptions, "max_grad_norm"),
     "precision": Key(RunOptions, "precision"),
+    "compile": Key(RunOptions, "compile"),
     "device": (
         Literal["auto", "cpu"],
         Field(default="auto", description="`auto` takes an accelerator where there is one."),

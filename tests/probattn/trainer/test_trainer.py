@@ -39,7 +39,6 @@ def changed(scene, folder, **values):
     [
         ({"deepspeed": "ds.json"}, r"deepspeed='ds\.json' .*plain processes"),
         ({"fsdp": "full_shard"}, r"fsdp='full_shard' .*plain processes"),
-        ({"torch_compile": True}, r"torch_compile=True .*torch\.compile\(net\)"),
         ({"_n_gpu": 2}, r"2 devices in one process .*DataParallel.*CUDA_VISIBLE_DEVICES"),
     ],
 )
@@ -49,14 +48,18 @@ def test_arguments_that_change_the_objective_are_refused_by_name(scene, tmp_path
     assert "\n" not in str(caught.value)
 
 
-def test_a_program_of_a_compiled_network_trains_as_the_network_does(scene, tmp_path):
-    """The way that the refusal of torch_compile names; the weight of the KL follows the schedule in both."""
+@pytest.mark.parametrize("compiled_by", ["user", "trainer"])
+def test_a_compiled_network_trains_as_the_network_does(scene, tmp_path, compiled_by):
+    """The weight of the KL follows the schedule in both."""
 
     def trained(compiled):
         def program(net, **options):
-            return Classifier(torch.compile(net, backend="aot_eager") if compiled else net, **options)
+            by_user = compiled and compiled_by == "user"
+            return Classifier(torch.compile(net, backend="aot_eager") if by_user else net, **options)
 
-        args = changed(scene, tmp_path, max_steps=3, logging_steps=1)
+        asked = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+        more = asked if compiled and compiled_by == "trainer" else {}
+        args = changed(scene, tmp_path, max_steps=3, logging_steps=1, **more)
         trainer = ProbabilisticTrainer(
             model=scene.network(scene.bert, BAYESIAN),
             args=args,
@@ -66,10 +69,14 @@ def test_a_program_of_a_compiled_network_trains_as_the_network_does(scene, tmp_p
         )
         trainer.train()
         logs = [entry for entry in trainer.state.log_history if "kl_weight" in entry]
-        return [(entry["kl_weight"], entry["loss"], entry["kl"]) for entry in logs]
+        evaluated = trainer.evaluate(scene.classes(8))
+        last = (0.1, evaluated["eval_loss"], evaluated["eval_kl"])
+        assert isinstance(trainer.model, hf.BertForSequenceClassification)
+        assert trainer.model._compiled_call_impl is None
+        return [*((entry["kl_weight"], entry["loss"], entry["kl"]) for entry in logs), last]
 
     plain, compiled = trained(compiled=False), trained(compiled=True)
-    assert len(plain) == 3 and plain[0][0] == 0 and plain[-1][0] == pytest.approx(0.1)
+    assert len(plain) == 4 and plain[0][0] == 0 and plain[-1][0] == pytest.approx(0.1)
     torch.testing.assert_close(torch.tensor(compiled), torch.tensor(plain), rtol=1e-3, atol=1e-4)
 
 
