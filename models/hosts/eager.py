@@ -102,6 +102,16 @@ class HostMask:
     bias: Tensor | None = None
 
 
+_BIASED = "_probattn_biased"
+
+
+def without_bias(mask: Tensor | None) -> Tensor | None:
+    """Marks a mask as one that holds no bias, so that :func:`read_mask` asks no accelerator for its values."""
+    if mask is not None:
+        setattr(mask, _BIASED, False)
+    return mask
+
+
 def carries_bias(module: nn.Module) -> bool:
     """True if a module's masks also hold position biases; it attends within windows then."""
     return _shift_threshold(module) is not None
@@ -111,8 +121,9 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
     """Reads the mask that a host hands to its attention function: additive, ``[B | 1, 1 | H, T, S]``, or bool."""
     if mask is None:
         return HostMask()
+    biased = getattr(mask, _BIASED, True)
     if mask.dim() == 4 and mask.shape[2] > 1 and mask.stride(2) == 0:  # one row that all queries share
-        row = read_mask(module, mask[:, :, :1])
+        row = read_mask(module, mask[:, :, :1] if biased else without_bias(mask[:, :, :1]))
         tensors = (row.valid, row.bias)
         return HostMask(*(None if one is None else one.expand(-1, -1, mask.shape[2], -1) for one in tensors))
     valid = valid_pairs(module, mask)
@@ -120,6 +131,8 @@ def read_mask(module: nn.Module, mask: Tensor | None) -> HostMask:
         return HostMask(valid)
     if carries_bias(module):  # one row of windows and heads for all data: biases alone
         return HostMask(None if len(mask) == 1 else valid, mask)
+    if not biased:
+        return HostMask(valid)
     bias = mask.masked_fill(~valid, 0.0)
     return HostMask(valid, bias if bool(bias.any()) else None)
 

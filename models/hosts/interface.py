@@ -14,7 +14,8 @@ from transformers.masking_utils import (
     bidirectional_mask_function,
 )
 
-from probattn.models.hosts.eager import bridge, has_bridge, is_bridge
+from probattn.host import on_cpu
+from probattn.models.hosts.eager import bridge, has_bridge, is_bridge, without_bias
 from probattn.models.hosts.undriven import CONFIGURED, Implementations, former_implementation
 
 
@@ -26,18 +27,22 @@ def register(name: str, function: Callable[..., Any]) -> None:
 
 def _mask(**options: Any) -> Tensor | None:
     """The eager mask, one row for all queries alike; outside a driver that of the former implementation."""
+    # Whether a mask forbids nothing is not asked of an accelerator, which would have to finish its work first.
     former = former_implementation(options.get("config"))
     if former is not None:
         make: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS[former]
         return make(**options)
     eager: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+    padding = options.get("attention_mask")
+    if padding is not None and not on_cpu(padding):
+        options["allow_is_bidirectional_skip"] = False
     if options.get("mask_function") is not bidirectional_mask_function:
-        return eager(**options)
+        return without_bias(eager(**options))
     positions = options.get("cache_position")  # in older releases; newer ones have the number of queries
     one = {"q_length": 1} if positions is None else {"cache_position": positions[:1]}
     queries = options["q_length"] if positions is None else len(positions)
     row = eager(**options | one)
-    return None if row is None else row.expand(-1, -1, queries, -1)
+    return None if row is None else without_bias(row.expand(-1, -1, queries, -1))
 
 
 def own_configurations(net: PreTrainedModel) -> Implementations:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from probattn.checks import check_share
 from probattn.divergences.tokens import TokenSets, compare
 from probattn.first_order import with_gradients
+from probattn.host import on_cpu
 
 
 class _ScaledGradient(torch.autograd.Function):
@@ -195,7 +196,7 @@ def _transported(tensors: Sequence[Tensor], forward_weight: float, with_gradient
     weights = tensors[4:]
     cost = weights[0].new_zeros(len(weights[0]))
     gradients = [torch.empty_like(tensor) for tensor in tensors[:4]] if with_gradient else []
-    limit = CPU_ENTRIES if cost.device.type == "cpu" else MOST_ENTRIES
+    limit = CPU_ENTRIES if on_cpu(cost) else MOST_ENTRIES
     step = max(1, limit // (weights[0].shape[1] * weights[1].shape[1]))
     with torch.no_grad():
         for start in range(0, len(cost), step):

@@ -13,6 +13,7 @@ from torch import Tensor
 from probattn.checks import check_integer, check_number, check_share, optional
 from probattn.divergences.tokens import TokenSets, compare
 from probattn.first_order import with_gradients
+from probattn.host import on_cpu
 
 START = 64.0
 """Distance at which the annealing starts. Larger point sets double it; below, a value depends on no other set."""
@@ -209,7 +210,7 @@ def _in_pieces(solve: Callable[..., tuple[Tensor, Tensor]], *clouds: _Cloud) -> 
     """What ``solve`` makes of all problems, a cache full of them at a time."""
     source, target = clouds[0].weight, clouds[-1].weight
     limit = max(1, CPU_ENTRIES // (source.shape[1] * target.shape[1]))
-    size = limit if source.device.type == "cpu" else len(source)
+    size = limit if on_cpu(source) else len(source)
     pieces = zip(*(zip(*(item.split(size) for item in cloud), strict=True) for cloud in clouds), strict=True)
     solved = [solve(*(_Cloud(*tensor) for tensor in piece)) for piece in pieces]
     first, second = (torch.cat(potentials) for potentials in zip(*solved, strict=True))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space import standard_exponential
+from probattn.host import on_cpu
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.handlers import DeferredFactor, takes_answers
 from probattn.sites.layout import PAIRS, Layout, by_head
@@ -172,8 +173,8 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
         return False
     tensors = (attending.query, attending.key, attending.value, attending.bias)
     types = {tensor.dtype for tensor in tensors if tensor is not None}
-    on_cpu = attending.query.device.type == "cpu" and attending.shape.numel() > 0
-    return on_cpu and types in ({torch.float32}, {torch.float64}) and takes_answers()
+    cached = on_cpu(attending.query) and attending.shape.numel() > 0
+    return cached and types in ({torch.float32}, {torch.float64}) and takes_answers()
 
 
 class TiledPosterior(AnsweringPosterior):

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from probattn.distributions.log_space import finite_exp
 from probattn.first_order import edges_to, first_order
+from probattn.host import on_cpu
 from probattn.sites.layout import Tile, cut, tile_of
 from probattn.sites.weibull import Drawn, WeibullConstants, draw_gradients, draw_terms, scaled_draw
 
@@ -57,19 +58,19 @@ def compile_sites(enabled: bool = True) -> None:
         False
     """
     if enabled:
-        _check_compiler()
+        check_compiler("compile_sites")
     _Switch.on = enabled
 
 
 @cache
-def _check_compiler() -> None:
+def check_compiler(owner: str) -> None:
     """Raises ``RuntimeError`` unless torch compiles; asked until it does."""
     try:
         torch.compile(_probe)(torch.zeros(8))
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line and not line.startswith("backend=")]
         raise RuntimeError(
-            "compile_sites: expected a compiler that torch.compile can use (for a CPU g++ or clang++ on the path, "
+            f"{owner}: expected a compiler that torch.compile can use (for a CPU g++ or clang++ on the path, "
             f"or in the variable CXX), got: {lines[0]}"
         ) from error
 
@@ -273,4 +274,4 @@ def four_dimensional(tensor: Tensor) -> Tensor:
 def pieces(values: Tensor) -> Iterator[Tile]:
     """Tiles of a map that stay in a cache; the whole of it off the CPU, where launching kernels is what costs."""
     rows = max(1, CPU_PIECE // max(1, values.shape[-1]))
-    return cut(values.shape, rows if values.device.type == "cpu" else max(1, values.shape[:3].numel()))
+    return cut(values.shape, rows if on_cpu(values) else max(1, values.shape[:3].numel()))

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from probattn.host import on_cpu
 from probattn.sites.bayesian import KLReduction
 from probattn.sites.layout import Layout, by_head
 
@@ -122,7 +123,8 @@ class AttentionMask(Layout):
 
     def zero_empty(self, weights: Tensor) -> Tensor:
         """Weights with zeros for queries without any key."""
-        return weights * self.row_weight.to(weights.dtype) if self.has_empty_rows else weights
+        some = not on_cpu(weights) or self.has_empty_rows  # a product costs less than to wait for the answer
+        return weights * self.row_weight.to(weights.dtype) if some else weights
 
     def zero_forbidden(self, values: Tensor) -> Tensor:
         """Values with zeros at forbidden pairs."""
@@ -130,7 +132,8 @@ class AttentionMask(Layout):
 
     def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
         """Log-softmax over the keys of each query of one value a key; 0 at forbidden pairs."""
-        rows = slice(0, 1) if self.rows_alike else slice(None)
+        shared = self._distinct.shape[2] == 1 or (on_cpu(values) and self.rows_alike)
+        rows = slice(0, 1) if shared else slice(None)
         additive, valid = (item[:, :, rows].to(values.dtype) for item in (self.additive, self.valid_weight))
         return torch.log_softmax(by_head(values, num_heads) + additive, dim=-1) * valid
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probattn.host import on_cpu
+
 _PIECE = 2**18
 _CACHED = 2**15  # numbers that a processor's cache holds while they are mixed
 _NUMPY_TYPES = (torch.float32, torch.float64)
@@ -212,7 +214,7 @@ class PlacedNoise(_Source):
         """The numbers of a map ``[R, H, T, S]`` by row; normal ones by the inverse of the distribution function."""
         precision = 53 if like.dtype == torch.float64 else 24
         starts, steps = self._streams(like)
-        at_once = max(1, _CACHED // max(len(steps), 1)) if like.device.type == "cpu" else max(1, len(starts))
+        at_once = max(1, _CACHED // max(len(steps), 1)) if on_cpu(like) else max(1, len(starts))
 
         def fill(first: int, noise: Tensor) -> None:
             for begin in range(0, len(noise), at_once):
@@ -256,7 +258,7 @@ def _shifted(numbers: Tensor, bits: int) -> Tensor:
 
 
 def _is_seeded(like: Tensor) -> bool:
-    return like.device.type == "cpu" and like.dtype in _NUMPY_TYPES
+    return on_cpu(like) and like.dtype in _NUMPY_TYPES
 
 
 def _stream(entropy: Sequence[int], number: int) -> np.random.Generator:

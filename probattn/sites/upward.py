@@ -298,9 +298,9 @@ class SharedUpward:
     def _started(
         self, path: _SharedPath | None, scores: Tensor, current: weakref.ref[UpwardPass]
     ) -> _SharedPath:
-        if path is not None and path.alike and all(torch.equal(score, path.scores) for score in scores):
+        if path is not None and path.alike and torch.equal(scores, path.scores.expand_as(scores)):
             path.current = current
             return path
-        if all(torch.equal(score, scores[0]) for score in scores[1:]):
+        if torch.equal(scores[1:], scores[:1].expand_as(scores[1:])):
             return _SharedPath(scores[0].clone(), current)  # a draw may overwrite its scores
         return _SharedPath(scores[0], current, alike=False)

@@ -80,8 +80,10 @@ REPULSIVE = {"repulsive": RepulsiveAttention(), "repulsive, first layer": Repuls
 METHODS = {**BAYESIAN, COMPILED: BAYESIAN["BABN"], LAST: BAYESIAN["BABN"], **ALIGNED, **REPULSIVE}
 
 
-def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> Step:
-    """What is timed, as a function without arguments."""
+def build_step(
+    kind: str, variant: str, shape: Shape, device: torch.device, *, compiled_network: bool = False
+) -> Step:
+    """What is timed, as a function without arguments; a training step may be that of a compiled network."""
     if variant == COMPILED:
         return compiled()(build_step(kind, "BABN", shape, device))  # a first step makes the kernels
     torch.manual_seed(0)
@@ -90,6 +92,8 @@ def build_step(kind: str, variant: str, shape: Shape, device: torch.device) -> S
     net = build_network(variant, shape, device, "sdpa" if kind == "undriven" else "eager")
     tokens = torch.randint(1, shape.vocabulary, (shape.batch, shape.length)).to(device)
     inputs = {"input_ids": tokens, "attention_mask": _valid(shape, device).long()}
+    if compiled_network:
+        net.compile(dynamic=True)
     if kind == "train":
         return _train_step(net.train(), inputs, torch.arange(shape.batch, device=device) % 2, variant)
     model = Classifier(net.eval())

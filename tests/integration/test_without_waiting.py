@@ -1,0 +1,89 @@
+"""What the code does where it asks no tensor for its values, as on an accelerator, is what it does on a CPU."""
+
+import sys
+
+import pytest
+import torch
+import transformers as hf
+
+from probattn import AlignmentAttention, BayesianAttention
+from probattn.host import on_cpu
+from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
+from probattn.models import Classifier, convert
+from probattn.sites import noise
+from probattn.sites.masks import AttentionMask
+
+METHODS = {
+    "babn": BayesianAttention(),
+    "bam": BayesianAttention.bam(),
+    "lognormal": BayesianAttention.bam(posterior="lognormal"),
+    "ct": AlignmentAttention("ct"),
+}
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40}
+FAMILIES = {
+    "bert": lambda: hf.BertForSequenceClassification(
+        hf.BertConfig(hidden_size=16, intermediate_size=16, **SIZES)
+    ),
+    "t5": lambda: hf.T5ForSequenceClassification(  # whose bias of positions is in the mask
+        hf.T5Config(
+            vocab_size=40, d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+    ),
+}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Says that no tensor is on a CPU, to all but the noise, which is made there."""
+
+    def switch():
+        for module in [module for name, module in sys.modules.items() if name.startswith("probattn.")]:
+            if vars(module).get("on_cpu") is on_cpu and module is not noise:
+                monkeypatch.setattr(module, "on_cpu", lambda _: False)
+
+    return switch
+
+
+def objective(kind, method, mask):
+    torch.manual_seed(0)
+    net = convert(FAMILIES[kind]().double(), METHODS[method])
+    for module in net.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    program = Classifier(net).train()
+    ids = torch.randint(2, 40, mask.shape, generator=torch.Generator().manual_seed(1))
+    ids[:, -1] = 1  # the end, where T5 reads its state
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(len(mask)) % 2}
+    torch.manual_seed(1)
+    terms = AttentionELBO()(program, AttentionGuide(program))(batch)
+    terms.loss.backward()
+    gradients = {name: item.grad for name, item in net.named_parameters() if item.grad is not None}
+    draws = posterior_predict(program.eval(), batch, 2).logits if method != "ct" else None
+    return tuple(term.detach() for term in terms), gradients, draws
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [*(("bert", method) for method in METHODS), ("t5", "babn"), ("t5", "bam")]
+)
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_objective_and_its_gradients_are_the_same(elsewhere, kind, method, padded):
+    mask = torch.ones(3, 7, dtype=torch.long)
+    if padded:
+        mask[0, :3], mask[1, 1] = 0, 0
+    expected = objective(kind, method, mask)
+    elsewhere()
+    torch.testing.assert_close(objective(kind, method, mask), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_queries_without_keys_have_no_weight(elsewhere):
+    valid = torch.tensor([[[[True, False], [False, False]]]])
+    scores = torch.randn(1, 2, 2, 2)
+    expected = AttentionMask(valid).weights(scores)
+    elsewhere()
+    assert AttentionMask(valid).weights(scores).equal(expected)
+    assert not expected[:, :, 1].any()
+    values = torch.randn(1, 2, 2)
+    padding = AttentionMask(torch.tensor([[[[True, False]] * 2]]))
+    torch.testing.assert_close(
+        padding.over_keys(values, 2).expand(1, 2, 2, 2), torch.tensor([0.0, 0.0]).expand(1, 2, 2, 2)
+    )
