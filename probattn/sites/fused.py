@@ -232,12 +232,20 @@ def _normalise(logs: Tensor) -> Tensor:
 
 
 def draw_weights(
-    scores: Tensor, base: Tensor, smallest: Sequence[float], uniform: Tensor, options: WeibullConstants
+    scores: Tensor,
+    base: Tensor,
+    smallest: Sequence[float] | None,
+    uniform: Tensor,
+    options: WeibullConstants,
 ) -> tuple[Tensor, Tensor]:
     """S >= 0 and W, written over u and the masked scores ``[P * B, H, T, S]``, float32, that are normalised first."""
     # p = softmax(Phi), k = rho softplus(z) + p + floor, S = p (-log u)^(1/k) / Gamma(1 + 1/k); not differentiable. A
     # further map allocated at every call costs as much as the softmax. ``base`` is softplus(z) of all P draws, and
-    # ``smallest`` the smallest of each of its rows.
+    # ``smallest`` the smallest of each of its rows; None where to know them is to wait for an accelerator.
+    if smallest is None:
+        maps, noise = (item.view(-1, *base.shape) for item in (scores, uniform))
+        _draw_in_logs(maps, base, noise, options)
+        return uniform, scores
     bound = options.inverse_bound(min(smallest, default=0.0))
     if sites_compile() and bound is not None:
         maps, noise = (item.view(-1, *base.shape) for item in (scores, uniform))

@@ -16,6 +16,7 @@ from probattn.distributions import Gamma, LogNormal, Weibull, log_gamma_1p_recip
 from probattn.distributions.log_normal import log_normal_loc
 from probattn.distributions.log_space import computing_dtype, standard_exponential
 from probattn.distributions.log_space_distribution import carry_weights, exp_carrying_log
+from probattn.host import on_cpu
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import WeibullDraw, draw_weibull, draw_weights
 from probattn.sites.layout import PAIRS, Layout
@@ -332,5 +333,6 @@ def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Te
     if upward.concentration is None or upward.scale is not None or inputs.separate is not None:
         return None
     uniform, constants = site_uniform(method, noise, raw), WeibullConstants.of(method, raw.dtype)
-    value, weights = draw_weights(raw, upward.concentration, upward.smallest, uniform, constants)
+    smallest = upward.smallest if on_cpu(raw) else None
+    value, weights = draw_weights(raw, upward.concentration, smallest, uniform, constants)
     return value, inputs.layout.zero_empty(weights)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from unittest.mock import patch
 
 import attention
@@ -24,6 +24,7 @@ import pyro.distributions as dist
 import torch
 import typer
 import yaml
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -48,6 +49,21 @@ WITHOUT_KERNEL |= {"new_empty_strided", "sym_size", "sym_numel", "sym_stride"}
 WAITS = {"_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "is_nonzero", "unique_dim"}
 
 
+class _Reads(TorchFunctionMode):
+    """Counts what moves a tensor's values to Python at once, which torch does not dispatch."""
+
+    def __init__(self, waits: Counter[str]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        name = getattr(func, "__name__", "")
+        if name in {"tolist", "numpy", "cpu"}:
+            self._waits[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
 class Count(TorchDispatchMode):
     """Counts kernels and waits within it, by operator."""
 
@@ -55,6 +71,16 @@ class Count(TorchDispatchMode):
         super().__init__()
         self.kernels: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
+        self._reads = _Reads(self.waits)
+
+    def __enter__(self) -> Self:
+        self._reads.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        self._reads.__exit__(*raised)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types

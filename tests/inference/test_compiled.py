@@ -73,7 +73,9 @@ def test_a_run_is_the_same_and_has_one_graph_for_all_lengths(traced, tmp_path):
         expected = {name: getattr(plain, record)[name] for name in names}
         assert {name: getattr(ours, record)[name] for name in names} == pytest.approx(expected, rel=1e-5)
     for parameter, other in zip(nets[1].parameters(), nets[0].parameters(), strict=True):
-        torch.testing.assert_close(parameter, other, rtol=0, atol=1e-3)  # Adam's steps have the size of a rate
+        torch.testing.assert_close(
+            parameter, other, rtol=0, atol=1e-3
+        )  # Adam's steps have the size of a rate
     assert not traced["graph_break"]
     assert traced["stats"]["unique_graphs"] <= 3  # of training and of evaluation
 

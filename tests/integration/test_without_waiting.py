@@ -75,6 +75,23 @@ def test_the_objective_and_its_gradients_are_the_same(elsewhere, kind, method, p
     torch.testing.assert_close(objective(kind, method, mask), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("floor", [0.5, 1e-3])
+def test_folded_draws_of_single_precision_are_the_same(elsewhere, floor):
+    """For large and for small concentrations, which a CPU draws by different formulas."""
+    torch.manual_seed(0)
+    program = Classifier(convert(FAMILIES["bert"](), BayesianAttention(floor=floor, rho=0.1))).eval()
+    mask = torch.ones(3, 7, dtype=torch.long)
+    mask[0, :3] = 0
+    batch = {"input_ids": torch.randint(2, 40, mask.shape), "attention_mask": mask}
+    expected = posterior_predict(program, batch, 6, attention="all")
+    elsewhere()
+    drawn = posterior_predict(program, batch, 6, attention="all")
+    torch.testing.assert_close(drawn.logits, expected.logits, rtol=1e-4, atol=1e-5)
+    for name, maps in drawn.attention.items():
+        torch.testing.assert_close(maps, expected.attention[name], rtol=1e-4, atol=1e-6)
+    assert expected.logits.std(dim=0).min() > 0
+
+
 def test_queries_without_keys_have_no_weight(elsewhere):
     valid = torch.tensor([[[[True, False], [False, False]]]])
     scores = torch.randn(1, 2, 2, 2)
