@@ -26,7 +26,7 @@ help:
 	@echo 'make docs     build the documentation into site/'
 	@echo 'make picture  take docs/images/report.png from the report of the demo (needs chromium)'
 	@echo 'make cuda     the CUDA tests and the benchmark of attention, on one GPU'
-	@echo 'make bench    time attention, deterministic against Bayesian'
+	@echo 'make bench    time attention, deterministic against Bayesian, and count its kernels'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
 	@echo 'make type     mypy                              make imports  which package may import which'
 	@echo 'make dist     build wheel and sdist into dist/ and check what an index would show of them'
@@ -68,6 +68,7 @@ docs: $(VENV)/.dev
 	$(VENV)/bin/mkdocs build --strict --quiet
 
 bench: $(VENV)/.base
+	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/launches.py
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py --rounds 2 $(LENGTHS) --output bench/lengths.json
 

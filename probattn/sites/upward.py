@@ -298,9 +298,14 @@ class SharedUpward:
     def _started(
         self, path: _SharedPath | None, scores: Tensor, current: weakref.ref[UpwardPass]
     ) -> _SharedPath:
-        if path is not None and path.alike and torch.equal(scores, path.scores.expand_as(scores)):
+        if path is not None and path.alike and _all_are(path.scores, scores):
             path.current = current
             return path
-        if torch.equal(scores[1:], scores[:1].expand_as(scores[1:])):
+        if _all_are(scores[0], scores[1:]):
             return _SharedPath(scores[0].clone(), current)  # a draw may overwrite its scores
         return _SharedPath(scores[0], current, alike=False)
+
+
+def _all_are(one: Tensor, many: Tensor) -> bool:
+    """Whether several tensors are equal to one, in a single comparison."""
+    return one.shape == many.shape[1:] and torch.equal(one.expand_as(many), many)

@@ -186,7 +186,7 @@ def measured(kind: str, variants: Sequence[str] | None = None) -> Iterator[tuple
                 "ratio": round(ratio, 1),
                 "unit": declared["unit"],
                 "waits": waiting,
-                "ceilings": [most, waits],
+                "goal": declared.get("goals", {}).get(variant),
                 "passed": passed,
                 "verdict": "" if passed else f", ceilings {most} and {waits}: MISSED",
             },

@@ -141,7 +141,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch):
 
         return fail
 
-    fused._check_compiler.cache_clear()
+    fused.check_compiler.cache_clear()
     monkeypatch.setattr(fused.torch, "compile", broken)
     message = r"expected a compiler .* got: InvalidCxxCompiler: no working C\+\+ compiler$"
     with pytest.raises(RuntimeError, match=message):
