@@ -1,6 +1,7 @@
 """What the code does where it asks no tensor for its values, as on an accelerator, is what it does on a CPU."""
 
 import sys
+import warnings
 
 import pytest
 import torch
@@ -90,6 +91,32 @@ def test_folded_draws_of_single_precision_are_the_same(elsewhere, floor):
     for name, maps in drawn.attention.items():
         torch.testing.assert_close(maps, expected.attention[name], rtol=1e-4, atol=1e-6)
     assert expected.logits.std(dim=0).min() > 0
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", METHODS)
+def test_a_training_step_waits_for_a_gpu_once(method):
+    """To check the range of the labels."""
+    program = Classifier(convert(FAMILIES["bert"](), METHODS[method])).train().cuda()
+    mask = torch.ones(3, 7, dtype=torch.long)
+    mask[0, :3] = 0
+    batch = {
+        "input_ids": torch.randint(2, 40, mask.shape),
+        "attention_mask": mask,
+        "labels": torch.arange(3) % 2,
+    }
+    batch = {name: value.cuda() for name, value in batch.items()}
+    objective = AttentionELBO()(program, AttentionGuide(program))
+    objective(batch).loss.backward()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            objective(batch).loss.backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [str(item.message) for item in caught if "synchroniz" in str(item.message)]
+    assert len(waits) <= 1, waits
 
 
 def test_queries_without_keys_have_no_weight(elsewhere):
