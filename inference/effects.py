@@ -68,7 +68,7 @@ def attention_effects(
             classes: the difference of their logits; or a function from predictions ``[R, ..., C]`` to numbers ``[R]``.
         method: "slope"; "knockout" of every token or word; or "screened": slopes of all, and knock-outs of the three
             that lead on each side, whose sizes and signs are then exact; or a number, in place of three. Three have the
-            word that leads the knock-outs of all in nine of ten single texts, six in nine of ten pairs of texts.
+            word that leads the knock-outs of all in nine of ten single texts, six in seven of eight pairs of texts.
         words: the word of each token, None or a negative number for a token of none: the encoding of a fast tokenizer
             (words of a second text come after those of the first), lists like its ``word_ids()`` by row, or int64
             ``[B, S]``. Default: each token is one.

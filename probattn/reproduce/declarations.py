@@ -157,7 +157,6 @@ class Table(Axis):
                 cell = self._cell(row, of_row, column, of_column, size)
                 if cell is None:
                     continue
-                runs[column] = cell
                 if of_column.after:
                     first = runs[of_column.after]
                     without = cell.without or first.without
@@ -169,6 +168,7 @@ class Table(Axis):
                     if first is not cell:
                         reason = f"at this size it has no recipe that differs from that of {first.row}, {first.column}"
                         cell = cell.model_copy(update={"without": reason})
+                runs[column] = cell
                 yield cell
 
     def _cell(self, row: str, of_row: Axis, column: str, of_column: Axis, size: Size) -> Cell | None:

@@ -77,7 +77,7 @@ def test_a_run_is_the_same_and_has_one_graph_for_all_lengths(traced, tmp_path):
             parameter, other, rtol=0, atol=1e-3
         )  # Adam's steps have the size of a rate
     assert not traced["graph_break"]
-    assert traced["stats"]["unique_graphs"] <= 3  # of training and of evaluation
+    assert 1 <= traced["stats"]["unique_graphs"] <= 3  # of training and of evaluation
 
 
 @pytest.mark.minutes
@@ -116,6 +116,7 @@ def test_factors_and_particles_train_in_graphs_too(traced, methods, kind):
     for compiled in (False, True):
         result = driver(network(*methods), kind, compile=compiled).fit(rows, steps=2)
         losses.append(result.train["loss"])
+    assert traced["stats"]["unique_graphs"] >= 1
     assert losses[1] == pytest.approx(losses[0], rel=1e-9)
 
 

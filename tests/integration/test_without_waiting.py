@@ -38,9 +38,11 @@ def elsewhere(monkeypatch):
     """Says that no tensor is on a CPU, to all but the noise, which is made there."""
 
     def switch():
-        for module in [module for name, module in sys.modules.items() if name.startswith("probattn.")]:
-            if vars(module).get("on_cpu") is on_cpu and module is not noise:
-                monkeypatch.setattr(module, "on_cpu", lambda _: False)
+        modules = [module for name, module in sys.modules.items() if name.startswith("probattn.")]
+        asking = [m for m in modules if vars(m).get("on_cpu") is on_cpu and m is not noise]
+        assert {"masks", "fused", "interface", "elbo"} <= {m.__name__.rpartition(".")[2] for m in asking}
+        for module in asking:
+            monkeypatch.setattr(module, "on_cpu", lambda _: False)
 
     return switch
 

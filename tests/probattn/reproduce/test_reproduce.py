@@ -307,6 +307,7 @@ def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypat
         "keys": ["training.steps=2"],
         "rows": {
             "soft": {"title": "Soft attention", "keys": ["attention={method: deterministic}"]},
+            "again": {"title": "The same", "keys": ["attention={method: deterministic}"]},
             "none": {"title": "Random weights", "without": "Its weights are random."},
         },
         "columns": {
@@ -328,6 +329,15 @@ def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypat
     monkeypatch.setattr(declarations, "papers", lambda: {"tests": paper})
     reasons = {(cell.row, cell.column): cell.without for cell in paper.tables["table-1"].cells()}
     assert reasons["none", "second"] == "Its weights are random."
+    assert reasons["again", "second"].startswith(
+        "at this size it has no recipe that differs from that of soft"
+    )
+    starts = {
+        cell.after
+        for cell in paper.tables["table-1"].cells()
+        if cell.column == "second" and cell.row != "none"
+    }
+    assert starts == {"soft"}
     folder = tmp_path / "runs"
     with pytest.raises(RunError, match=r"got one for 2; .*network\.new_head=true"):
         reproduce("tests/table-1", ReproduceOptions(seeds=1, columns=("refused",)), folder, quiet=True)

@@ -75,7 +75,12 @@ def test_a_compiled_network_trains_as_the_network_does(scene, tmp_path, compiled
         assert trainer.model._compiled_call_impl is None
         return [*((entry["kl_weight"], entry["loss"], entry["kl"]) for entry in logs), last]
 
-    plain, compiled = trained(compiled=False), trained(compiled=True)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    plain = trained(compiled=False)
+    assert not torch._dynamo.utils.counters["stats"]
+    compiled = trained(compiled=True)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
     assert len(plain) == 4 and plain[0][0] == 0 and plain[-1][0] == pytest.approx(0.1)
     torch.testing.assert_close(torch.tensor(compiled), torch.tensor(plain), rtol=1e-3, atol=1e-4)
 
