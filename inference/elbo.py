@@ -57,7 +57,7 @@ class ELBOTerms(NamedTuple):
 
 
 class SiteTerms(NamedTuple):
-    """One site's share of a step, per datum: KL in nats, plain and reduced; what diagnostics need of its posterior."""
+    """One site's share of a step: KL in nats, plain and reduced; what diagnostics need of its posterior."""
 
     kl_nats: Tensor
     kl_reduced: Tensor
@@ -213,6 +213,7 @@ class AttentionELBOModule(ELBOModule):
         self.guide = guide
         self.elbo = elbo
         self._sites: dict[str, SiteTerms] = {}
+        self._size = 1
         # Pyro's global store is keyed by name: two models with the same names would share entries.
         self._parameters_seen: Any = None
 
@@ -234,18 +235,14 @@ class AttentionELBOModule(ELBOModule):
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
         """The same in the current parameter store."""
         self._sites = {}
-        draws: list[ELBOTerms] = []
+        draws: list[Tensor] = []
         layers = particle_record(self.model)
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
             terms, self._sites = trace_terms(model_trace, guide_trace)
             without_plate = particle_count(self.model) or 1  # a sum over the rows of all particles
-            size = without_plate if data_plate(model_trace) is None else data_size(model_trace)
-            draws.append(ELBOTerms(*(term / size for term in terms)))
-            self._sites = {
-                name: site._replace(kl_nats=site.kl_nats / size, kl_reduced=site.kl_reduced / size)
-                for name, site in self._sites.items()
-            }
-        means = ELBOTerms(*(torch.stack(values).mean() for values in zip(*draws, strict=True)))
+            self._size = without_plate if data_plate(model_trace) is None else data_size(model_trace)
+            draws.append(torch.stack(terms) / self._size)
+        means = ELBOTerms(*(draws[0] if len(draws) == 1 else torch.stack(draws).mean(dim=0)).unbind())
         if layers is not None:
             layers[1].scale.watch(means.loss)
         return means
@@ -257,7 +254,7 @@ class AttentionELBOModule(ELBOModule):
         ``concentration`` (mean k over valid pairs; Weibull only) and ``cv`` (mean analytic standard deviation over
         mean of S). A cv near 0 means a collapsed posterior.
         """
-        return {name: _site_diagnostics(site) for name, site in self._sites.items()}
+        return {name: _site_diagnostics(site, self._size) for name, site in self._sites.items()}
 
 
 def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
@@ -265,7 +262,7 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
     log_likelihood: Tensor | float = 0.0
     factors: Tensor | float = 0.0
     kl: Tensor | float = 0.0
-    sites: dict[str, SiteTerms] = {}
+    calls: list[_Call] = []
     for name, site in model_trace.nodes.items():
         if site["type"] != "sample" or site_is_subsample(site):
             continue
@@ -278,27 +275,69 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
         guide_site = guide_trace.nodes[name]
         posterior = site["infer"].get(INFER_KEY)
         if isinstance(posterior, SitePosterior):
-            nats = posterior.kl()  # [B]
-            if len(nats) > 1 and not any(frame.vectorized for frame in guide_site["cond_indep_stack"]):
-                raise ValueError(
-                    f"site {name!r}: expected the call in the plate of its {len(nats)} data, got it outside all "
-                    "plates, where a plate's subsampling would scale the likelihood and not the KL; put it into "
-                    'pyro.plate("data", ...)'
-                )
-            kl = kl + scale_and_mask(nats, guide_site["scale"], guide_site["mask"]).sum()
-            frames = (frame for frame in guide_site["cond_indep_stack"] if frame.full_size and frame.size)
-            scale = math.prod((frame.full_size / frame.size for frame in frames), start=1.0)
-            plain = scale_and_mask(nats.detach(), scale, guide_site["mask"])
-            reduced = (plain * posterior.reduction_factor()).sum()
-            sites[name] = SiteTerms(plain.sum(), reduced, posterior.relative(), posterior.mask)
+            calls.append(_call(name, posterior, guide_site))
         elif not site["infer"].get(PREDICTION_KEY):
             kl = kl + _divergence(name, site, guide_site).sum()
-    terms = (log_likelihood, kl, factors)
+    kl_nats: Tensor | float = 0.0
+    sites: dict[str, SiteTerms] = {}
+    for alike in _alike(calls):
+        weighted, plain, reduced = _sums(alike)
+        kl, kl_nats = kl + weighted, kl_nats + plain.sum()
+        for call, *of_site in zip(alike, plain, reduced, strict=True):
+            sites[call.name] = SiteTerms(*of_site, call.posterior.relative(), call.posterior.mask)
+    terms = (log_likelihood, kl, kl_nats, factors)
     reference = next((term for term in terms if isinstance(term, Tensor)), torch.as_tensor(0.0))
-    kl_nats = sum((term.kl_nats for term in sites.values()), reference.new_zeros(()))
-    likelihood_term, kl_term, factor_term = (torch.as_tensor(term, device=reference.device) for term in terms)
+    tensors = (torch.as_tensor(term, device=reference.device, dtype=reference.dtype) for term in terms)
+    likelihood_term, kl_term, nats_term, factor_term = tensors
     loss = kl_term - likelihood_term - factor_term
-    return ELBOTerms(loss, likelihood_term, kl_term, kl_nats, factor_term), sites
+    return ELBOTerms(loss, likelihood_term, kl_term, nats_term, factor_term), {
+        call.name: sites[call.name] for call in calls
+    }
+
+
+class _Call(NamedTuple):
+    """One attention call: its KL ``[B]`` in nats, and what weighs it: in the objective, its plates, its reduction."""
+
+    name: str
+    posterior: SitePosterior
+    nats: Tensor
+    scale: Tensor | float
+    plain: float
+    factor: Tensor | float
+    mask: Any
+
+
+def _call(name: str, posterior: SitePosterior, guide_site: dict[str, Any]) -> _Call:
+    nats = posterior.kl()
+    if len(nats) > 1 and not any(frame.vectorized for frame in guide_site["cond_indep_stack"]):
+        raise ValueError(
+            f"site {name!r}: expected the call in the plate of its {len(nats)} data, got it outside all plates, where "
+            "a plate's subsampling would scale the likelihood and not the KL; put it into "
+            'pyro.plate("data", ...)'
+        )
+    frames = (frame for frame in guide_site["cond_indep_stack"] if frame.full_size and frame.size)
+    plain = math.prod((frame.full_size / frame.size for frame in frames), start=1.0)
+    factor = posterior.reduction_factor()
+    return _Call(name, posterior, nats, guide_site["scale"], plain, factor, guide_site["mask"])
+
+
+def _alike(calls: list[_Call]) -> Iterator[list[_Call]]:
+    """Calls whose sums are those of one tensor: of the same rows, weights and factors."""
+    groups: dict[Any, list[_Call]] = {}
+    for call in calls:
+        weights = (call.scale, call.factor, call.mask)
+        same = [item if isinstance(item, float) else id(item) for item in weights]
+        key = (*same, call.plain, call.nats.shape, call.nats.dtype, call.nats.device)
+        groups.setdefault(key, []).append(call)
+    yield from groups.values()
+
+
+def _sums(calls: list[_Call]) -> tuple[Tensor, Tensor, Tensor]:
+    """The KL of such calls as it enters the objective, ``[]``, and for each call in nats, plain and reduced, ``[L]``."""
+    first, nats = calls[0], torch.stack([call.nats for call in calls])
+    weighted = scale_and_mask(nats, first.scale, first.mask).sum()
+    plain = scale_and_mask(nats.detach(), first.plain, first.mask)
+    return weighted, plain.sum(dim=1), (plain * first.factor).sum(dim=1)
 
 
 def _divergence(name: str, prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor:
@@ -368,7 +407,7 @@ def require_data(trace: Trace) -> None:
 
 
 @torch.no_grad()
-def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
+def _site_diagnostics(site: SiteTerms, size: int) -> dict[str, float]:
     distribution, mask = site.relative(), site.mask
 
     def mean(values: Tensor) -> float:
@@ -378,7 +417,7 @@ def _site_diagnostics(site: SiteTerms) -> dict[str, float]:
         valid = mask.pair_valid.expand(distribution.batch_shape)
         return (torch.where(valid, values, 0.0).sum() / valid.sum().clamp_min(1)).item()
 
-    report = {"kl_nats": site.kl_nats.item(), "kl_reduced": site.kl_reduced.item()}
+    report = {"kl_nats": site.kl_nats.item() / size, "kl_reduced": site.kl_reduced.item() / size}
     report["cv"] = mean(distribution.stddev / distribution.mean)
     if isinstance(distribution, Weibull):
         report["concentration"] = mean(distribution.concentration)

@@ -69,12 +69,14 @@ class AttentionGuide(GuideMessenger):
         self.takes_outputs = False
         self.graph_pass: GraphPass | None = None
         self._paths = LinkedPaths()
+        self._weights: dict[Any, tuple[Any, ...]] = {}  # with what they are of, whose identity is the key
         self._extracted = 0
         self._logged = False
 
     def __enter__(self) -> Self:
         """Begins a pass."""
         self._paths.clear()
+        self._weights.clear()
         self._extracted = 0
         super().__enter__()
         return self
@@ -155,7 +157,14 @@ class AttentionGuide(GuideMessenger):
         if msg["value"] is None:
             msg["value"] = posterior.draw(self.noise)
         msg["fn"] = posterior.event()
-        msg["scale"] = msg["scale"] * (self.kl_weight * posterior.reduction_factor())
+        msg["scale"] = self._weight(msg["scale"], posterior.reduction_factor())
+
+    def _weight(self, scale: Tensor | float, factor: Tensor | float) -> Tensor | float:
+        """Weight of a site's KL; one tensor for all sites of a pass that share its factors."""
+        key = (scale if isinstance(scale, float) else id(scale), id(factor), self.kl_weight)
+        if key not in self._weights:
+            self._weights[key] = (scale, factor, scale * (self.kl_weight * factor))
+        return self._weights[key][-1]
 
     def _pyro_post_sample(self, msg: Message) -> None:
         # Plates around the guide are known here, not before.

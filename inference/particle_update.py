@@ -11,6 +11,7 @@ import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
+from probattn.host import on_cpu
 from probattn.inference.session import derived_seed
 from probattn.particles import (
     CollapseWarning,
@@ -44,27 +45,39 @@ class ParticleSet(Protocol):
 
 
 class _Once(ParticleKernel):
-    """A kernel that is computed once: diagnostics reuse its result."""
+    """A kernel that is computed once: diagnostics reuse its result, or the part of one of several sets."""
 
-    def __init__(self, kernel: ParticleKernel) -> None:
-        self._kernel = kernel
-        self._result: Interaction | None = None
+    def __init__(self, kernel: ParticleKernel, result: Interaction | None = None) -> None:
+        self._kernel, self._result, self.takes_sets = kernel, result, kernel.takes_sets
 
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
         if self._result is None:
             self._result = self._kernel.interact(particles, grads)
         return self._result
 
+    def of(self, index: int | None) -> _Once:
+        """The kernel of one set; None where there is one alone."""
+        if index is None or self._result is None:
+            return self
+        parts = (None if part is None else part[index] for part in self._result)
+        return _Once(self._kernel, Interaction(*parts))
+
 
 @dataclass
 class _Member:
     """One set of particles with what moves it; generator and kernel are made where the particles are."""
 
+    name: str
+    number: int
     options: ParticleOptions
     particles: ParticleSet
     generator: torch.Generator | None = None
     kernel: ParticleKernel | None = None
     warned: bool = field(default=False)
+
+
+GROUP = 2**26
+"""Most numbers of the sets of particles that an accelerator moves together."""
 
 
 class ParticleUpdate:
@@ -80,19 +93,19 @@ class ParticleUpdate:
     ) -> None:
         if num_data < 1:
             raise ValueError(f"{type(self).__name__}.num_data: expected an integer >= 1, got {num_data}")
-        self._members = {name: _Member(*member) for name, member in sets.items()}
+        self._members = [_Member(name, number, *item) for number, (name, item) in enumerate(sets.items())]
         self._num_data, self._scale, self._override = num_data, scale, kernel
         self.diagnostics: dict[str, dict[str, float]] = {}
         """By set of particles: the :class:`probattn.particles.ParticleDiagnostics` of the last measured update."""
 
     def named_particles(self) -> dict[str, Tensor]:
         """The particles ``[M, N]`` by the name of their set, detached."""
-        return {name: member.particles.particles() for name, member in self._members.items()}
+        return {member.name: member.particles.particles() for member in self._members}
 
     def mean_squared_gradients(self) -> dict[str, float]:
         """Mean square of the particles' gradients as they are, as ``pyro.infer.SVGD.step`` returns it."""
-        sets = {name: member.particles for name, member in self._members.items()}
-        return {name: float(particles.gradients().square().mean()) for name, particles in sets.items()}
+        gradients = {member.name: member.particles.gradients() for member in self._members}
+        return {name: float(rows.square().mean()) for name, rows in gradients.items()}
 
     def configuration(self) -> dict[str, Any]:
         """Settings that a resumed run must share and the model does not determine."""
@@ -103,16 +116,35 @@ class ParticleUpdate:
         """Replaces the particles' gradients by directions, with the step's noise; ``measure`` fills diagnostics."""
         if measure:
             self.diagnostics = {}
-        for number, (name, member) in enumerate(self._members.items()):
-            particles, grads = member.particles.particles(), member.particles.gradients()
-            kernel = _Once(self._kernel(member, (member.options.seed, step, number), particles.device))
-            if not isinstance(prior := member.options.prior, str):  # gradients of u include it
+        for members in self._groups():
+            first, alone = members[0], len(members) == 1
+            particles = _together([member.particles.particles() for member in members])
+            grads = _together([member.particles.gradients() for member in members])
+            kernel = _Once(self._kernel(first, (first.options.seed, step, first.number), particles.device))
+            if not isinstance(prior := first.options.prior, str):  # gradients of u include it
                 grads = grads + particles.to(grads) / (prior**2 * self._num_data)
-            direction = self._direction(member, kernel, particles, grads)
-            if measure:
-                diagnostics = diagnose(particles, grads, kernel, self._repulsion(member.options))
-                self._measure(name, member, diagnostics, particles)
-            member.particles.write(direction, member.options.step_size)
+            directions = self._direction(first, kernel, particles, grads)
+            for number, member in enumerate(members):
+                index = None if alone else number
+                if measure:
+                    rows, slopes = (item if alone else item[number] for item in (particles, grads))
+                    repulsion = self._repulsion(member.options)
+                    self._measure(member, diagnose(rows, slopes, kernel.of(index), repulsion), rows)
+                direction = directions if alone else directions[number]
+                member.particles.write(direction, member.options.step_size)
+
+    def _groups(self) -> list[list[_Member]]:
+        """Sets that move together: where launching kernels is what costs, those alike, under a kernel for several."""
+        groups: dict[Any, list[_Member]] = {}
+        for member in self._members:
+            rows = member.particles.particles()
+            kernel = self._override or member.options.build_kernel()
+            alone = on_cpu(rows) or not getattr(kernel, "takes_sets", False)
+            kind = (member.options, rows.shape, rows.dtype, rows.device)
+            size = max(1, GROUP // max(1, rows.numel()))
+            index = len([item for key, items in groups.items() if key[0] == kind for item in items]) // size
+            groups.setdefault((member.number,) if alone else (kind, index), []).append(member)
+        return list(groups.values())
 
     def _repulsion(self, options: ParticleOptions) -> float:
         """The repulsive weight in the scale of u."""
@@ -139,16 +171,21 @@ class ParticleUpdate:
             member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)
         return member.kernel
 
-    def _measure(self, name: str, member: _Member, measured: ParticleDiagnostics, particles: Tensor) -> None:
+    def _measure(self, member: _Member, measured: ParticleDiagnostics, particles: Tensor) -> None:
         names = ("bandwidth", "repulsion_ratio", "smallest_distance", "relative_distance")
         values = {name: getattr(measured, name) for name in names}
         values["norm"] = float(particles.square().sum(dim=-1).mean().sqrt())
-        self.diagnostics[name] = {key: value for key, value in values.items() if value is not None}
+        self.diagnostics[member.name] = {key: value for key, value in values.items() if value is not None}
         # Particles in training are far from equilibrium, where the variance of the posterior is no measure.
         trouble = measured.collapse(least_spread=0.0) if member.options.couples else None
         if trouble is not None and not member.warned:
             member.warned = True
-            warnings.warn(f"{name}: {trouble}", CollapseWarning, stacklevel=3)
+            warnings.warn(f"{member.name}: {trouble}", CollapseWarning, stacklevel=3)
+
+
+def _together(rows: list[Tensor]) -> Tensor:
+    """Sets ``[M, N]`` as one, ``[G, M, N]``; one alone stays as it is."""
+    return rows[0] if len(rows) == 1 else torch.stack(rows)
 
 
 def particle_sets(model: nn.Module) -> dict[str, tuple[ParticleOptions, ParticleSet]]:

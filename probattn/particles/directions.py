@@ -26,15 +26,15 @@ def svgd_direction(
     A step is :math:`\theta_i \leftarrow \theta_i + \epsilon \phi_i`; :math:`-\epsilon \phi_i` as a gradient to descend.
 
     Args:
-        particles: ``[M, N]``, floating.
-        grads: ``[M, N]``, the gradient of the potential U at each particle; U is minus the log posterior, up to a
-            constant.
+        particles: ``[M, N]``, floating; several sets at once ``[..., M, N]`` under a kernel that takes sets.
+        grads: of the same shape, the gradient of the potential U at each particle; U is minus the log posterior, up to
+            a constant.
         kernel: the kernel; its bandwidth is that of these particles.
         repulsion: a >= 0. At 1 the particles stand for exp(-U), at another value for exp(-U / a). Where U is a mean
             over data instead of a sum, a is to be as much smaller.
 
     Returns:
-        phi ``[M, N]``, at least float32, without gradient. One particle moves along :math:`-\nabla U`, times its kernel
+        phi, of the particles' shape, at least float32, without gradient. One particle moves along :math:`-\nabla U`, times its kernel
         with itself.
 
     Raises:
@@ -54,12 +54,12 @@ def svgd_direction(
     check_number("svgd_direction", "repulsion", repulsion, positive=False)
     words = "a kernel of probattn.particles, such as MedianRBF()"
     check_instance("svgd_direction", "kernel", kernel, ParticleKernel, words)
-    particles, grads = checked_pair("svgd_direction", particles, grads)
+    particles, grads = checked_pair("svgd_direction", particles, grads, sets=kernel.takes_sets)
     interaction = kernel.interact(particles, grads)
     total = interaction.attraction
     if repulsion:
         total = total - repulsion * interaction.repulsion
-    return -total / particles.shape[0]
+    return -total / particles.shape[-2]
 
 
 @torch.no_grad()
@@ -128,7 +128,7 @@ def sgld_direction(
         >>> round(drawn.mean().item()), round(drawn.std().item())  # the square root of 2 / (0.5 * 0.04) is 10
         (-10, 10)
     """
-    _, grads = checked_pair("sgld_direction", particles, grads)
+    _, grads = checked_pair("sgld_direction", particles, grads, sets=True)
     return _noise("sgld_direction", particles, inverse_temperature, step_size, generator) - grads
 
 

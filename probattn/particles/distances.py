@@ -7,10 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from probattn.host import on_cpu
 
-def checked_particles(owner: str, particles: Tensor) -> Tensor:
-    """The particles [M, N], checked, without gradient history, at least in float32."""
-    if particles.dim() != 2 or not particles.shape[0]:
+
+def checked_particles(owner: str, particles: Tensor, *, sets: bool = False) -> Tensor:
+    """The particles [M, N], or ``sets`` of them [..., M, N], checked, without gradient history, at least float32."""
+    if particles.dim() < 2 or (particles.dim() > 2 and not sets) or not particles.shape[-2]:
         raise ValueError(
             f"{owner}: expected particles [M, N], one row each and M >= 1, got shape {list(particles.shape)}"
         )
@@ -20,7 +22,9 @@ def checked_particles(owner: str, particles: Tensor) -> Tensor:
     return particles.float() if particles.dtype in (torch.float16, torch.bfloat16) else particles
 
 
-def checked_pair(owner: str, particles: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
+def checked_pair(
+    owner: str, particles: Tensor, grads: Tensor, *, sets: bool = False
+) -> tuple[Tensor, Tensor]:
     """Particles and gradients of one shape, type and device, as :func:`checked_particles` gives them."""
     if grads.shape != particles.shape:
         raise ValueError(
@@ -31,48 +35,50 @@ def checked_pair(owner: str, particles: Tensor, grads: Tensor) -> tuple[Tensor, 
             f"{owner}: expected gradients like the particles ({particles.dtype} on {particles.device}), "
             f"got {grads.dtype} on {grads.device}"
         )
-    return checked_particles(owner, particles), checked_particles(owner, grads)
+    return checked_particles(owner, particles, sets=sets), checked_particles(owner, grads, sets=sets)
 
 
 ROUNDING = 8.0  # a squared distance below so many units of rounding is one of coincident particles
 
 
 def centre(particles: Tensor) -> Tensor:
-    """Particles around their mean ``[M, N]``: distances are the same there and rounding errors smaller."""
-    return particles - particles.mean(dim=0)
+    """Particles around their mean ``[..., M, N]``: distances are the same there and rounding errors smaller."""
+    return particles - particles.mean(dim=-2, keepdim=True)
 
 
 def squared_distances(particles: Tensor) -> Tensor:
-    """Squared distances [M, M] of particles [M, N] by one matrix product; exactly 0 for coincident ones."""
+    """Squared distances [..., M, M] of particles [..., M, N] by one matrix product; exactly 0 for coincident ones."""
     eps = torch.finfo(particles.dtype).eps
     centred = centre(particles)
     norms = centred.square().sum(dim=-1)
-    sums = norms.unsqueeze(-1) + norms
-    squares = sums - 2 * (centred @ centred.T)
-    resolution = ROUNDING * eps * sums + (ROUNDING * eps) ** 2 * particles.square().sum(dim=-1).max()
-    return squares.masked_fill(squares <= resolution, 0.0).fill_diagonal_(0.0)
+    sums = norms.unsqueeze(-1) + norms.unsqueeze(-2)
+    squares = sums - 2 * (centred @ centred.mT)
+    length = particles.square().sum(dim=-1).amax(dim=-1)[..., None, None]
+    resolution = ROUNDING * eps * sums + (ROUNDING * eps) ** 2 * length
+    same = torch.eye(particles.shape[-2], dtype=torch.bool, device=particles.device)
+    return squares.masked_fill((squares <= resolution) | same, 0.0)
 
 
 def median_bandwidth(squares: Tensor) -> Tensor:
-    """The bandwidth med^2 / log M (An et al. 2020, appendix B) of squared distances [M, M], or each of [M, M, N]."""
+    """The bandwidth med^2 / log M (An et al. 2020, appendix B), ``[...]``, of squared distances ``[..., M, M]``."""
     # The lower median over different particles; over those apart where it is 0; h = 1 where none are apart.
-    count = squares.shape[0]
+    count = squares.shape[-1]
     if count == 1:
-        return torch.ones_like(squares[0, 0])
+        return torch.ones_like(squares[..., 0, 0])
     rows, columns = torch.triu_indices(count, count, 1, device=squares.device)
-    between = squares[rows, columns]  # each pair once, [M (M - 1) / 2, ...]
-    median = between.median(dim=0).values
+    between = squares[..., rows, columns]  # each pair once, [..., M (M - 1) / 2]
+    median = between.median(dim=-1).values
     # Many medians are slow, and so is reading one from a GPU.
-    if squares.dim() == 2 or not bool((median > 0).all()):
-        apart = torch.where(between > 0, between, torch.nan).nanmedian(dim=0).values
+    if squares.dim() == 2 or not on_cpu(squares) or not bool((median > 0).all()):
+        apart = torch.where(between > 0, between, torch.nan).nanmedian(dim=-1).values
         median = torch.where(median > 0, median, apart)
     # A squared distance that is subnormal would give an infinite inverse.
     return _usable(median, math.log(count))
 
 
 def full_median_bandwidth(squares: Tensor) -> Tensor:
-    """The bandwidth med^2 / log(M + 1) of squared distances [M, M], the median over all of them, zeros included."""
-    return _usable(squares.flatten().quantile(0.5), math.log(len(squares) + 1))
+    """The bandwidth med^2 / log(M + 1) of squared distances [..., M, M], the median over all M^2 of them."""
+    return _usable(squares.flatten(-2).quantile(0.5, dim=-1), math.log(squares.shape[-1] + 1))
 
 
 def _usable(median: Tensor, logarithm: float) -> Tensor:

@@ -108,7 +108,7 @@ class HeadSlices:
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
         if list(directions.shape) != expected:
             raise ValueError(f"{self.name}: expected directions {expected}, got {list(directions.shape)}")
-        blocks.copy_((-step_size * directions).view(blocks.shape))
+        torch.mul(directions.view(blocks.shape), -step_size, out=blocks)
 
     @torch.no_grad()
     def assign(self, particles: Tensor) -> None:

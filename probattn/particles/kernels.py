@@ -43,7 +43,12 @@ class ParticleKernel(ABC):
     pair, or for each pair and dimension, are Pyro's ``SteinKernel`` too and can be handed to :class:`pyro.infer.SVGD`;
     the ``mode`` of its engine that gives the same direction stands with each. The bandwidth counts as a constant in
     every gradient.
+
+    Attributes:
+        takes_sets: whether :meth:`interact` takes several sets of particles at once too, ``[..., M, N]``.
     """
+
+    takes_sets = False
 
     @abstractmethod
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
@@ -60,7 +65,7 @@ class ParticleKernel(ABC):
 
 
 class Coefficients(NamedTuple):
-    """A kernel ``[M, M]``; its gradient at (i, j) is ``other`` times x_j plus ``same`` times x_i of ``origin``."""
+    """A kernel ``[..., M, M]``; its gradient at i, j is ``other`` times x_j plus ``same`` times x_i of ``origin``."""
 
     values: Tensor
     other: Tensor
@@ -72,17 +77,19 @@ class Coefficients(NamedTuple):
 class WholeVectorKernel(ParticleKernel, SteinKernel):
     """A kernel of whole vectors: time O(M^2 N), memory O(M^2 + M N); ``mode="multivariate"`` in Pyro's engine."""
 
+    takes_sets = True
+
     @abstractmethod
     def coefficients(self, particles: Tensor) -> Coefficients:
-        """The kernel and its gradient between all particles ``[M, N]``, which are checked already."""
+        """The kernel and its gradient between all particles ``[..., M, N]``, which are checked already."""
 
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
         """Attraction and repulsion by two matrix products; see :meth:`ParticleKernel.interact`."""
-        particles, grads = checked_pair(type(self).__name__, particles, grads)
+        particles, grads = checked_pair(type(self).__name__, particles, grads, sets=True)
         with torch.autocast(particles.device.type, enabled=False):
             values, other, same, x, bandwidth = self.coefficients(particles)
-            return Interaction(values @ grads, other @ x + same.sum(dim=1, keepdim=True) * x, bandwidth)
+            return Interaction(values @ grads, other @ x + same.sum(dim=-1, keepdim=True) * x, bandwidth)
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,19 +119,20 @@ class RadialKernel(WholeVectorKernel):
         self.bandwidth = bandwidth
 
     def rule(self, squares: Tensor) -> Tensor:
-        """h where none is fixed, from squared distances ``[M, M]``: the median's."""
+        """h ``[...]`` where none is fixed, from squared distances ``[..., M, M]``: the median's."""
         return median_bandwidth(squares)
 
     @abstractmethod
     def profile(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """f and its derivative at s / h, both ``[M, M]``."""
+        """f and its derivative at s / h, both ``[..., M, M]``."""
 
     def coefficients(self, particles: Tensor) -> Coefficients:
         """See :class:`WholeVectorKernel`; the gradient is 2 f'(s / h) / h times the difference of two particles."""
         squares = squared_distances(particles)
         width = self.rule(squares) if self.bandwidth is None else squares.new_tensor(self.bandwidth)
-        values, derivative = self.profile(squares / width)
-        slope = 2 * derivative / width
+        by_pair = width[..., None, None]
+        values, derivative = self.profile(squares / by_pair)
+        slope = 2 * derivative / by_pair
         return Coefficients(values, slope, -slope, centre(particles), width)
 
 
@@ -172,7 +180,7 @@ class ReleaseRBF(MedianRBF):
     """
 
     def rule(self, squares: Tensor) -> Tensor:
-        """h where none is fixed, from squared distances ``[M, M]``."""
+        """h ``[...]`` where none is fixed, from squared distances ``[..., M, M]``."""
         return full_median_bandwidth(squares)
 
 
@@ -242,14 +250,14 @@ class LinearKernel(WholeVectorKernel):
         """See :class:`WholeVectorKernel`; the gradient is the other particle over h."""
         centred = centre(particles)
         if self.bandwidth is None:
-            largest = centred.square().sum(dim=-1).max()
+            largest = centred.square().sum(dim=-1).amax(dim=-1)
             eps = torch.finfo(particles.dtype).eps
-            resolution = (8 * eps) ** 2 * particles.square().sum(dim=-1).max()
+            resolution = (8 * eps) ** 2 * particles.square().sum(dim=-1).amax(dim=-1)
             width = torch.where(largest > resolution.clamp_min(torch.finfo(largest.dtype).tiny), largest, 1.0)
         else:
             width = centred.new_tensor(self.bandwidth)
-        product = (centred @ centred.T) / width
-        factor = torch.ones_like(product) / width
+        product = (centred @ centred.mT) / width[..., None, None]
+        factor = torch.ones_like(product) / width[..., None, None]
         return Coefficients(self.offset + product, torch.zeros_like(factor), factor, centred, width)
 
 
@@ -283,10 +291,10 @@ class CosineKernel(WholeVectorKernel):
         norms = torch.linalg.vector_norm(particles, dim=-1, keepdim=True)  # [M, 1]
         inverse = torch.where(norms > torch.finfo(norms.dtype).tiny, 1 / norms, 0.0)
         units = particles * inverse
-        cosine = units @ units.T
+        cosine = units @ units.mT
         # Along units: the gradient is (unit_i - cosine unit_j) / |theta_j|.
-        factor = inverse.T.expand_as(cosine)
-        return Coefficients(self.offset + cosine, -cosine * inverse.T, factor, units, None)
+        factor = inverse.mT.expand_as(cosine)
+        return Coefficients(self.offset + cosine, -cosine * inverse.mT, factor, units, None)
 
 
 class IdentityKernel(ParticleKernel, SteinKernel):
@@ -302,10 +310,12 @@ class IdentityKernel(ParticleKernel, SteinKernel):
                 [1., 1.]])
     """
 
+    takes_sets = True
+
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
         """The gradients, and no repulsion; see :meth:`ParticleKernel.interact`."""
-        particles, grads = checked_pair(type(self).__name__, particles, grads)
+        particles, grads = checked_pair(type(self).__name__, particles, grads, sets=True)
         return Interaction(grads, torch.zeros_like(particles), None)
 
     @torch.no_grad()
@@ -337,6 +347,7 @@ class UnsmoothedKernel(ParticleKernel):
 
     def __init__(self, kernel: ParticleKernel) -> None:
         self.kernel = kernel
+        self.takes_sets = kernel.takes_sets
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kernel!r})"
@@ -344,9 +355,9 @@ class UnsmoothedKernel(ParticleKernel):
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
         """Attraction and repulsion of all particles; see :meth:`ParticleKernel.interact`."""
-        particles, grads = checked_pair(type(self).__name__, particles, grads)
+        particles, grads = checked_pair(type(self).__name__, particles, grads, sets=self.takes_sets)
         inner = self.kernel.interact(particles, grads)
-        return Interaction(len(particles) * grads, inner.repulsion, inner.bandwidth)
+        return Interaction(particles.shape[-2] * grads, inner.repulsion, inner.bandwidth)
 
 
 Mode = Literal["multivariate", "univariate"]

@@ -78,7 +78,7 @@ class MarginalRBF(ParticleKernel, SteinKernel):
         difference = particles.unsqueeze(1) - particles.unsqueeze(0)
         if self.bandwidth is not None:
             return difference, particles.new_full((particles.shape[1],), self.scale * self.bandwidth)
-        return difference, self.scale * median_bandwidth(difference.square())
+        return difference, self.scale * median_bandwidth(difference.square().movedim(-1, 0))
 
 
 LEAST = 1e-3  # least share of the mean variance that a direction is given

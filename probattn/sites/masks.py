@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -138,16 +139,20 @@ class AttentionMask(Layout):
         return torch.log_softmax(by_head(values, num_heads) + additive, dim=-1) * valid
 
     @cached_property
-    def _counts(self) -> dict[tuple[KLReduction, torch.Size], Tensor]:
+    def _factors(self) -> dict[Any, Tensor | float]:
         return {}
+
+    def reduction_factor(
+        self, reduction: KLReduction, shape: torch.Size, dtype: torch.dtype, observations: int = 1
+    ) -> Tensor | float:
+        """As of all pairs; the same tensor for all calls of one shape."""
+        key = (reduction, shape, dtype, observations)
+        if key not in self._factors:
+            self._factors[key] = super().reduction_factor(*key)
+        return self._factors[key]
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
         """Valid pairs of real queries ("mean"), or real queries with any key times heads ("keys"), ``[B]``."""
-        if (reduction, shape) not in self._counts:
-            self._counts[reduction, shape] = self._counted(reduction, shape)
-        return self._counts[reduction, shape]
-
-    def _counted(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
         valid = self._distinct.float()
         per_query = valid.sum(dim=-1) if reduction == "mean" else valid.amax(dim=-1)  # [B, 1 | H, 1 | T]
         per_query = per_query.sum(dim=1, keepdim=True) * (shape[1] // valid.shape[1])
