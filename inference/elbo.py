@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,7 +25,7 @@ from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
-from probattn.sites.handlers import SHARED_STATE
+from probattn.sites.handlers import SHARED_STATE, DeferredFactor, compute_together
 from probattn.sites.masks import AttentionMask
 from probattn.sites.particle_layers import (
     batch_rows,
@@ -135,6 +135,8 @@ class AttentionELBO(TraceMeanField_ELBO):
 
 def _compute_log_prob(trace: Trace) -> None:
     """Log densities of observed sites; on an accelerator without Pyro's warnings of a NaN, which wait for it."""
+    functions = [site.get("fn") for site in trace.nodes.values()]
+    compute_together([one for one in functions if isinstance(one, DeferredFactor)])
     for site in trace.nodes.values():
         if site["type"] == "sample" and site["is_observed"] and not on_cpu(site["value"]):
             with suppress(ValueError):  # which Pyro raises again below, with the shapes
@@ -235,14 +237,15 @@ class AttentionELBOModule(ELBOModule):
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
         """The same in the current parameter store."""
         self._sites = {}
-        draws: list[Tensor] = []
+        draws: list[ELBOTerms] = []
         layers = particle_record(self.model)
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
             terms, self._sites = trace_terms(model_trace, guide_trace)
             without_plate = particle_count(self.model) or 1  # a sum over the rows of all particles
             self._size = without_plate if data_plate(model_trace) is None else data_size(model_trace)
-            draws.append(torch.stack(terms) / self._size)
-        means = ELBOTerms(*(draws[0] if len(draws) == 1 else torch.stack(draws).mean(dim=0)).unbind())
+            draws.append(ELBOTerms(*(term / self._size for term in terms)))
+        several = len(draws) > 1
+        means = ELBOTerms(*map(_mean, zip(*draws, strict=True))) if several else draws[0]
         if layers is not None:
             layers[1].scale.watch(means.loss)
         return means
@@ -257,10 +260,20 @@ class AttentionELBOModule(ELBOModule):
         return {name: _site_diagnostics(site, self._size) for name, site in self._sites.items()}
 
 
+def _total(values: Sequence[Tensor]) -> Tensor | float:
+    """The sum of numbers, in one operation where they are of one type."""
+    alike = len({(value.dtype, value.device) for value in values}) == 1
+    return torch.stack(list(values)).sum() if alike else sum(values)
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(values)).mean()
+
+
 def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
     """The objective's parts from a pair of traces, undivided, and the attention sites among them."""
     log_likelihood: Tensor | float = 0.0
-    factors: Tensor | float = 0.0
+    factors: list[Tensor] = []
     kl: Tensor | float = 0.0
     calls: list[_Call] = []
     for name, site in model_trace.nodes.items():
@@ -268,7 +281,7 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
             continue
         if site["is_observed"]:
             if isinstance(site["fn"], Unit):
-                factors = factors + site["log_prob_sum"]
+                factors.append(site["log_prob_sum"])
             else:
                 log_likelihood = log_likelihood + site["log_prob_sum"]
             continue
@@ -283,9 +296,9 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
     for alike in _alike(calls):
         weighted, plain, reduced = _sums(alike)
         kl, kl_nats = kl + weighted, kl_nats + plain.sum()
-        for call, *of_site in zip(alike, plain, reduced, strict=True):
-            sites[call.name] = SiteTerms(*of_site, call.posterior.relative(), call.posterior.mask)
-    terms = (log_likelihood, kl, kl_nats, factors)
+        for call, nats, share in zip(alike, plain, reduced, strict=True):
+            sites[call.name] = SiteTerms(nats, share, call.posterior.relative(), call.posterior.mask)
+    terms = (log_likelihood, kl, kl_nats, _total(factors))
     reference = next((term for term in terms if isinstance(term, Tensor)), torch.as_tensor(0.0))
     tensors = (torch.as_tensor(term, device=reference.device, dtype=reference.dtype) for term in terms)
     likelihood_term, kl_term, nats_term, factor_term = tensors

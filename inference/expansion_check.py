@@ -13,10 +13,11 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.distributions.log_space_distribution import carried_log
+from probattn.host import on_cpu
 from probattn.inference.guide import refuse_latent
 from probattn.inference.moments import MomentCheck, Moments, attributed
 from probattn.inference.predictive import predict_label
-from probattn.sites.posterior import MeanPoint, SitePosterior
+from probattn.sites.posterior import MeanPoint, SitePosterior, beside, mean_variances
 from probattn.sites.site import INFER_KEY
 from probattn.sites.upward import LinkedPaths
 
@@ -237,6 +238,14 @@ class Derivatives(NamedTuple):
         return share, slope
 
 
+def _alike(points: Mapping[str, MeanPoint]) -> list[list[str]]:
+    """Names of sites whose maps are computed together: all alike where launching kernels costs, else one by one."""
+    groups: dict[Any, list[str]] = {}
+    for name, point in points.items():
+        groups.setdefault(name if on_cpu(point.log_mean) else point.kind, []).append(name)
+    return list(groups.values())
+
+
 def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: bool) -> Derivatives:
     """Differentiates numbers ``[R, N, D]``, each row of its own part of the sites' first dimension."""
     rows, positions, size = numbers.shape
@@ -249,12 +258,15 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
         for item in range(size):
             total, again = numbers[:, position, item].sum(), (position, item) != (positions - 1, size - 1)
             grads.append(torch.autograd.grad(total, log_means, retain_graph=again, materialize_grads=True))
-        for (name, point), *of_site in zip(points.items(), *grads, strict=True):
-            flat = [one.reshape(rows, -1) for one in of_site]
+        slope = dict(zip(points, zip(*grads, strict=True), strict=True))
+        for names in _alike(points):
+            sites = [points[name] for name in names]
+            # [R, L, M], by item
+            flat = [beside([of.reshape(rows, -1) for of in items]) for items in zip(*(slope[n] for n in names))]
             squares = sum((one.square() for one in flat[1:]), start=flat[0].square())
-            matter = squares > NEGLIGIBLE * squares.mean(dim=1, keepdim=True)
-            indices, counts = matter.view(-1).nonzero().squeeze(1), matter.sum(dim=1)
-            first, effect = point.variances(indices)
+            matter = squares > NEGLIGIBLE * squares.mean(dim=-1, keepdim=True)
+            indices, counts = matter.view(-1).nonzero().squeeze(1), matter.flatten(1).sum(dim=1)
+            first, effect = mean_variances(sites, rows, indices)
             # By standard deviations: inner products are covariances.
             scaled = torch.stack([one.view(-1)[indices] for one in flat], dim=1) * effect.sqrt()[:, None]
             products = scaled.to(numbers.dtype)[:, :, None] * scaled[:, None]
@@ -262,13 +274,14 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
             covariance[:, position] += by_row(products)
             relative[:, position] += by_row(products[:, 0, 0] * first)
             if slopes:
-                change = torch.zeros_like(flat[0], dtype=numbers.dtype).view(-1)
-                change.index_put_((indices,), scaled[:, 0] * effect.sqrt())
-                by_site[name].append((flat[0], change.view(rows, -1)))
+                change = torch.zeros_like(flat[0], dtype=numbers.dtype)
+                change.view(-1).index_put_((indices,), scaled[:, 0] * effect.sqrt())
+                for number, name in enumerate(names):
+                    by_site[name].append((flat[0][:, number], change[:, number]))
     result = Derivatives(covariance, relative, {})
     for name, point in points.items() if slopes else ():
-        slope, change = (torch.stack(values) for values in zip(*by_site.pop(name), strict=True))  # [N, R, M]
+        slope_maps, change = (torch.stack(values) for values in zip(*by_site.pop(name), strict=True))  # [N, R, M]
         steepest = (change / result.deviation.T.unsqueeze(-1)).view(positions, *point.weights.shape)
         weights = point.weights.reshape(rows, -1).to(numbers.dtype)
-        result.sites[name] = SiteSlopes(slope.to(numbers.dtype), weights, steepest.to(point.weights))
+        result.sites[name] = SiteSlopes(slope_maps.to(numbers.dtype), weights, steepest.to(point.weights))
     return result._replace(relative_variance=relative / result.deviation.square())

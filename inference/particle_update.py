@@ -37,8 +37,8 @@ class ParticleSet(Protocol):
     def gradients(self) -> Tensor:
         """Their gradients ``[M, N]``, detached."""
 
-    def write(self, directions: Tensor, step_size: float) -> None:
-        r"""Makes the gradients :math:`-\epsilon \phi`."""
+    def parts(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Views of the gradients with the parts of ``directions`` ``[M, N]`` that belong there."""
 
     def assign(self, particles: Tensor) -> None:
         """Gives the particles these values ``[M, N]``."""
@@ -57,10 +57,13 @@ class _Once(ParticleKernel):
 
     def of(self, index: int | None) -> _Once:
         """The kernel of one set; None where there is one alone."""
-        if index is None or self._result is None:
+        if index is None:
             return self
-        parts = (None if part is None else part[index] for part in self._result)
-        return _Once(self._kernel, Interaction(*parts))
+        if self._result is None:  # what did not couple the sets is computed of one
+            return _Once(self._kernel)
+        attraction, repulsion, bandwidth = self._result
+        width = None if bandwidth is None else bandwidth[index]
+        return _Once(self._kernel, Interaction(attraction[index], repulsion[index], width))
 
 
 @dataclass
@@ -124,14 +127,16 @@ class ParticleUpdate:
             if not isinstance(prior := first.options.prior, str):  # gradients of u include it
                 grads = grads + particles.to(grads) / (prior**2 * self._num_data)
             directions = self._direction(first, kernel, particles, grads)
+            steps = -first.options.step_size * directions
+            parts: list[tuple[Tensor, Tensor]] = []
             for number, member in enumerate(members):
                 index = None if alone else number
                 if measure:
                     rows, slopes = (item if alone else item[number] for item in (particles, grads))
                     repulsion = self._repulsion(member.options)
                     self._measure(member, diagnose(rows, slopes, kernel.of(index), repulsion), rows)
-                direction = directions if alone else directions[number]
-                member.particles.write(direction, member.options.step_size)
+                parts += member.particles.parts(steps if alone else steps[number])
+            torch._foreach_copy_([gradient for gradient, _ in parts], [direction for _, direction in parts])
 
     def _groups(self) -> list[list[_Member]]:
         """Sets that move together: where launching kernels is what costs, those alike, under a kernel for several."""
@@ -218,12 +223,9 @@ class StackedSet:
             )
         return self._rows([p.grad.detach() for p in self.parameters.values() if p.grad is not None])
 
-    @torch.no_grad()
-    def write(self, directions: Tensor, step_size: float) -> None:
-        r"""Makes the parameters' gradients :math:`-\epsilon \phi`, for any optimiser."""
-        for parameter, block in self._blocks(directions):
-            assert parameter.grad is not None
-            parameter.grad.copy_(-step_size * block)
+    def parts(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The parameters' gradients with their blocks of ``directions``."""
+        return [(p.grad, block) for p, block in self._blocks(directions) if p.grad is not None]
 
     @torch.no_grad()
     def assign(self, particles: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -210,19 +211,21 @@ def _sweep(piece: Sequence[Tensor], forward_weight: float, gradients: Sequence[T
     """The costs of some problems; writes their gradients by routes and vectors where there is room for them."""
     route_query, route_key, query, key, *weights = piece
     (point_query, _), (point_key, _) = directions = _directions(query), _directions(key)
-    excluded = [torch.zeros_like(weight).masked_fill_(weight == 0, EXCLUDED) for weight in weights]
+    excluded = [(weight == 0).to(weight.dtype) * EXCLUDED for weight in weights]
     logits = torch.baddbmm(excluded[1].unsqueeze(1), route_query, route_key.mT).add_(excluded[0].unsqueeze(2))
     likeness = point_query @ point_key.mT  # 1 less the cost
-    cost, mass, slope = torch.zeros_like(weights[0][:, 0]), torch.zeros_like(logits), torch.zeros_like(logits)
+    costs, masses, slopes = [], [], []
     for weight, share, dim in zip(weights, (forward_weight, 1 - forward_weight), (2, 1), strict=True):
         if share:
             plan, mass_share = torch.softmax(logits, dim=dim), share * weight
             reached = (plan * likeness).sum(dim=dim)
-            cost += (mass_share * (1 - reached)).sum(dim=1)
+            costs.append((mass_share * (1 - reached)).sum(dim=1))
             if gradients:
-                mass.addcmul_(plan, mass_share.unsqueeze(dim))
-                slope.addcmul_(plan, (mass_share * reached).unsqueeze(dim))
-    if gradients:
+                slopes.append(plan * (mass_share * reached).unsqueeze(dim))
+                masses.append(plan.mul_(mass_share.unsqueeze(dim)))
+    cost, mass, slope = (reduce(Tensor.add_, items) if items else None for items in (costs, masses, slopes))
+    assert cost is not None
+    if mass is not None and slope is not None:
         slope.addcmul_(mass, likeness, value=-1)  # of the logits; that of the likeness is -mass
         mass.neg_()
         pairs = (slope, route_key), (slope.mT, route_query), (mass, point_key), (mass.mT, point_query)

@@ -34,8 +34,8 @@ def svgd_direction(
             over data instead of a sum, a is to be as much smaller.
 
     Returns:
-        phi, of the particles' shape, at least float32, without gradient. One particle moves along :math:`-\nabla U`, times its kernel
-        with itself.
+        phi, of the particles' shape, at least float32, without gradient. One particle moves along
+        :math:`-\nabla U`, times its kernel with itself.
 
     Raises:
         TypeError: particles are not floating-point, or the kernel is none.
@@ -58,8 +58,8 @@ def svgd_direction(
     interaction = kernel.interact(particles, grads)
     total = interaction.attraction
     if repulsion:
-        total = total - repulsion * interaction.repulsion
-    return -total / particles.shape[-2]
+        total = torch.sub(total, interaction.repulsion, alpha=repulsion)
+    return total / -particles.shape[-2]
 
 
 @torch.no_grad()

@@ -46,17 +46,17 @@ def centre(particles: Tensor) -> Tensor:
     return particles - particles.mean(dim=-2, keepdim=True)
 
 
-def squared_distances(particles: Tensor) -> Tensor:
+def squared_distances(particles: Tensor, centred: Tensor | None = None) -> Tensor:
     """Squared distances [..., M, M] of particles [..., M, N] by one matrix product; exactly 0 for coincident ones."""
     eps = torch.finfo(particles.dtype).eps
-    centred = centre(particles)
+    centred = centre(particles) if centred is None else centred
     norms = centred.square().sum(dim=-1)
     sums = norms.unsqueeze(-1) + norms.unsqueeze(-2)
-    squares = sums - 2 * (centred @ centred.mT)
+    squares = torch.sub(sums, centred @ centred.mT, alpha=2)
     length = particles.square().sum(dim=-1).amax(dim=-1)[..., None, None]
     resolution = ROUNDING * eps * sums + (ROUNDING * eps) ** 2 * length
-    same = torch.eye(particles.shape[-2], dtype=torch.bool, device=particles.device)
-    return squares.masked_fill((squares <= resolution) | same, 0.0)
+    squares.masked_fill_(squares <= resolution, 0.0).diagonal(dim1=-2, dim2=-1).zero_()
+    return squares
 
 
 def median_bandwidth(squares: Tensor) -> Tensor:

@@ -128,12 +128,13 @@ class RadialKernel(WholeVectorKernel):
 
     def coefficients(self, particles: Tensor) -> Coefficients:
         """See :class:`WholeVectorKernel`; the gradient is 2 f'(s / h) / h times the difference of two particles."""
-        squares = squared_distances(particles)
+        centred = centre(particles)
+        squares = squared_distances(particles, centred)
         width = self.rule(squares) if self.bandwidth is None else squares.new_tensor(self.bandwidth)
         by_pair = width[..., None, None]
         values, derivative = self.profile(squares / by_pair)
         slope = 2 * derivative / by_pair
-        return Coefficients(values, slope, -slope, centre(particles), width)
+        return Coefficients(values, slope, -slope, centred, width)
 
 
 class MedianRBF(RadialKernel):

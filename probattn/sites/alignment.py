@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Generator, Tensor, nn
+from torch.func import functional_call, vmap
 
 from probattn.checks import optional
 from probattn.divergences import (
@@ -28,6 +29,7 @@ from probattn.divergences import (
 )
 from probattn.divergences.mmd import median_distances
 from probattn.divergences.networks import DiscriminatorKind
+from probattn.host import on_cpu
 from probattn.options import Count, Natural, NonNegative, Options, Positive, Preset, Share
 from probattn.sites.handlers import announce, is_handled
 from probattn.sites.method import Calls, Layers, Measured, Method, RecipeKeys
@@ -302,7 +304,7 @@ class AlignmentFactor(nn.Module):
             self._check_sizes(where, query, key)
         announce(
             name + SUFFIX,
-            lambda: self._log_factor(query, key, query_mask, key_mask),
+            _Aligned(self, query, key, query_mask, key_mask),
             torch.Size([len(query)]),
             training=self.training,
             what="alignment",
@@ -317,41 +319,42 @@ class AlignmentFactor(nn.Module):
         """
         self._check_sizes("AlignmentFactor.divergence", query, key)
         key = repeat_heads(key, query.shape[1])
-        query, query_mask, key, key_mask = self._subsets(query, query_mask, key, key_mask)
+        return self._divergence(*self.subsets(query, query_mask, key, key_mask))
+
+    def _divergence(
+        self, query: Tensor, query_mask: Tensor | None, key: Tensor, key_mask: Tensor | None
+    ) -> Tensor:
         if self.method.method == "mmd":
             bandwidth = self._bandwidth(query, key, query_mask=query_mask, key_mask=key_mask)
             return mmd(query, key, bandwidth=bandwidth, query_mask=query_mask, key_mask=key_mask)
-        return self._measure()(query, key, query_mask=query_mask, key_mask=key_mask)
+        return self.measure(self.networks)(query, key, query_mask=query_mask, key_mask=key_mask)
 
     def _check_sizes(self, where: str, query: Tensor, key: Tensor) -> None:
         for name, tokens in (("queries", query), ("keys", key)):
             if tokens.shape[-1] != self.head_dim:
                 raise ValueError(f"{where}: expected {name} of size {self.head_dim}, got {tokens.shape[-1]}")
 
-    def _measure(self) -> Callable[..., Tensor]:
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        """The networks of the divergence, by the name of its argument."""
+        names = ("discriminator", "navigator", "critic")
+        return {name: net for name in names if isinstance(net := getattr(self, name), nn.Module)}
+
+    def measure(self, networks: Mapping[str, Any]) -> Callable[..., Tensor]:
+        """The divergence of the options, with these networks."""
         method = self.method
-        if self.discriminator is not None:
-            return partial(adversarial, discriminator=self.discriminator)
-        if self.critic is not None and self.navigator is not None:
-            networks: dict[str, Any] = {"navigator": self.navigator, "critic": self.critic}
+        if method.method == "gan":
+            return partial(adversarial, **networks)
+        if networks:
             transport = conditional_transport if method.method == "ct" else head_transport
             return partial(transport, forward_weight=method.forward_weight, **networks)
         options = {name: getattr(method, name) for name in ("epsilon", "debias", "scaling", "sweeps")}
         return partial(sinkhorn, **options)
 
-    def _log_factor(self, query: Tensor, key: Tensor, *masks: Tensor | None) -> Tensor:
-        """``[B]``. Queries and keys get the weighted gradient, the site's networks the unweighted one."""
-        query, key = (
-            scale_gradient(tensor, self.weight if self.method.moves in ("both", side) else 0.0)
-            for side, tensor in (("queries", query), ("keys", key))
-        )
-        divergence = self.divergence(query, key, *masks).sum(dim=-1)
-        value = divergence.detach()
-        return -(self.weight * value + (divergence - value))
-
-    def _subsets(
+    def subsets(
         self, query: Tensor, query_mask: Tensor | None, key: Tensor, key_mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        """The tokens that are compared, with their masks: random ones where the options limit their number."""
         limit = self.method.max_tokens
         if limit is None or max(query.shape[2], key.shape[2]) <= limit:
             return query, query_mask, key, key_mask
@@ -373,6 +376,77 @@ class AlignmentFactor(nn.Module):
         if torch.is_grad_enabled():
             self.bandwidth.copy_(bandwidth)
         return torch.where(bandwidth > 0, bandwidth, 1.0)  # coincident points: any bandwidth serves
+
+
+@dataclass(frozen=True, eq=False)
+class _Aligned:
+    """The log factor ``[B]`` of one call; those of several calls at once where launching kernels is what costs."""
+
+    factor: AlignmentFactor
+    query: Tensor
+    key: Tensor
+    query_mask: Tensor | None = None
+    key_mask: Tensor | None = None
+
+    @property
+    def kind(self) -> Hashable:
+        """None on a CPU, and where a factor has no network."""
+        factor, tensors = self.factor, (self.query, self.key, self.query_mask, self.key_mask)
+        if on_cpu(self.query) or not factor.networks:
+            return None
+        like = [None if item is None else (item.shape, item.dtype, item.device) for item in tensors]
+        modes = tuple(module.training for module in factor.networks.values())
+        return (_Aligned, factor.method, factor.num_heads, factor.weight, *like, *modes)
+
+    def __call__(self) -> Tensor:
+        """Queries and keys get the weighted gradient, the site's networks the unweighted one."""
+        query, key = self._scaled(self.query, self.key)
+        return self._weighted(self.factor.divergence(query, key, self.query_mask, self.key_mask))
+
+    def together(self, others: Sequence[_Aligned]) -> Sequence[Tensor]:
+        """The log factors of several calls, whose data stand beside one another, ``[L * B, ...]``."""
+        heads = self.query.shape[1]
+        subsets = [
+            one.factor.subsets(one.query, one.query_mask, repeat_heads(one.key, heads), one.key_mask)
+            for one in others
+        ]
+        query, query_mask, key, key_mask = (
+            None if items[0] is None else torch.cat(cast(list[Tensor], items))
+            for items in map(list, zip(*subsets, strict=True))
+        )
+        assert query is not None
+        assert key is not None
+        networks = [one.factor.networks for one in others]
+        beside = {name: _Beside([of_call[name] for of_call in networks]) for name in networks[0]}
+        measure = self.factor.measure(beside)
+        scaled = self._scaled(query, key)
+        return self._weighted(measure(*scaled, query_mask=query_mask, key_mask=key_mask)).chunk(len(others))
+
+    def _scaled(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        moves, weight = self.factor.method.moves, self.factor.weight
+        queries = scale_gradient(query, weight if moves in ("both", "queries") else 0.0)
+        return queries, scale_gradient(key, weight if moves in ("both", "keys") else 0.0)
+
+    def _weighted(self, divergence: Tensor) -> Tensor:
+        total = divergence.sum(dim=-1)
+        value = total.detach()
+        return -(self.factor.weight * value + (total - value))
+
+
+class _Beside(nn.Module):
+    """Networks of L calls as one, of vectors ``[L * B, ...]``: each serves the data of its call."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._networks = list(networks)  # not registered: they are parts of their sites
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """What the networks make of their parts."""
+        first, count = self._networks[0], len(self._networks)
+        parameters = [dict(network.named_parameters()) for network in self._networks]
+        stacked = {name: torch.stack([one[name] for one in parameters]) for name in parameters[0]}
+        result: Tensor = vmap(partial(functional_call, first))(stacked, vectors.unflatten(0, (count, -1)))
+        return result.flatten(0, 1)
 
 
 def random_subset(

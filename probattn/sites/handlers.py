@@ -14,10 +14,10 @@ import os
 import sys
 import threading
 from collections import UserList
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import FrameType, TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, cast
 
 import pyro
 import torch
@@ -189,17 +189,26 @@ class DeferredFactor(Unit):
 
     arg_constraints: ClassVar[dict[str, object]] = {}  # validating the log factor would compute it
 
-    def __init__(self, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:
+    def __init__(self, compute: Callable[[], Tensor], batch_shape: torch.Size, name: str = "") -> None:
         super(Unit, self).__init__(batch_shape, torch.Size((0,)), validate_args=False)
-        self._compute = compute
+        self.compute = compute
+        self._name = name
         self._log_factor: Tensor | None = None
 
     @property
     def log_factor(self) -> Tensor:
         """The log factor, computed once."""
-        if self._log_factor is None:
-            self._log_factor = self._compute()
-        return self._log_factor
+        return self.settle(self.compute()) if self._log_factor is None else self._log_factor
+
+    def settle(self, log_factor: Tensor) -> Tensor:
+        """Takes the log factor; ``ValueError`` for one of another shape."""
+        if log_factor.shape != self.batch_shape:
+            raise ValueError(
+                f"site {self._name!r}: expected a log factor of shape {list(self.batch_shape)}, a number a row, got "
+                f"{list(log_factor.shape)}"
+            )
+        self._log_factor = log_factor
+        return log_factor
 
     def expand(self, batch_shape: torch.Size, _instance: object = None) -> DeferredFactor:
         """The same factor in every row of a larger batch."""
@@ -215,18 +224,36 @@ class DeferredFactor(Unit):
 
 def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch.Size) -> None:
     """``pyro.factor(name, compute())``, computed when its density is requested, of the given shape."""
-
-    def checked() -> Tensor:
-        log_factor = compute()
-        if log_factor.shape != batch_shape:
-            raise ValueError(
-                f"site {name!r}: expected a log factor of shape {list(batch_shape)}, a number a row, got "
-                f"{list(log_factor.shape)}"
-            )
-        return log_factor
-
-    factor = DeferredFactor(checked, batch_shape)
+    factor = DeferredFactor(compute, batch_shape, name)
     pyro.sample(name, factor, obs=factor.sample(), infer={"is_auxiliary": True})
+
+
+class Alike(Protocol):
+    """What computes a log factor, and several at once where their ``kind`` is the same; None: each alone."""
+
+    @property
+    def kind(self) -> Hashable:
+        """What those share that are computed together."""
+
+    def together(self, others: Sequence[Any]) -> Sequence[Tensor]:
+        """The log factors of several of this kind."""
+
+    def __call__(self) -> Tensor:
+        """That of this one."""
+
+
+def compute_together(factors: Sequence[DeferredFactor]) -> None:
+    """Computes deferred factors that are alike at once."""
+    groups: dict[Hashable, list[DeferredFactor]] = {}
+    for factor in factors:
+        kind = getattr(factor.compute, "kind", None)
+        if kind is not None:
+            groups.setdefault(kind, []).append(factor)
+    for group in groups.values():
+        if len(group) > 1:
+            first = cast(Alike, group[0].compute)
+            for factor, value in zip(group, first.together([one.compute for one in group]), strict=True):
+                factor.settle(value)
 
 
 def announce(

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from probattn.distributions import LogNormal, Weibull
+from probattn.distributions.log_space import finite_exp
 
 Noise = Literal["normal", "exact", "truncated"]
 """Normal variables, or logarithms of exponential ones, exact or of the middle of their range."""
@@ -47,10 +48,12 @@ class Variance(NamedTuple):
     effect: Tensor
 
 
-def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
+def variances(noise: Noise, spread: Tensor | float, weights: Tensor) -> Variance:
     """Var[x] and Var[f] for weights of E[S], ``[N]``, and scales or concentrations of S, ``[N]`` or a number."""
-    inside = spread.clamp(*CONCENTRATIONS) if spread.dim() else spread
-    table = torch.from_numpy(_table(noise, None if spread.dim() else float(spread))).to(weights)
+    several = isinstance(spread, Tensor)
+    table = _table_like(noise, None if several else float(spread), weights.dtype, weights.device)
+    spread = spread if isinstance(spread, Tensor) else weights.new_full((), spread)
+    inside = spread.clamp(*CONCENTRATIONS) if several else spread
     columns = _coordinates(weights.clamp(*WEIGHTS).logit(), WEIGHT_ENDS)
     grid = torch.stack(torch.broadcast_tensors(columns, _coordinates(inside.log(), SPREAD_ENDS)), dim=-1)
     sampled = grid_sample(table, grid[None, None], padding_mode="border", align_corners=True)
@@ -58,8 +61,9 @@ def variances(noise: Noise, spread: Tensor, weights: Tensor) -> Variance:
     if noise == "truncated":  # which does not have the variance of the Weibull distribution
         first = log_first.exp()
     else:
-        first = _law(noise, spread).squared_cv
-        log_first = _law(noise, inside).log_squared_cv if spread.dim() else log_first
+        log_exact = _law(noise, spread).log_squared_cv
+        first = finite_exp(log_exact)
+        log_first = log_exact.clamp(*_ends()) if several else log_first
     # Var[x] may be beyond the type's range where Var[f] is not.
     return Variance(first, (log_ratio + log_first).exp().clamp_min(LEAST))
 
@@ -74,6 +78,19 @@ def _law(noise: Noise, spread: Tensor) -> LogNormal | Weibull:
     if noise == "normal":
         return LogNormal(torch.zeros_like(spread), spread, validate_args=False)
     return Weibull(log_mean=torch.zeros_like(spread), concentration=spread, validate_args=False)
+
+
+@lru_cache(maxsize=1)
+def _ends() -> tuple[float, float]:
+    """log Var[x] at the ends of the grid of concentrations, the smaller first: it falls with k."""
+    most, least = _law("exact", torch.tensor(CONCENTRATIONS, dtype=torch.float64)).log_squared_cv.tolist()
+    return least, most
+
+
+@lru_cache(maxsize=8)
+def _table_like(noise: Noise, spread: float | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The table where it is needed."""
+    return torch.from_numpy(_table(noise, spread)).to(device, dtype)
 
 
 @lru_cache(maxsize=32)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -111,21 +111,40 @@ class MeanPoint(NamedTuple):
     weights: Tensor  # without gradient
     inputs: PosteriorInputs
 
-    def variances(self, indices: Tensor) -> Variance:
-        """Of S relative to E[S], and of what S alone does to the weights: at indices of the flat map, ``[N]``."""
-        method, inputs = self.inputs.method, self.inputs
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What sites share whose variances are computed together."""
+        like = self.log_mean
+        return (self.inputs.method, like.shape, like.dtype, like.device, self.inputs.concentration is None)
 
-        def there(values: Tensor) -> Tensor:
-            return values.detach().reshape(-1)[indices].to(computing_dtype(values))
 
-        weights = there(self.weights)
-        if method.posterior == "lognormal":
-            return variances("normal", weights.new_tensor(method.scale), weights)
-        # k is a function of exp(Phi), which the weights of E[S] are where nothing is added to it.
-        means = there(inputs.scores).exp() if method.scores == "raw" or method.learns_scale else weights
-        rise = inputs.concentration
-        k = site_concentration(method, means, None if rise is None else there(rise))
-        return variances(method.noise, k, weights)
+def mean_variances(points: Sequence[MeanPoint], rows: int, indices: Tensor) -> Variance:
+    """Of S relative to E[S], and of what S alone does to the weights, for sites of the same options and shape.
+
+    ``indices`` ``[N]`` are places in their maps beside each other, flat, ``[rows, L, M]``.
+    """
+    method, inputs = points[0].inputs.method, [point.inputs for point in points]
+
+    def there(values: Sequence[Tensor]) -> Tensor:
+        maps = beside([item.detach().reshape(rows, -1) for item in values])
+        return maps.view(-1)[indices].to(computing_dtype(maps))
+
+    weights = there([point.weights for point in points])
+    if method.posterior == "lognormal":
+        return variances("normal", method.scale, weights)
+    if not isinstance(method.concentration, str):
+        return variances(method.noise, method.concentration, weights)
+    # k is a function of exp(Phi), which the weights of E[S] are where nothing is added to it.
+    apart = method.scores == "raw" or method.learns_scale
+    means = there([item.scores for item in inputs]).exp() if apart else weights
+    rises = [item.concentration for item in inputs if item.concentration is not None]
+    k = site_concentration(method, means, there(rises) if rises else None)
+    return variances(method.noise, k, weights)
+
+
+def beside(maps: Sequence[Tensor]) -> Tensor:
+    """Maps ``[R, M]`` of L sites as ``[R, L, M]``; no copy of one alone."""
+    return maps[0].unsqueeze(1) if len(maps) == 1 else torch.stack(list(maps), dim=1)
 
 
 class SitePosterior:

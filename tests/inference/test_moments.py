@@ -93,7 +93,7 @@ def test_variances_of_one_weight_against_scipy(noise, spread, law, weight):
 
     center = expected(lambda y: y / (1 + weight * y))
     truth = expected(lambda y: (y / (1 + weight * y) - center) ** 2)
-    spreads = [torch.tensor(spread), torch.tensor([spread])] if noise == "exact" else [torch.tensor(spread)]
+    spreads = [spread, torch.tensor([spread])] if noise == "exact" else [spread]
     for each in spreads:  # of a constant concentration, and of a learned one
         first, effect = variances(noise, each, torch.tensor([weight]))
         assert first.item() == pytest.approx(law.var() / mean**2, rel=1e-5)
@@ -116,7 +116,7 @@ def test_variances_of_laws_whose_own_variance_float32_cannot_hold(scale, weight)
     limit = effect_at(-10.0)  # which f seldom leaves: deviations from it do not cancel
     center = expected(lambda f: f - limit)
     truth = expected(lambda f: (f - limit) ** 2) - center**2
-    first, effect = variances("normal", torch.tensor(scale), torch.tensor([weight]))
+    first, effect = variances("normal", scale, torch.tensor([weight]))
     assert first.item() > 1e38
     assert effect.item() == pytest.approx(truth, rel=0.01)
 
@@ -127,7 +127,7 @@ def test_variances_of_truncated_noise_against_scipy():
 
     mean = integrate.quad(x, 0.1, 0.9)[0] / 0.8
     truth = integrate.quad(lambda level: (x(level) / mean - 1) ** 2, 0.1, 0.9)[0] / 0.8
-    first, _ = variances("truncated", torch.tensor(2.0), torch.tensor([0.01]))
+    first, _ = variances("truncated", 2.0, torch.tensor([0.01]))
     assert first.item() == pytest.approx(truth, rel=1e-5)
 
 

@@ -7,9 +7,15 @@ import pytest
 import torch
 import transformers as hf
 
-from probattn import AlignmentAttention, BayesianAttention
+from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
 from probattn.host import on_cpu
-from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
+from probattn.inference import (
+    AttentionELBO,
+    AttentionGuide,
+    HeadParticles,
+    posterior_moments,
+    posterior_predict,
+)
 from probattn.models import Classifier, convert
 from probattn.sites import noise
 from probattn.sites.masks import AttentionMask
@@ -19,7 +25,10 @@ METHODS = {
     "bam": BayesianAttention.bam(),
     "lognormal": BayesianAttention.bam(posterior="lognormal"),
     "ct": AlignmentAttention("ct"),
+    "gan": AlignmentAttention("gan", moves="queries"),
+    "heads": AlignmentAttention.release("ct_heads"),
 }
+ALIGNED = ("ct", "gan", "heads")
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40}
 FAMILIES = {
     "bert": lambda: hf.BertForSequenceClassification(
@@ -61,7 +70,7 @@ def objective(kind, method, mask):
     terms = AttentionELBO()(program, AttentionGuide(program))(batch)
     terms.loss.backward()
     gradients = {name: item.grad for name, item in net.named_parameters() if item.grad is not None}
-    draws = posterior_predict(program.eval(), batch, 2).logits if method != "ct" else None
+    draws = posterior_predict(program.eval(), batch, 2).logits if method not in ALIGNED else None
     return tuple(term.detach() for term in terms), gradients, draws
 
 
@@ -76,6 +85,50 @@ def test_the_objective_and_its_gradients_are_the_same(elsewhere, kind, method, p
     expected = objective(kind, method, mask)
     elsewhere()
     torch.testing.assert_close(objective(kind, method, mask), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"kernel": "cosine", "smoothing": False}, {"sampler": "sgld"}])
+def test_heads_move_together_as_they_do_one_by_one(elsewhere, options):
+    def moved():
+        torch.manual_seed(0)
+        net = convert(
+            FAMILIES["bert"]().double(), RepulsiveAttention(repulsion=0.5, prior=0.1, **options)
+        ).eval()
+        net(torch.arange(2, 16).view(2, 7)).logits.logsumexp(dim=1).sum().backward()
+        particles = HeadParticles(net, num_data=100)
+        particles.direct(step=3, measure=True)
+        return {
+            name: p.grad for name, p in net.named_parameters() if p.grad is not None
+        }, particles.diagnostics
+
+    gradients, diagnostics = moved()
+    elsewhere()
+    together, measured = moved()
+    assert len(diagnostics) == 6
+    for name, expected in gradients.items():
+        projection = name.endswith(("query.weight", "key.weight", "value.weight"))
+        if projection and options.get("sampler"):  # one stream of noise for all that move together
+            assert 0.8 < together[name].std() / expected.std() < 1.25
+        else:
+            torch.testing.assert_close(together[name], expected, rtol=1e-9, atol=1e-12)
+    for name, expected in diagnostics.items():
+        assert measured[name] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["babn", "bam", "lognormal"])
+def test_moments_of_all_layers_at_once_are_those_of_one_by_one(elsewhere, method):
+    torch.manual_seed(0)
+    program = Classifier(convert(FAMILIES["bert"]().double(), METHODS[method])).eval()
+    mask = torch.ones(3, 7, dtype=torch.long)
+    mask[0, :3] = 0
+    batch = {"input_ids": torch.randint(2, 40, mask.shape), "attention_mask": mask}
+    expected = posterior_moments(program, batch, attribution=True, method="expansion")
+    elsewhere()
+    moments = posterior_moments(program, batch, attribution=True, method="expansion")
+    torch.testing.assert_close(moments.covariance, expected.covariance, rtol=1e-7, atol=1e-12)
+    torch.testing.assert_close(moments.relative_variance, expected.relative_variance, rtol=1e-7, atol=1e-12)
+    for name, share in moments.noise_share.items():
+        torch.testing.assert_close(share, expected.noise_share[name], rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("floor", [0.5, 1e-3])

@@ -13,7 +13,7 @@ from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
 from probattn.inference import OptimizerOptions, SVGDDriver, SVIDriver, posterior_moments, posterior_predict
 from probattn.models import Classifier, convert, revert
 from probattn.particles import ReleaseRBF
-from probattn.sites import AttentionMask, AttentionSite, SiteSpec
+from probattn.sites import AttentionMask, AttentionSite, SiteSpec, alignment
 from probattn.sites.layout import PAIRS
 from probattn.sites.noise import GlobalNoise
 from probattn.sites.posterior import SitePosterior
@@ -179,7 +179,7 @@ def test_the_discriminator_and_what_keys_learn_are_those_of_the_code():
     torch.testing.assert_close(divergence.mean(), -loss)
     weight = factor.weight * 2 / 2  # of two sites, in a mean over the batch of 2
     assert factor.weight == pytest.approx(0.01 / (HEADS * 2))
-    log_factor = factor._log_factor(query, key, None, None)
+    log_factor = alignment._Aligned(factor, query, key)()
     by_query, by_key = torch.autograd.grad(-log_factor.sum(), (query, key))
     torch.testing.assert_close(by_key / weight, expected / 0.01 * HEADS * 2)
     assert not by_query.any()
