@@ -19,12 +19,12 @@ LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
 .PHONY: help demo test test-data compat docs picture bench cuda lint format type imports dist clean
 
 help:
-	@echo 'make demo     set up everything and run the main job: a report of how sure a network is'
+	@echo 'make demo     set up everything and go from labels to decisions: a network that abstains, and why'
 	@echo 'make test     set up everything, run the tests (WORKERS=$(WORKERS) processes) and show the slowest ten'
 	@echo 'make test-data  those of them that need the public data sets of the folder that PROBATTN_DATA names'
 	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
-	@echo 'make picture  take docs/images/report.png from the report of the demo (needs chromium)'
+	@echo 'make picture  take docs/images/decisions.png from the report of the demo (needs chromium)'
 	@echo 'make cuda     the CUDA tests and the benchmark of attention, on one GPU'
 	@echo 'make bench    time attention, deterministic against Bayesian, and count its kernels'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
@@ -58,10 +58,10 @@ test-data: $(VENV)/.dev
 compat: $(VENV)/.dev
 	$(OFFLINE) OMP_NUM_THREADS=1 $(VENV)/bin/python tests/compat.py $(ARGS) --alone $(DEMO_PACKAGES) $(ORACLES)
 
-runs/demo/metrics.json:
+runs/demo/triage.html:
 	$(MAKE) demo
 
-picture: $(VENV)/.base runs/demo/metrics.json
+picture: $(VENV)/.base runs/demo/triage.html
 	$(OFFLINE) $(VENV)/bin/python docs/_figures/report.py runs/demo
 
 docs: $(VENV)/.dev

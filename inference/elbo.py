@@ -346,7 +346,7 @@ def _alike(calls: list[_Call]) -> Iterator[list[_Call]]:
 
 
 def _sums(calls: list[_Call]) -> tuple[Tensor, Tensor, Tensor]:
-    """The KL of such calls as it enters the objective, ``[]``, and for each call in nats, plain and reduced, ``[L]``."""
+    """The KL of such calls in the objective, ``[]``, and by call the KL in nats, plain and reduced, ``[L]``."""
     first, nats = calls[0], torch.stack([call.nats for call in calls])
     weighted = scale_and_mask(nats, first.scale, first.mask).sum()
     plain = scale_and_mask(nats.detach(), first.plain, first.mask)

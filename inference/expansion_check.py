@@ -262,7 +262,8 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
         for names in _alike(points):
             sites = [points[name] for name in names]
             # [R, L, M], by item
-            flat = [beside([of.reshape(rows, -1) for of in items]) for items in zip(*(slope[n] for n in names))]
+            of_sites = zip(*(slope[name] for name in names), strict=True)
+            flat = [beside([one.reshape(rows, -1) for one in items]) for items in of_sites]
             squares = sum((one.square() for one in flat[1:]), start=flat[0].square())
             matter = squares > NEGLIGIBLE * squares.mean(dim=-1, keepdim=True)
             indices, counts = matter.view(-1).nonzero().squeeze(1), matter.flatten(1).sum(dim=1)
@@ -280,7 +281,9 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
                     by_site[name].append((flat[0][:, number], change[:, number]))
     result = Derivatives(covariance, relative, {})
     for name, point in points.items() if slopes else ():
-        slope_maps, change = (torch.stack(values) for values in zip(*by_site.pop(name), strict=True))  # [N, R, M]
+        slope_maps, change = (
+            torch.stack(values) for values in zip(*by_site.pop(name), strict=True)
+        )  # [N, R, M]
         steepest = (change / result.deviation.T.unsqueeze(-1)).view(positions, *point.weights.shape)
         weights = point.weights.reshape(rows, -1).to(numbers.dtype)
         result.sites[name] = SiteSlopes(slope_maps.to(numbers.dtype), weights, steepest.to(point.weights))

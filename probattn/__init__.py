@@ -9,8 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probattn.inference.effects import attention_effects
+    from probattn.inference.expansion import posterior_moments
+    from probattn.inference.explaining import explain
+    from probattn.inference.predictive import posterior_predict
     from probattn.inference.sampling import sampling
-    from probattn.models.hosts.store import from_pretrained
+    from probattn.models.hosts.convert import convert
+    from probattn.models.hosts.store import from_pretrained, load
     from probattn.sites.alignment import AlignmentAttention
     from probattn.sites.bayesian import BayesianAttention
     from probattn.sites.disagreement import DisagreementAttention
@@ -35,9 +40,15 @@ __all__ = [
     "RepulsiveAttention",
     "__version__",
     "attention",
+    "attention_effects",
     "compile_sites",
+    "convert",
+    "explain",
     "from_pretrained",
     "link",
+    "load",
+    "posterior_moments",
+    "posterior_predict",
     "sampling",
 ]
 
@@ -51,9 +62,15 @@ _MODULES = {
     "ProbabilisticTrainer": "trainer",
     "RepulsiveAttention": "sites.repulsive",
     "attention": "sites.site",
+    "attention_effects": "inference.effects",
     "compile_sites": "sites.fused",
+    "convert": "models.hosts.convert",
+    "explain": "inference.explaining",
     "from_pretrained": "models.hosts.store",
     "link": "sites.multihead",
+    "load": "models.hosts.store",
+    "posterior_moments": "inference.expansion",
+    "posterior_predict": "inference.predictive",
     "sampling": "inference.sampling",
 }
 

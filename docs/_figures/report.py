@@ -1,9 +1,9 @@
-"""Takes ``docs/images/report.png``, the top of a run's report, and the pictures of the gallery.
+"""Takes ``docs/images/decisions.png``, the top of the demo's triage report, and the pictures of the gallery.
 
     python docs/_figures/report.py runs/demo
     python docs/_figures/report.py triage=runs/reviews/triage.html experiment=runs/permutations/report.html ...
 
-``make picture`` makes the run of the first where it is not there: its picture has the words for and against one answer.
+``make picture`` makes the run of the first where it is not there: its picture has the words for and against one label.
 NAME=PAGE makes ``docs/images/gallery_NAME.png`` of the top of a page; the page on the gallery has the commands that
 make the runs. It needs a Chromium; fonts are those of the machine.
 """
@@ -14,15 +14,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from probattn.report import read_results, render_report
-
 IMAGES = Path(__file__).parents[1] / "images"
 SHOWN = """<style>
-nav, section:not(#words), #words .example:not([open]) { display: none; }
+nav, section:not(#promises, #words), #words .example:not([open]), figure { display: none; }
 main { padding-inline: 76px; }
 section { padding-top: 24px; }
 </style></head>"""
-"""Leaves of the page its top and the first input of the section on words."""
+"""Leaves of the page its top, the table and the first input of the section on words."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
@@ -55,8 +53,8 @@ def main(words: list[str]) -> None:
         if page:
             picture(Path(page).read_text("utf-8"), IMAGES / f"gallery_{name}.png", "1100,1000")
         else:
-            report = render_report(read_results(Path(name) / "metrics.json"))
-            picture(report.replace("</head>", SHOWN, 1), IMAGES / "report.png", "1200,1300")
+            report = (Path(name) / "triage.html").read_text("utf-8")
+            picture(report.replace("</head>", SHOWN, 1), IMAGES / "decisions.png", "1200,1720")
 
 
 if __name__ == "__main__":

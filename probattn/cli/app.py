@@ -110,7 +110,9 @@ def train(
         for line in training_lines(task, results):
             echo(line)
         echo(f"run: {folder}")
-        echo(f"next: probattn report {shlex.quote(str(folder))}")
+        place = shlex.quote(str(folder))
+        decide = f"probattn triage {place} --error 0.05, or " if not isinstance(task.deciding, str) else ""
+        echo(f"next: {decide}probattn report {place}")
 
 
 @app.command()
@@ -331,10 +333,13 @@ def demo(
     device: DeviceOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
-    """Run the main job: a pretrained network on film reviews, deterministic against Bayesian, with a report."""
+    """From labels to decisions: film reviews that a network answers, those left to a person, and the words why."""
     from probattn import tasks
+    from probattn.cli.explaining import explained, print_explanation
+    from probattn.options import DrawingOptions
     from probattn.tasks import devices, progress
     from probattn.tasks.run import launched
+    from probattn.triage import TriageOptions, apply_policy, triage_run, triage_table
 
     if launched():
         raise tasks.RunError(
@@ -347,12 +352,16 @@ def demo(
     with devices.on(device):
         with says_how_to_resume(folder, device):
             tasks.train(task, folder, quiet=quiet)
-        echo("evaluating ...")
         with progress.shown(quiet=quiet):
-            page, _, results = tasks.report([(folder, task)])
-    show(task.view.table(results))
+            policy, results = triage_run(task, folder, TriageOptions(error=0.1))
+        show(triage_table(results))
+        applied, texts = apply_policy(task, folder, policy), task.recipe.report.texts
+        show(applied.answers(list(task.answering.predict(folder, texts, options=DrawingOptions())))[0])
+        for explanation in explained(str(folder), texts[:1], None):
+            print_explanation(explanation)
     minutes = (time.monotonic() - started) / 60
-    echo(f"report: {page.resolve()}  ({minutes:.1f} minutes in all)")
+    echo(f"report: {(folder / 'triage.html').resolve()}  ({minutes:.1f} minutes in all)")
+    echo(f"next: probattn report {folder}, or your own file: probattn init FILE.csv")
 
 
 @app.command()
@@ -395,11 +404,14 @@ def init(
     pair_column: Annotated[
         str | None, typer.Option(help="Column of second texts, of pairs; usual names are recognised.")
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every key with what it means, as of a built-in recipe.")
+    ] = False,
 ) -> None:
-    """Write a recipe for a file of your own, or a built-in one, every key with what it means."""
+    """Write a recipe for a file of your own, in some twenty lines, or a built-in one with every key."""
     from probattn.cli.starting import write_recipe
 
-    for line in write_recipe(source, output, text_column, label_column, pair_column):
+    for line in write_recipe(source, output, text_column, label_column, pair_column, full=full):
         echo(line)
 
 

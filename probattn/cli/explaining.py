@@ -76,13 +76,13 @@ def explain(
     columns = {"--text-column": text_column, "--pair-column": pair_column, "--format": format_}
     firsts, seconds = _texts(texts, pair, input_, columns)
     with devices.on(device):
-        explanations = _explained(network, firsts, seconds)
+        explanations = explained(network, firsts, seconds)
     if html is not None:
         sections = "\n".join(f"<section>{item.to_html()}</section>" for item in explanations)
         write_atomically(html, PAGE.format(sections=sections).encode())
         echo(f"page: {html}")
     for item in () if html is not None else explanations:
-        typer.echo(json.dumps(item.to_dict())) if as_json else _print(item)
+        typer.echo(json.dumps(item.to_dict())) if as_json else print_explanation(item)
 
 
 def _texts(
@@ -104,8 +104,9 @@ def _texts(
     return _read(path, columns["--format"], columns["--text-column"] or "text", columns["--pair-column"])
 
 
-def _explained(network: str, firsts: list[str], seconds: list[str] | None) -> list[Explanation]:
-    from probattn.inference import explain as explained
+def explained(network: str, firsts: list[str], seconds: list[str] | None) -> list[Explanation]:
+    """Explanations of texts by a run's network, or another."""
+    from probattn.inference import explain as explain_texts
     from probattn.recipes import NetworkRecipe
     from probattn.tasks import RunError, run_task
     from probattn.tasks.classification.networks import load_any, load_tokenizer
@@ -119,7 +120,7 @@ def _explained(network: str, firsts: list[str], seconds: list[str] | None) -> li
     recipe = NetworkRecipe(name=network)
     net, tokenizer = on_device(load_any(recipe)), load_tokenizer(recipe)
     try:
-        return explained(net, tokenizer, firsts, seconds, max_length=max_length)
+        return explain_texts(net, tokenizer, firsts, seconds, max_length=max_length)
     except (IndexError, TypeError, ValueError) as error:
         raise RunError(f"{network}: {one_line(error)}") from error
 
@@ -143,7 +144,7 @@ def _read(
     return firsts, None if pair_column is None else seconds
 
 
-def _print(explanation: Explanation) -> None:
+def print_explanation(explanation: Explanation) -> None:
     """The text with its words marked, in colour on a terminal that has any."""
     from probattn.cli.console import wrapped
     from probattn.report import printable_lines

@@ -35,10 +35,34 @@ WIDTH = 100
 """Columns of a comment."""
 
 
+BRIEF = {
+    "name": "the run's folder is runs/NAME",
+    "network.name": "minilm, a folder, or a name on the hub (google-bert/bert-base-uncased)",
+    "data.train.source": "",
+    "data.train.text": "column of the texts",
+    "data.train.text_pair": "column of the second texts",
+    "data.train.label": "column of the labels",
+    "data.out_of_domain": "a file of texts that the network should not answer, without labels; null: none",
+    "data.max_length": "tokens; longer texts are truncated",
+    "attention.method": "deterministic; babn or bam: a posterior of the attention weights beside it",
+    "training.epochs": "passes over the training texts",
+    "training.batch_size": "texts of a step",
+    "training.learning_rate": "for minilm; encoders of BERT's size take 2e-5 to 5e-5",
+    "training.length_pool": "batches from which texts of one length are put together",
+}
+"""Keys of a short recipe and what they mean; those that are null are left out, but for files to add."""
+
+
 def write_recipe(
-    source: str, output: Path | None, text: str | None, label: str | None, pair: str | None
+    source: str,
+    output: Path | None,
+    text: str | None,
+    label: str | None,
+    pair: str | None,
+    *,
+    full: bool = False,
 ) -> list[str]:
-    """Writes a commented recipe, from a recipe or a file of texts; returns what to say of it, line by line."""
+    """Writes a recipe for a file of texts, or from a recipe, which has every key; returns what to say of it."""
     path = Path(f"{run_name(Path(source).stem)}.yaml") if output is None else output
     if path.suffix not in {".yaml", ".yml"}:
         raise RunError(f"--output {path}: expected a file that ends in .yaml or .yml")
@@ -56,7 +80,9 @@ def write_recipe(
         recipe = load_any_recipe(source)
         file = built_in_recipes().get(source, Path(source))
         head = heading_comment(file.read_text(encoding="utf-8"))
-    write_atomically(path, commented(recipe, head).encode())
+        full = True
+    content = commented(recipe, head) if full else brief(recipe, [head, FULL])
+    write_atomically(path, content.encode())
     command = [f"next: probattn train {shlex.quote(str(path))}"] if trainable else []
     return [*lines, f"recipe: {path}", *command]
 
@@ -65,9 +91,32 @@ def _recipe_of(source: str, name: str, columns: Recognised) -> Recipe:
     """A recipe for a file of texts and labels."""
     names = {"text": columns.text, "text_pair": columns.pair, "label": columns.label}
     data = {"train": {"source": absolute(source), **names}}
-    training = {"length_pool": 20}  # texts of a file differ in length
-    recipe = with_registered(Recipe).model_validate({"name": name, "data": data, "training": training})
-    return recipe.resolved()
+    # Of the small encoder, which needs larger steps than one of BERT's size; texts of a file differ in length.
+    training = {"length_pool": 20, "epochs": 4, "learning_rate": 3e-4}
+    content = {"name": name, "data": data, "training": training, "attention": {"method": "deterministic"}}
+    return with_registered(Recipe).model_validate(content).resolved()
+
+
+FULL = "All keys: `probattn init FILE --full`."
+
+
+def brief(recipe: BaseModel, heads: Sequence[str]) -> str:
+    """The keys that are changed most, each with a word on it."""
+    lines = [line for head in heads for line in _comment(head, 0)]
+    before: tuple[str, ...] = ()
+    for path, meaning in BRIEF.items():
+        *sections, name = path.split(".")
+        value: Any = recipe
+        for part in (*sections, name):
+            value = getattr(value, part)
+        if value is None and name != "out_of_domain":
+            continue
+        shared = [one == other for one, other in zip(sections, before, strict=False)].count(True)
+        lines += [f"{'  ' * depth}{sections[depth]}:" for depth in range(shared, len(sections))]
+        text = f"{'  ' * len(sections)}{name}: {_plain(value)}"
+        lines.append(f"{text:<34}  # {meaning}" if meaning else text)
+        before = tuple(sections)
+    return "\n".join(lines) + "\n"
 
 
 def commented(recipe: BaseModel, head: str) -> str:
