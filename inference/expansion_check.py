@@ -17,7 +17,7 @@ from probattn.host import on_cpu
 from probattn.inference.guide import refuse_latent
 from probattn.inference.moments import MomentCheck, Moments, attributed
 from probattn.inference.predictive import predict_label
-from probattn.sites.posterior import MeanPoint, SitePosterior, beside, mean_variances
+from probattn.sites.posterior import MeanPoint, SitePosterior, mean_variances, stacked_maps
 from probattn.sites.site import INFER_KEY
 from probattn.sites.upward import LinkedPaths
 
@@ -263,7 +263,7 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
             sites = [points[name] for name in names]
             # [R, L, M], by item
             of_sites = zip(*(slope[name] for name in names), strict=True)
-            flat = [beside([one.reshape(rows, -1) for one in items]) for items in of_sites]
+            flat = [stacked_maps([one.reshape(rows, -1) for one in items]) for items in of_sites]
             squares = sum((one.square() for one in flat[1:]), start=flat[0].square())
             matter = squares > NEGLIGIBLE * squares.mean(dim=-1, keepdim=True)
             indices, counts = matter.view(-1).nonzero().squeeze(1), matter.flatten(1).sum(dim=1)

@@ -37,7 +37,7 @@ class ParticleSet(Protocol):
     def gradients(self) -> Tensor:
         """Their gradients ``[M, N]``, detached."""
 
-    def parts(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def targets(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Views of the gradients with the parts of ``directions`` ``[M, N]`` that belong there."""
 
     def assign(self, particles: Tensor) -> None:
@@ -128,15 +128,15 @@ class ParticleUpdate:
                 grads = grads + particles.to(grads) / (prior**2 * self._num_data)
             directions = self._direction(first, kernel, particles, grads)
             steps = -first.options.step_size * directions
-            parts: list[tuple[Tensor, Tensor]] = []
+            copies: list[tuple[Tensor, Tensor]] = []
             for number, member in enumerate(members):
                 index = None if alone else number
                 if measure:
                     rows, slopes = (item if alone else item[number] for item in (particles, grads))
                     repulsion = self._repulsion(member.options)
                     self._measure(member, diagnose(rows, slopes, kernel.of(index), repulsion), rows)
-                parts += member.particles.parts(steps if alone else steps[number])
-            torch._foreach_copy_([gradient for gradient, _ in parts], [direction for _, direction in parts])
+                copies += member.particles.targets(steps if alone else steps[number])
+            torch._foreach_copy_([gradient for gradient, _ in copies], [direction for _, direction in copies])
 
     def _groups(self) -> list[list[_Member]]:
         """Sets that move together: where launching kernels is what costs, those alike, under a kernel for several."""
@@ -223,7 +223,7 @@ class StackedSet:
             )
         return self._rows([p.grad.detach() for p in self.parameters.values() if p.grad is not None])
 
-    def parts(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def targets(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The parameters' gradients with their blocks of ``directions``."""
         return [(p.grad, block) for p, block in self._blocks(directions) if p.grad is not None]
 

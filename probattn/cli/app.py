@@ -110,9 +110,9 @@ def train(
         for line in training_lines(task, results):
             echo(line)
         echo(f"run: {folder}")
-        place = shlex.quote(str(folder))
-        decide = f"probattn triage {place} --error 0.05, or " if not isinstance(task.deciding, str) else ""
-        echo(f"next: {decide}probattn report {place}")
+        quoted = shlex.quote(str(folder))
+        decide = f"probattn triage {quoted} --error 0.05, or " if not isinstance(task.deciding, str) else ""
+        echo(f"next: {decide}probattn report {quoted}")
 
 
 @app.command()

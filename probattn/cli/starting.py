@@ -107,8 +107,8 @@ def brief(recipe: BaseModel, heads: Sequence[str]) -> str:
     for path, meaning in BRIEF.items():
         *sections, name = path.split(".")
         value: Any = recipe
-        for part in (*sections, name):
-            value = getattr(value, part)
+        for key in (*sections, name):
+            value = getattr(value, key)
         if value is None and name != "out_of_domain":
             continue
         shared = [one == other for one, other in zip(sections, before, strict=False)].count(True)

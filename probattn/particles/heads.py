@@ -104,10 +104,10 @@ class HeadSlices:
             ValueError: another shape, a step size that is not positive, or a parameter without gradient.
         """
         check_number(f"{self.name}.write", "step_size", step_size, positive=True)
-        for gradient, direction in self.parts(directions):
+        for gradient, direction in self.targets(directions):
             gradient.copy_(-step_size * direction)
 
-    def parts(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def targets(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The views of the gradient with the parts of ``directions`` that belong there; errors as of :meth:`write`."""
         blocks = self._blocks(self._gradient())
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]

@@ -417,8 +417,8 @@ class _Aligned:
         assert query is not None
         assert key is not None
         networks = [one.factor.networks for one in others]
-        beside = {name: _Beside([of_call[name] for of_call in networks]) for name in networks[0]}
-        measure = self.factor.measure(beside)
+        joint = {name: _JointNetworks([of_call[name] for of_call in networks]) for name in networks[0]}
+        measure = self.factor.measure(joint)
         scaled = self._scaled(query, key)
         return self._weighted(measure(*scaled, query_mask=query_mask, key_mask=key_mask)).chunk(len(others))
 
@@ -433,7 +433,7 @@ class _Aligned:
         return -(self.factor.weight * value + (total - value))
 
 
-class _Beside(nn.Module):
+class _JointNetworks(nn.Module):
     """Networks of L calls as one, of vectors ``[L * B, ...]``: each serves the data of its call."""
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:

@@ -126,7 +126,7 @@ def mean_variances(points: Sequence[MeanPoint], rows: int, indices: Tensor) -> V
     method, inputs = points[0].inputs.method, [point.inputs for point in points]
 
     def there(values: Sequence[Tensor]) -> Tensor:
-        maps = beside([item.detach().reshape(rows, -1) for item in values])
+        maps = stacked_maps([item.detach().reshape(rows, -1) for item in values])
         return maps.view(-1)[indices].to(computing_dtype(maps))
 
     weights = there([point.weights for point in points])
@@ -142,7 +142,7 @@ def mean_variances(points: Sequence[MeanPoint], rows: int, indices: Tensor) -> V
     return variances(method.noise, k, weights)
 
 
-def beside(maps: Sequence[Tensor]) -> Tensor:
+def stacked_maps(maps: Sequence[Tensor]) -> Tensor:
     """Maps ``[R, M]`` of L sites as ``[R, L, M]``; no copy of one alone."""
     return maps[0].unsqueeze(1) if len(maps) == 1 else torch.stack(list(maps), dim=1)
 
