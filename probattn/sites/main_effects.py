@@ -83,7 +83,9 @@ def _law(noise: Noise, spread: Tensor) -> LogNormal | Weibull:
 @lru_cache(maxsize=1)
 def _ends() -> tuple[float, float]:
     """log Var[x] at the ends of the grid of concentrations, the smaller first: it falls with k."""
-    largest, smallest = _law("exact", torch.tensor(CONCENTRATIONS, dtype=torch.float64)).log_squared_cv.tolist()
+    largest, smallest = _law(
+        "exact", torch.tensor(CONCENTRATIONS, dtype=torch.float64)
+    ).log_squared_cv.tolist()
     return smallest, largest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -358,6 +359,30 @@ class ProbabilisticTrainer(Checkpoints):
             data = getattr(dataloader, "dataset", None)
             add_to_card(self._network, metric_key_prefix, told, output.num_samples, data, words)
         return output._replace(metrics={**metrics, **named})
+
+    def triage(self, dataset: Any, *, error: float = 0.05, pilot: Any = None, **options: Any) -> Any:
+        """Which inputs are answered at a target error rate, by held-out labels; the others are left to people.
+
+        Args:
+            dataset: held-out data with one class a row, by which nothing was chosen; predicted as :meth:`predict` does.
+            error: of the answered inputs, at most, with the ``confidence`` of the options (0.95).
+            pilot: others of the same kind, which say where the tests begin; ``eval_dataset`` where that is another one.
+            **options: those of :class:`probattn.triage.TriageOptions`.
+
+        Returns:
+            The :class:`probattn.triage.Policy`: ``print(policy)`` says what it answers,
+            :meth:`probattn.triage.Policy.decide` decides on an input, :func:`probattn.triage.write_policy` keeps it.
+
+        Raises:
+            RunError: no inputs, or a promise that asks for more of them.
+            ValueError: another head than a classifier of one class, rows without labels, or an option out of its range.
+
+        Example:
+            ``trainer.triage(test, error=0.1, sets="lac")``
+        """
+        triage: Any = import_module("probattn.triage.trainers")  # which stands on this package
+        kind = import_module("probattn.triage").TriageOptions
+        return triage.triage_trainer(self, dataset, pilot, kind(error=error, **options))
 
     def prediction_step(
         self,

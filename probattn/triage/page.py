@@ -120,7 +120,8 @@ def triage_table(results: TriageResults) -> Sheet:
             )
         )
     groups.append(Group("What the policy does", tuple(_outcome_rows(results))))
-    words = [f"{headline(results)}. {opening(results)}", f"Promise: {promise_words(policy)}."]
+    words = [f"{headline(results)}. {opening(results)}", *_unfiltered(results)]
+    words.append(f"Promise: {promise_words(policy)}.")
     if novelty := novelty_words(policy):
         words.append(f"To a person go also {novelty}.")
     words += results.doubts
@@ -154,6 +155,23 @@ def triage_table(results: TriageResults) -> Sheet:
         tuple(groups),
         notes=tuple(words),
     )
+
+
+FILTERED = 3
+"""Classes up to which distances of features were measured to tell nothing."""
+TOLERATED = 0.02
+"""Share of out-of-domain inputs that may be answered without a remark."""
+
+
+def _unfiltered(results: TriageResults) -> Iterable[str]:
+    """Out-of-domain data that a policy without a rule for them answers."""
+    few = results.policy.novelty is not None or len(results.policy.classes) <= FILTERED
+    for outcome in () if few else results.outcomes:
+        if outcome.role == "out_of_domain" and outcome.answered > TOLERATED * outcome.size:
+            yield (
+                f"{share(outcome.answered, outcome.size)} of {outcome.title} are answered too; --novelty 0.05 leaves "
+                "inputs far from the training data to a person."
+            )
 
 
 def differ(shift: Shift | None) -> str:

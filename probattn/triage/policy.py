@@ -150,6 +150,19 @@ class Policy(Record):
             raise ValueError(f"{unequal}: expected as many inputs as size, {self.size}, got {sizes[unequal]}")
         return self
 
+    def __str__(self) -> str:
+        """What is answered of the held-out inputs, and at which error."""
+        answered, errors = (
+            sum(getattr(limit, name) for limit in self.limits) for name in ("answered", "errors")
+        )
+        bound = self.limits[0].bound if len(self.limits) == 1 else None
+        upper = "" if bound is None else f", at most {bound:.1%} with {self.confidence:.0%} confidence"
+        target = (
+            "at the least cost" if self.error is None else f"at an error of at most {100 * self.error:g}%"
+        )
+        share = answered / max(self.size, 1)
+        return f"{answered:,} of {self.size:,} held-out inputs answered ({share:.1%}) {target}: {errors:,} wrong{upper}"
+
     @property
     def by_class(self) -> bool:
         """Whether each predicted class has a promise of its own."""

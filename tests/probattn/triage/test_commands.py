@@ -18,7 +18,7 @@ from probattn.tasks import RunError, devices, run_task
 from probattn.tasks.classification.task import Classification
 from probattn.triage import Seen, TriageOptions, TriageResults, dataset_shift, read_policy, write_policy
 from probattn.triage.calibration import error_curve
-from probattn.triage.page import WORDS
+from probattn.triage.page import WORDS, triage_table
 from probattn.triage.policy import score_of
 from probattn.triage.running import judge, triage_run
 
@@ -33,6 +33,15 @@ def triaged(run, command, tmp_path_factory):
     done = command("triage", folder, "--error", "0.9", "--sets", "lac", "--num-samples", "3", "--quiet")
     assert done.exit_code == 0, done.output
     return folder, done
+
+
+def test_a_policy_of_many_classes_that_answers_other_inputs_says_what_leaves_them(triaged):
+    results = TriageResults.model_validate_json((triaged[0] / "triage.json").read_bytes())
+    words = "are answered too; --novelty 0.05 leaves inputs far from"
+    assert not any(words in note for note in triage_table(results).notes)
+    policy = results.policy.model_copy(update={"classes": tuple("abcd")})
+    notes = triage_table(results.model_copy(update={"policy": policy})).notes
+    assert words in notes[1] and results.outcomes[2].title in notes[1]
 
 
 def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
