@@ -300,7 +300,7 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
             sites[call.name] = SiteTerms(nats, share, call.posterior.relative(), call.posterior.mask)
     terms = (log_likelihood, kl, kl_nats, _total(factors))
     reference = next((term for term in terms if isinstance(term, Tensor)), torch.as_tensor(0.0))
-    tensors = (torch.as_tensor(term, device=reference.device, dtype=reference.dtype) for term in terms)
+    tensors = (torch.as_tensor(term, device=reference.device) for term in terms)
     likelihood_term, kl_term, nats_term, factor_term = tensors
     loss = kl_term - likelihood_term - factor_term
     return ELBOTerms(loss, likelihood_term, kl_term, nats_term, factor_term), {

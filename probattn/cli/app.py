@@ -336,10 +336,9 @@ def demo(
     """From labels to decisions: film reviews that a network answers, those left to a person, and the words why."""
     from probattn import tasks
     from probattn.cli.explaining import explained, print_explanation
-    from probattn.options import DrawingOptions
     from probattn.tasks import devices, progress
     from probattn.tasks.run import launched
-    from probattn.triage import TriageOptions, apply_policy, triage_run, triage_table
+    from probattn.triage.running import first_decisions
 
     if launched():
         raise tasks.RunError(
@@ -353,11 +352,10 @@ def demo(
         with says_how_to_resume(folder, device):
             tasks.train(task, folder, quiet=quiet)
         with progress.shown(quiet=quiet):
-            policy, results = triage_run(task, folder, TriageOptions(error=0.1))
-        show(triage_table(results))
-        applied, texts = apply_policy(task, folder, policy), task.recipe.report.texts
-        show(applied.answers(list(task.answering.predict(folder, texts, options=DrawingOptions())))[0])
-        for explanation in explained(str(folder), texts[:1], None):
+            sheets = first_decisions(task, folder)
+        for sheet in sheets:
+            show(sheet)
+        for explanation in explained(str(folder), task.recipe.report.texts[:1], None):
             print_explanation(explanation)
     minutes = (time.monotonic() - started) / 60
     echo(f"report: {(folder / 'triage.html').resolve()}  ({minutes:.1f} minutes in all)")

@@ -139,6 +139,18 @@ def triage_run(
     return file, results
 
 
+FIRST_ERROR = 0.1
+"""Target error of the demo."""
+
+
+def first_decisions(task: Task[Any, Any], run: Path) -> tuple[Sheet, Sheet]:
+    """A policy for the run of the demo: what it does, and what it decides on the texts of the recipe's report."""
+    policy, results = triage_run(task, run, TriageOptions(error=FIRST_ERROR))
+    applied = apply_policy(task, run, policy)
+    answers = applied.answering.predict(run, task.recipe.report.texts, options=applied.policy.drawing)
+    return pages.triage_table(results), applied.answers(list(answers))[0]
+
+
 def _for_a_person(
     deciding: Deciding, run: Path, inputs: HeldOut, judged: calibration.Judged, answered: Tensor
 ) -> tuple[WordsExample, ...]:

@@ -197,7 +197,7 @@ def test_a_recipe_for_a_file_has_its_section(tmp_path):
     file = tmp_path / "texts.csv"
     file.write_text("text,label\n" + "".join(f"film {n},{n % 2}\n" for n in range(8)), encoding="utf-8")
     place = tmp_path / "mine.yaml"
-    write_recipe(str(file), place, None, None, None)
+    write_recipe(str(file), place, None, None, None, full=True)
     assert "#   entropy:\n#     weight: 0.1\n" in place.read_text(encoding="utf-8")
 
 
