@@ -352,9 +352,9 @@ def demo(
         with says_how_to_resume(folder, device):
             tasks.train(task, folder, quiet=quiet)
         with progress.shown(quiet=quiet):
-            sheets = first_decisions(task, folder)
-        for sheet in sheets:
-            show(sheet)
+            tables = first_decisions(task, folder)
+        for table in tables:
+            show(table)
         for explanation in explained(str(folder), task.recipe.report.texts[:1], None):
             print_explanation(explanation)
     minutes = (time.monotonic() - started) / 60
