@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -119,9 +119,10 @@ class ParticleUpdate:
         """Replaces the particles' gradients by directions, with the step's noise; ``measure`` fills diagnostics."""
         if measure:
             self.diagnostics = {}
-        for members in self._groups():
+        for group in self._groups():
+            members, rows = zip(*group, strict=True)
             first, alone = members[0], len(members) == 1
-            particles = _together([member.particles.particles() for member in members])
+            particles = _together(rows)
             grads = _together([member.particles.gradients() for member in members])
             kernel = _Once(self._kernel(first, (first.options.seed, step, first.number), particles.device))
             if not isinstance(prior := first.options.prior, str):  # gradients of u include it
@@ -132,24 +133,29 @@ class ParticleUpdate:
             for number, member in enumerate(members):
                 index = None if alone else number
                 if measure:
-                    rows, slopes = (item if alone else item[number] for item in (particles, grads))
-                    repulsion = self._repulsion(member.options)
-                    self._measure(member, diagnose(rows, slopes, kernel.of(index), repulsion), rows)
+                    slopes, repulsion = grads if alone else grads[number], self._repulsion(member.options)
+                    measured = diagnose(rows[number], slopes, kernel.of(index), repulsion)
+                    self._measure(member, measured, rows[number])
                 copies += member.particles.targets(steps if alone else steps[number])
             torch._foreach_copy_([gradient for gradient, _ in copies], [direction for _, direction in copies])
 
-    def _groups(self) -> list[list[_Member]]:
-        """Sets that move together: where launching kernels is what costs, those alike, under a kernel for several."""
-        groups: dict[Any, list[_Member]] = {}
+    def _groups(self) -> Iterator[list[tuple[_Member, Tensor]]]:
+        """Sets that move together, with their particles: on an accelerator those alike, if a kernel takes several."""
+        waiting: dict[Any, list[tuple[_Member, Tensor]]] = {}
         for member in self._members:
             rows = member.particles.particles()
-            kernel = self._override or member.options.build_kernel()
-            alone = on_cpu(rows) or not getattr(kernel, "takes_sets", False)
+            if on_cpu(rows) or not self._takes_sets(member):
+                yield [(member, rows)]
+                continue
             kind = (member.options, rows.shape, rows.dtype, rows.device)
-            size = max(1, GROUP // max(1, rows.numel()))
-            index = len([item for key, items in groups.items() if key[0] == kind for item in items]) // size
-            groups.setdefault((member.number,) if alone else (kind, index), []).append(member)
-        return list(groups.values())
+            group = waiting.setdefault(kind, [])
+            group.append((member, rows))
+            if (len(group) + 1) * rows.numel() > GROUP:
+                yield waiting.pop(kind)
+        yield from waiting.values()
+
+    def _takes_sets(self, member: _Member) -> bool:
+        return getattr(self._override or member.options.build_kernel(), "takes_sets", False)
 
     def _repulsion(self, options: ParticleOptions) -> float:
         """The repulsive weight in the scale of u."""
@@ -188,9 +194,9 @@ class ParticleUpdate:
             warnings.warn(f"{member.name}: {trouble}", CollapseWarning, stacklevel=3)
 
 
-def _together(rows: list[Tensor]) -> Tensor:
+def _together(rows: Sequence[Tensor]) -> Tensor:
     """Sets ``[M, N]`` as one, ``[G, M, N]``; one alone stays as it is."""
-    return rows[0] if len(rows) == 1 else torch.stack(rows)
+    return rows[0] if len(rows) == 1 else torch.stack(list(rows))
 
 
 def particle_sets(model: nn.Module) -> dict[str, tuple[ParticleOptions, ParticleSet]]:

@@ -226,8 +226,8 @@ def _has_particles(method: Method) -> bool:
 def stored_particles(net: nn.Module, source: Path) -> Iterator[None]:
     """Lets those parameters alone learn that were particles when the network was saved."""
     with safe_open(source / WEIGHTS, "pt") as stored:
-        # SIM118: what safe_open gives has keys() and is no mapping, so that it cannot be iterated itself.
-        names = {name.replace(f".{STACK}.", ".") for name in stored.keys()}  # noqa: SIM118
+        keys = stored.keys()  # of no mapping: what safe_open gives cannot be iterated itself
+        names = {name.replace(f".{STACK}.", ".") for name in keys}
     before = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name in names)

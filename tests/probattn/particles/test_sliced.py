@@ -94,7 +94,7 @@ def test_pyro_cannot_take_it():
 def test_few_and_coincident_particles_are_finite(size, count, alike):
     particles, grads = draws(count, size).float()
     crowd = torch.full_like(particles, 1e3) if alike else particles
-    found = svgd_direction(crowd, grads, SlicedRBF())
+    found = svgd_direction(crowd, grads, SlicedRBF(generator=seeded(0)))
     assert bool(found.isfinite().all())
     assert found.abs().max() < 100
 
