@@ -57,7 +57,7 @@ from probattn.tasks.classification.networks import (
     load_tokenizer,
     make_words,
 )
-from probattn.tasks.classification.recipe import DataRecipe, Recipe
+from probattn.tasks.classification.recipe import MINILM, DataRecipe, Recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.classes import class_answers, class_evaluation, class_figures, class_record
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
@@ -70,6 +70,8 @@ from probattn.tasks.progress import note
 from probattn.tasks.topics import TopicData
 from probattn.tasks.watching import Watched
 
+LARGE_RATE = 1e-4
+"""Learning rate above which encoders of BERT's size do not train."""
 OUT_OF_DOMAIN_LIMIT = 2000
 """Most texts of a built-in out-of-domain set that are measured where the recipe has no limit."""
 
@@ -205,7 +207,11 @@ class Classification(HeadTask):
         )
 
     def notes(self) -> Iterable[str]:
-        """Size of the vocabulary of a new network, and classes that cannot be learned."""
+        """Size of the vocabulary of a new network, a learning rate for a small one, classes that cannot be learned."""
+        network, rate = self.recipe.network, self.recipe.training.learning_rate
+        if rate > LARGE_RATE and network.name != MINILM and not network.is_new:
+            words = "is one for encoders as small as minilm; those of BERT's size take 2e-5 to 5e-5"
+            yield f"training.learning_rate {rate:g} {words}"
         if self.vocabulary is not None:
             yield str(self.vocabulary)
         if missing := [name for name, count in self.classes().items() if not count]:

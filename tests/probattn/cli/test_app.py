@@ -151,8 +151,19 @@ def test_a_class_that_only_held_out_texts_have_is_told(recipe, tmp_path, reviews
     data = tmp_path / "own.csv"
     data.write_text(reviews.read_text(encoding="utf-8") + f"{held},rare\n", encoding="utf-8")
     file = bad(tmp_path, recipe, (str(reviews), str(data)))
-    notes = list(probattn.tasks.load_task(file).notes())
+    usual = ["training.learning_rate=5e-5"]
+    notes = list(probattn.tasks.load_task(file, usual).notes())
     assert notes == ["no training text has the class rare, which cannot be learned"]
+
+
+@pytest.mark.parametrize(
+    ("network", "rate", "told"), [("bert", 3e-4, 1), ("bert", 1e-4, 0), ("minilm", 3e-4, 0)]
+)
+def test_a_learning_rate_for_small_encoders_is_told_of_others(recipe, encoder, rate, told):
+    keys = [f"network.name={encoder}", f"training.learning_rate={rate}"]
+    notes = [note for note in probattn.tasks.load_task(recipe, keys).notes() if "learning_rate" in note]
+    assert len(notes) == told
+    assert all("those of BERT's size take 2e-5 to 5e-5" in note for note in notes)
 
 
 def test_folders_that_do_not_fit(run, command, tmp_path):
