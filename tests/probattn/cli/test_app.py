@@ -157,7 +157,7 @@ def test_a_class_that_only_held_out_texts_have_is_told(recipe, tmp_path, reviews
 
 
 @pytest.mark.parametrize(
-    ("network", "rate", "told"), [("bert", 3e-4, 1), ("bert", 1e-4, 0), ("minilm", 3e-4, 0)]
+    ("encoder", "rate", "told"), [("bert", 3e-4, 1), ("bert", 1e-4, 0), ("minilm", 3e-4, 0)]
 )
 def test_a_learning_rate_for_small_encoders_is_told_of_others(recipe, encoder, rate, told):
     keys = [f"network.name={encoder}", f"training.learning_rate={rate}"]
