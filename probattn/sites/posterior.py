@@ -127,7 +127,7 @@ def mean_variances(points: Sequence[MeanPoint], rows: int, indices: Tensor) -> V
 
     def there(values: Sequence[Tensor]) -> Tensor:
         maps = stacked_maps([item.detach().reshape(rows, -1) for item in values])
-        return maps.view(-1)[indices].to(computing_dtype(maps))
+        return maps.reshape(-1)[indices].to(computing_dtype(maps))
 
     weights = there([point.weights for point in points])
     if method.posterior == "lognormal":

@@ -360,12 +360,12 @@ class ProbabilisticTrainer(Checkpoints):
             add_to_card(self._network, metric_key_prefix, told, output.num_samples, data, words)
         return output._replace(metrics={**metrics, **named})
 
-    def triage(self, dataset: Any, *, error: float = 0.05, pilot: Any = None, **options: Any) -> Any:
+    def triage(self, dataset: Any, *, error: float | None = 0.05, pilot: Any = None, **options: Any) -> Any:
         """Which inputs are answered at a target error rate, by held-out labels; the others are left to people.
 
         Args:
             dataset: held-out data with one class a row, by which nothing was chosen; predicted as :meth:`predict` does.
-            error: of the answered inputs, at most, with the ``confidence`` of the options (0.95).
+            error: of the answered inputs, at most, with the ``confidence`` of the options (0.95); None with a ``cost``.
             pilot: others of the same kind, which say where the tests begin; ``eval_dataset`` where that is another one.
             **options: those of :class:`probattn.triage.TriageOptions`.
 

@@ -20,8 +20,9 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
     """See :meth:`probattn.trainer.ProbabilisticTrainer.triage`."""
     if trainer.program.link != "softmax":
         raise ValueError(f"{OWNER}: expected a head that gives each input one class, got {trainer.program}")
-    if pilot is None and trainer.eval_dataset is not dataset:
-        pilot = trainer.eval_dataset
+    watched = trainer.eval_dataset  # or several by name
+    if pilot is None and watched is not dataset and not isinstance(watched, dict):
+        pilot = watched
     return calibrate(
         _judged(trainer, dataset, "the data set"),
         None if pilot is None else _judged(trainer, pilot, "pilot"),

@@ -156,6 +156,7 @@ def test_a_class_that_only_held_out_texts_have_is_told(recipe, tmp_path, reviews
     assert notes == ["no training text has the class rare, which cannot be learned"]
 
 
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @pytest.mark.parametrize(
     ("encoder", "rate", "told"), [("bert", 3e-4, 1), ("bert", 1e-4, 0), ("minilm", 3e-4, 0)]
 )

@@ -29,6 +29,9 @@ def test_it_is_that_of_the_predictions(scene, tmp_path):
     limit = expected.limits[0]
     assert limit.answered and str(expected).startswith(f"{limit.answered} of 60 held-out inputs answered (")
     assert f"{limit.errors} wrong, at most {limit.bound:.1%} with 95% confidence" in str(expected)
+    trainer.eval_dataset = {"one": pilot, "two": test}
+    alone = calibrate(judged(test, "the data set"), None, TriageOptions(cost=5.0))
+    assert trainer.triage(test, error=None, cost=5.0) == alone and "at the least cost" in str(alone)
     by_class = trainer.triage(test, error=0.7, by_class=True)
     assert by_class.by_class and "at an error of at most 70%" in str(by_class)
 
