@@ -417,7 +417,7 @@ class _Aligned:
         assert query is not None
         assert key is not None
         networks = [one.factor.networks for one in others]
-        joint = {name: _JointNetworks([of_call[name] for of_call in networks]) for name in networks[0]}
+        joint = {name: partial(_jointly, [of_call[name] for of_call in networks]) for name in networks[0]}
         measure = self.factor.measure(joint)
         scaled = self._scaled(query, key)
         return self._weighted(measure(*scaled, query_mask=query_mask, key_mask=key_mask)).chunk(len(others))
@@ -433,20 +433,13 @@ class _Aligned:
         return -(self.factor.weight * value + (total - value))
 
 
-class _JointNetworks(nn.Module):
-    """Networks of L calls as one, of vectors ``[L * B, ...]``: each serves the data of its call."""
-
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self._networks = list(networks)  # not registered: they are parts of their sites
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """What the networks make of their parts."""
-        first, count = self._networks[0], len(self._networks)
-        parameters = [dict(network.named_parameters()) for network in self._networks]
-        stacked = {name: torch.stack([one[name] for one in parameters]) for name in parameters[0]}
-        result: Tensor = vmap(partial(functional_call, first))(stacked, vectors.unflatten(0, (count, -1)))
-        return result.flatten(0, 1)
+def _jointly(networks: Sequence[nn.Module], vectors: Tensor) -> Tensor:
+    """What networks of L calls make of vectors ``[L * B, ...]``, each of the data of its call."""
+    parameters = [dict(network.named_parameters()) for network in networks]
+    stacked = {name: torch.stack([one[name] for one in parameters]) for name in parameters[0]}
+    by_call = vectors.unflatten(0, (len(networks), -1))
+    made: Tensor = vmap(partial(functional_call, networks[0]))(stacked, by_call)
+    return made.flatten(0, 1)
 
 
 def random_subset(

@@ -17,7 +17,7 @@ from collections import UserList
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import FrameType, TracebackType
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 import pyro
 import torch
@@ -228,22 +228,8 @@ def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch
     pyro.sample(name, factor, obs=factor.sample(), infer={"is_auxiliary": True})
 
 
-class Alike(Protocol):
-    """What computes a log factor, and several at once where their ``kind`` is the same; None: each alone."""
-
-    @property
-    def kind(self) -> Hashable:
-        """What those share that are computed together."""
-
-    def together(self, others: Sequence[Any]) -> Sequence[Tensor]:
-        """The log factors of several of this kind."""
-
-    def __call__(self) -> Tensor:
-        """That of this one."""
-
-
 def compute_together(factors: Sequence[DeferredFactor]) -> None:
-    """Computes deferred factors that are alike at once."""
+    """Computes at once the deferred factors whose ``compute`` has the same ``kind``; by the ``together`` of one."""
     groups: dict[Hashable, list[DeferredFactor]] = {}
     for factor in factors:
         kind = getattr(factor.compute, "kind", None)
@@ -251,7 +237,7 @@ def compute_together(factors: Sequence[DeferredFactor]) -> None:
             groups.setdefault(kind, []).append(factor)
     for group in groups.values():
         if len(group) > 1:
-            first = cast(Alike, group[0].compute)
+            first: Any = group[0].compute
             for factor, value in zip(group, first.together([one.compute for one in group]), strict=True):
                 factor.settle(value)
 
