@@ -211,7 +211,7 @@ class Classification(HeadTask):
         network, rate = self.recipe.network, self.recipe.training.learning_rate
         if rate > LARGE_RATE and network.name != MINILM and not network.is_new:
             words = "is one for encoders as small as minilm; those of BERT's size take 2e-5 to 5e-5"
-            yield f"training.learning_rate {rate:g} {words}"
+            yield f"warning: training.learning_rate {rate:g} {words}"
         if self.vocabulary is not None:
             yield str(self.vocabulary)
         if missing := [name for name, count in self.classes().items() if not count]:
