@@ -179,24 +179,18 @@ def predict(
     task = tasks.run_task(run)
     answers_by = tasks.required(task.answering, run)
     answers_by.drawing(options)  # refuses what the task does not take
-    applied: Any = None
-    if policy is not None:
-        with devices.on(device):
-            applied, options = _decided_by(policy, task, run, options)
+    with devices.on(device):
+        applied, options = _decided_by(policy, task, run, options, file)
     if file.input is not None:
         if pair:
             raise tasks.RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        columns = applied.columns if applied else lambda answers: map(answers_by.columns, answers)
-        undecided = applied.undecided if applied else None
         with devices.on(device):
-            counts = predict_file(
-                answers_by, run, file, columns, options, undecided=undecided, quiet=quiet, as_json=as_json
-            )
-        _tell_file(file.output, *counts, applied)
+            counts = predict_file(answers_by, run, file, applied, options, quiet=quiet, as_json=as_json)
+        _tell_file(file, *counts, applied)
         return
-    for_files = ("output", "format", "text_column", "pair_column")
+    for_files = ("output", "format", "text_column", "pair_column", "audit", "label_studio")
     unused = next((name for name in for_files if getattr(file, name) is not None), None)
     if unused is not None:
         option = unused.replace("_", "-")
@@ -216,8 +210,9 @@ def predict(
         show(answers)
 
 
-def _tell_file(output: Path | None, predicted: int, blank: int, applied: Any) -> None:
+def _tell_file(file: FileOptions, predicted: int, blank: int, applied: Any) -> None:
     """Where predictions are and, of a policy, what it decided and whether the inputs are like those it was made on."""
+    output = file.output
     if output is not None:
         echo(f"predictions: {output} ({predicted + blank:,} rows)")
     if applied is not None:
@@ -226,11 +221,25 @@ def _tell_file(output: Path | None, predicted: int, blank: int, applied: Any) ->
         echo(f"decisions: {decided}{empty}", err=output is None)
         if warning is not None:
             echo(f"warning: {warning}", err=True)
+        if file.label_studio is not None:
+            number, configuration = applied.write_tasks(file.label_studio)
+            words = (
+                f"tasks of Label Studio: {file.label_studio} ({number:,}); its configuration: {configuration}"
+            )
+            echo(words, err=output is None)
 
 
-def _decided_by(path: Path, task: Any, run: Path, options: DrawingOptions) -> tuple[Any, DrawingOptions]:
-    """What answers by a policy, in place of the task, and how it predicts; refuses options that say it otherwise."""
+def _decided_by(
+    path: Path | None, task: Any, run: Path, options: DrawingOptions, file: FileOptions
+) -> tuple[Any, DrawingOptions]:
+    """What answers by a policy, if any, and how it predicts; refuses options that say it otherwise."""
     from probattn.tasks import RunError
+
+    if path is None:
+        unused = next((name for name in ("audit", "label_studio") if getattr(file, name) is not None), None)
+        if unused is not None:
+            raise RunError(f"--{unused.replace('_', '-')}: expected --policy with it, got none")
+        return None, options
     from probattn.triage import apply_policy
 
     for option, value in (("--num-samples", options.num_samples), ("--seed", options.seed)):
@@ -238,7 +247,7 @@ def _decided_by(path: Path, task: Any, run: Path, options: DrawingOptions) -> tu
             raise RunError(
                 f"{option} {value}: expected no such option beside --policy, which says how to predict"
             )
-    applied = apply_policy(task, run, path)
+    applied = apply_policy(task, run, path, audit=file.audit, tasks=file.label_studio is not None)
     return applied, applied.policy.drawing
 
 

@@ -15,7 +15,7 @@ import typer
 from annotated_types import Ge, Le
 
 from probattn.files.spreadsheets import Escape
-from probattn.options import DrawingOptions, Options, descriptions, hints
+from probattn.options import DrawingOptions, OpenShare, Options, descriptions, hints
 
 SENTENCE = re.compile(r"(?<!\bal)(?<!\bFig)\.(?=\s|$)(?!\s+[a-z0-9(])")
 """The full stop that ends a sentence."""
@@ -26,7 +26,7 @@ class FileOptions(Options):
     """A file of texts to predict.
 
     Args:
-        input: a .csv, .tsv, .jsonl or .txt file of texts, or - for standard input.
+        input: a .csv, .tsv, .xlsx, .jsonl or .txt file of texts, or - for standard input.
         output: file for the rows of `input` and what is predicted beside them, of the format that its ending names; it
             is there, or replaced, when it is complete; standard output by default.
         format: format of `input`: csv, tsv, jsonl or txt (a text a line).
@@ -34,6 +34,10 @@ class FileOptions(Options):
         pair_column: column of the second texts in `input`; the recipe's by default.
         escape: cells of a .csv or .tsv that a spreadsheet would take for a formula get an apostrophe: the words of
             predictions, all cells (which are read without it), or none.
+        audit: with a policy, share of the answers that people check, a random choice; `probattn review` tests the
+            guarantee on them.
+        label_studio: with a policy, file of the inputs for human review as tasks of Label Studio; its configuration is
+            written beside it.
     """
 
     input: str | None = None
@@ -42,6 +46,8 @@ class FileOptions(Options):
     text_column: str | None = None
     pair_column: str | None = None
     escape: Escape = "words"
+    audit: OpenShare | None = None
+    label_studio: Path | None = None
 
 
 SHORT = {"input": ("-i",), "output": ("-o",)}

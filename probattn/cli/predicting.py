@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probattn.cli.options import FileOptions
-from probattn.cli.rows import STANDARD, TEXT, Row, Table, format_of, is_given, opened, text_in, write_rows
+from probattn.cli.rows import (
+    STANDARD,
+    TEXT,
+    Format,
+    Row,
+    Table,
+    format_of,
+    is_given,
+    opened,
+    text_in,
+    write_rows,
+)
 from probattn.options import DrawingOptions
 from probattn.tasks import RunError
 from probattn.tasks.answering import Answering
 from probattn.tasks.progress import shown, tracked
+
+if TYPE_CHECKING:
+    from probattn.triage import AppliedPolicy
 
 
 def check_texts(answering: Answering, run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
@@ -36,36 +50,19 @@ def predict_file(
     answering: Answering,
     run: Path,
     options: FileOptions,
-    columns: Callable[[Iterable[Any]], Iterator[Mapping[str, Any]]],
+    policy: AppliedPolicy | None = None,
     drawing: DrawingOptions | None = None,
     *,
-    undecided: Mapping[str, Any] | None = None,
     quiet: bool = False,
     as_json: bool = False,
 ) -> tuple[int, int]:
-    """Writes the rows of a file with ``columns`` of their answers; returns how many have a text, and how many none.
+    """Writes the rows of a file with columns of their answers; returns how many have a text, and how many none.
 
-    ``undecided`` are the columns with which a policy leaves the latter to a person; without a policy they are refused.
+    A policy leaves the latter to a person; without one they are refused.
     """
     assert options.input is not None
-    kind, decides = format_of(options.input, options.format, "--format"), undecided is not None
-    if options.output is None:
-        output_format = "jsonl" if as_json else kind
-    else:
-        output_format = format_of(str(options.output), None, "--output, expected")
-        if (
-            options.input != STANDARD
-            and options.output.resolve() == Path(options.input).expanduser().resolve()
-        ):
-            raise RunError(
-                f"--output {options.output}: expected another file than --input, whose rows it would replace"
-            )
-    if decides and output_format == "txt":
-        if options.output is not None:
-            raise RunError(
-                f"--output {options.output}: expected .csv, .tsv or .jsonl beside a policy, got plain text"
-            )
-        output_format = "tsv"
+    kind, decides = format_of(options.input, options.format, "--format"), policy is not None
+    output_format = _output_format(options, kind, decides=decides, as_json=as_json)
     column = options.text_column or answering.columns_read[0]
     form: Any = {"quotes": answering.quotes, "blank": decides, "escape": options.escape}
     reading = partial(opened, options.input, kind, column, **form)
@@ -84,17 +81,36 @@ def predict_file(
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
         texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
         answers = answering.predict(run, texts, second_texts, drawing)
-        outputs = columns(tracked(answers, f"predictions of {table.name}"))
+        followed = tracked(answers, f"predictions of {table.name}")
+        outputs = map(answering.columns, followed) if policy is None else policy.columns(followed)
         predicted = 0
 
         def rows() -> Iterator[tuple[Row, Mapping[str, Any]]]:
             nonlocal predicted
-            for row, answer, has_text in _beside(waiting, outputs, undecided or {}):
+            for row, answer, has_text in _beside(waiting, outputs, policy.undecided if policy else {}):
                 predicted += has_text
-                yield row, answer
+                words = [row[column] for column in (text, pair) if column is not None and has_text]
+                yield row, policy.queued(row, answer, words) if policy else answer
 
-        count = write_rows(rows(), output_format, options.output, escape=options.escape)
+        delimiter = table.delimiter if kind == output_format == "csv" else None
+        count = write_rows(rows(), output_format, options.output, delimiter=delimiter, escape=options.escape)
         return predicted, count - predicted
+
+
+def _output_format(options: FileOptions, kind: Format, *, decides: bool, as_json: bool) -> Format:
+    """The format of what is written; refuses a file that the rows of the input would replace."""
+    if options.output is None:
+        usual: Format = "jsonl" if as_json else kind
+        return "tsv" if decides and usual == "txt" else usual
+    output = options.output
+    if options.input != STANDARD and output.resolve() == Path(str(options.input)).expanduser().resolve():
+        raise RunError(f"--output {output}: expected another file than --input, whose rows it would replace")
+    written = format_of(str(output), None, "--output, expected")
+    if decides and written == "txt":
+        raise RunError(
+            f"--output {output}: expected .csv, .tsv, .xlsx or .jsonl beside a policy, got plain text"
+        )
+    return written
 
 
 def _beside(

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,21 +18,22 @@ from typing import Any, Literal, NamedTuple, TextIO, cast
 from probattn.checks import shown
 from probattn.data import DataError, tables
 from probattn.data.errors import nearest
-from probattn.data.files import utf8_advice
+from probattn.data.files import read_text, utf8_advice
 from probattn.data.rows import whole_text
 from probattn.files.durable import replace_atomically
-from probattn.files.spreadsheets import Escape, escaped, unescaped
+from probattn.files.spreadsheets import WORKBOOK, Escape, escaped, unescaped, write_workbook
 
-Format = Literal["csv", "tsv", "jsonl", "txt"]
+Format = Literal["csv", "tsv", "xlsx", "jsonl", "txt"]
 ENDINGS: Mapping[str, Format] = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".tab": "tsv",
+    f".{WORKBOOK}": "xlsx",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".txt": "txt",
 }
-DELIMITERS = {"csv": ",", "tsv": "\t"}
+DELIMITERS = {"csv": ",", "tsv": "\t", "xlsx": ","}
 END = "\r\n"
 STANDARD = "-"
 """Standard input in place of a file."""
@@ -49,6 +50,7 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: Iterator[tuple[str, Row]]
+    delimiter: str | None = None
 
     def check_column(self, column: str, option: str) -> None:
         """Raises ``DataError``, which names the columns there are, unless there is this one."""
@@ -93,6 +95,16 @@ def opened(
     ``expected`` is a column that the separator should give; ``quotes`` and ``blank`` say what fields and lines may be.
     """
     form = _Form(kind, expected, quotes, blank, escape == "all")
+    if kind == WORKBOOK:
+        if path == STANDARD:
+            raise DataError(f"--format {kind}: expected the name of a file, got standard input")
+        with tables.long_fields():
+            yield _table(
+                path,
+                form._replace(quotes=True),
+                io.StringIO(read_text(Path(path).expanduser(), workbook=True)),
+            )
+        return
     if path == STANDARD:
         with tables.long_fields():
             yield _table("standard input", form, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""))
@@ -116,11 +128,14 @@ class _Form(NamedTuple):
 
 
 def _table(name: str, form: _Form, file: TextIO) -> Table:
-    rows = _rows(name, form, _lines(name, file))
+    lines, separator = _lines(name, file), None
+    if form.kind in DELIMITERS:
+        separator, lines = _separator(form, lines)
+    rows = _rows(name, form, lines, separator)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{name}: expected rows, got none")
-    return Table(name, tuple(first[1]), chain([first], rows))
+    return Table(name, tuple(first[1]), chain([first], rows), separator)
 
 
 def _lines(name: str, file: TextIO) -> Iterator[str]:
@@ -133,25 +148,9 @@ def _lines(name: str, file: TextIO) -> Iterator[str]:
         ) from None
 
 
-def _rows(name: str, form: _Form, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
+def _rows(name: str, form: _Form, lines: Iterable[str], separator: str | None) -> Iterator[tuple[str, Row]]:
     """Rows with their places; blank lines are passed over, in a plain text those at its end."""
-    if form.kind == "txt":
-        empty: list[int] = []
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                empty.append(number)
-                continue
-            if empty and not form.blank:
-                raise DataError(
-                    f"{name} line {empty[0]}: expected a text in every line, got a blank one; remove it"
-                )
-            yield from ((f"{name} line {item}", {TEXT: ""}) for item in empty)
-            empty.clear()
-            yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
-    elif form.kind == "jsonl":
-        yield from ((f"{name} line {number}", fields) for number, fields in tables.json_objects(name, lines))
-    else:
-        separator, lines = _separator(form, iter(lines))
+    if separator is not None:
         records = tables.delimited_records(name, lines, separator, quotes=form.quotes)
         read = unescaped if form.escaped else str
         _, header = next(records, (0, []))
@@ -164,6 +163,21 @@ def _rows(name: str, form: _Form, lines: Iterable[str]) -> Iterator[tuple[str, R
         for number, record in records:
             tables.check_length(f"{name} line {number}", record, columns)
             yield f"{name} line {number}", dict(zip(columns, map(read, record), strict=True))
+    elif form.kind == "txt":
+        empty: list[int] = []
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                empty.append(number)
+                continue
+            if empty and not form.blank:
+                raise DataError(
+                    f"{name} line {empty[0]}: expected a text in every line, got a blank one; remove it"
+                )
+            yield from ((f"{name} line {item}", {TEXT: ""}) for item in empty)
+            empty.clear()
+            yield f"{name} line {number}", {TEXT: line.rstrip("\r\n")}
+    else:
+        yield from ((f"{name} line {number}", fields) for number, fields in tables.json_objects(name, lines))
 
 
 def _separator(form: _Form, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
@@ -220,19 +234,31 @@ def write_rows(
     kind: Format,
     path: Path | None,
     *,
+    delimiter: str | None = None,
     escape: Escape = "words",
 ) -> int:
-    """Writes rows with their predictions and returns their number; a file, or a link's, is replaced at the end."""
+    """Writes rows with their predictions and returns their number; a file, or a link's, is replaced at the end.
+
+    ``delimiter`` stands between the fields of a .csv, by default a comma.
+    """
     count = 0
 
-    def write(line: Callable[[str], Any]) -> None:
+    def counted() -> Iterator[tuple[Row, Mapping[str, Any]]]:
         nonlocal count
-        write_row = _writer(kind, line, escape)
-        for row, answer in rows:
-            write_row(row, answer)
+        for pair in rows:
             count += 1
+            yield pair
 
-    if path is None:
+    def write(line: Callable[[str], Any]) -> None:
+        for text in _written(kind, counted(), escape, delimiter):
+            line(text)
+
+    if kind == WORKBOOK:
+        if path is None:
+            raise DataError(f"--format {kind}: expected --output with it, got none")
+        content = _cells(counted(), "none")
+        replace_atomically(path.resolve(), lambda file: write_workbook(file, content))
+    elif path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # as files are
         write(lambda text: sys.stdout.write(_encoded(text).decode()))
@@ -241,24 +267,32 @@ def write_rows(
     return count
 
 
-def _writer(
-    kind: Format, line: Callable[[str], Any], escape: Escape
-) -> Callable[[Row, Mapping[str, Any]], None]:
-    """Writes a row in a format."""
+def _written(
+    kind: Format, rows: Iterable[tuple[Row, Mapping[str, Any]]], escape: Escape, delimiter: str | None
+) -> Iterator[str]:
+    """The lines of rows in a format."""
     if kind == "txt":
-        return lambda _, answer: line(f"{' '.join(str(next(iter(answer.values()))).split())}\n")
-    if kind == "jsonl":
-        return lambda row, answer: line(f"{json.dumps(with_answer(row, answer), ensure_ascii=False)}\n")
-    # the csv module quotes the line breaks that its lines end with; ours end with one alone
-    file: Any = SimpleNamespace(write=lambda text: line(f"{text.removesuffix(END)}\n"))
-    table = csv.writer(file, delimiter=DELIMITERS[kind], lineterminator=END)
-    columns: list[str] = []
+        yield from (f"{' '.join(str(next(iter(answer.values()))).split())}\n" for _, answer in rows)
+    elif kind == "jsonl":
+        yield from (f"{json.dumps(with_answer(row, answer), ensure_ascii=False)}\n" for row, answer in rows)
+    else:
+        lines: deque[str] = deque()
+        # the csv module quotes the line breaks that its lines end with; ours end with one alone
+        file: Any = SimpleNamespace(write=lambda text: lines.append(f"{text.removesuffix(END)}\n"))
+        table = csv.writer(file, delimiter=delimiter or DELIMITERS[kind], lineterminator=END)
+        for record in _cells(rows, escape):
+            table.writerow(record)
+            yield lines.pop()
 
-    def put(row: Row, answer: Mapping[str, Any]) -> None:
+
+def _cells(rows: Iterable[tuple[Row, Mapping[str, Any]]], escape: Escape) -> Iterator[list[Any]]:
+    """Names of the columns, then the cells of each row."""
+    columns: list[str] = []
+    for row, answer in rows:
         merged = with_answer(row, answer)
         if not columns:
             columns.extend(merged)
-            table.writerow([_cell(name, escape == "all") for name in columns])
+            yield [_cell(name, escape == "all") for name in columns]
         if list(merged) != columns:
             other = next(iter(set(merged) ^ set(columns)), "another order")
             raise DataError(
@@ -266,9 +300,7 @@ def _writer(
                 f"that differs in {other!r}; write to a file that ends in .jsonl"
             )
         guarded = merged if escape == "all" else merged.keys() - row if escape == "words" else ()
-        table.writerow([_cell(value, name in guarded) for name, value in merged.items()])
-
-    return put
+        yield [_cell(value, name in guarded) for name, value in merged.items()]
 
 
 def _encoded(text: str) -> bytes:
@@ -276,11 +308,13 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def _cell(value: Any, escape: bool) -> str:
+def _cell(value: Any, escape: bool) -> str | float:
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = "; ".join(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return escaped(value) if escape else value

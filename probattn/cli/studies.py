@@ -187,3 +187,51 @@ def triage(
     show(triage_table(results))
     echo(f"policy: {file}\nreport: {sibling(file, '.html')}")
     echo(f"next: probattn predict {quote(str(run))} --policy {quote(str(file))} --input FILE")
+
+
+@commands.command()
+@fails_in_one_line
+def review(
+    run: Annotated[Path, typer.Argument(help="Folder of the run that predicted.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of `predict --policy` in which people filled the column reviewed, or an export of Label "
+            "Studio (.json)."
+        ),
+    ],
+    policy: Annotated[
+        Path | None, typer.Option(help="The policy that decided; the run's by default.")
+    ] = None,
+    output: Annotated[
+        Path | None, output_option("Labels for the next training: the reviewed rows, with its columns.")
+    ] = None,
+    with_training: Annotated[
+        bool, typer.Option("--with-training", help="The rows of the training file before them.")
+    ] = False,
+    reviewed_column: Annotated[str, typer.Option(help="Column of people's classes.")] = "reviewed",
+    as_json: JsonOption = False,
+) -> None:
+    """Take people's decisions back: labels for the next training, and the guarantee of the answers tested again."""
+    from probattn.cli.reviewing import rows_of, write_labels
+    from probattn.tasks import RunError, run_task
+    from probattn.triage.policy import read_policy
+    from probattn.triage.review import review as compared
+
+    if with_training and output is None:
+        raise RunError("--with-training: expected --output with it, got none")
+    task, decided, rows = run_task(run), read_policy(policy or run), rows_of(file)
+    result = compared(rows, decided, reviewed_column, str(file))
+    count = None
+    if output is not None:
+        count = write_labels(task, run, rows, output, reviewed_column, with_training=with_training)
+    if as_json:
+        typer.echo(result.model_dump_json())
+        return
+    for line in result.lines(decided):
+        echo(line)
+    if output is not None:
+        echo(f"labels: {output} ({count:,} rows)")
+        echo(
+            f"next: probattn train {quote(str(run))}/recipe.yaml --set data.train.source={quote(str(output))}"
+        )

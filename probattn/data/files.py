@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from probattn.data.errors import DataError, suggestion
+from probattn.files.spreadsheets import WORKBOOK, workbook_text
 
 
 def package_file(package: str, relative: str, *, distribution: str, purpose: str) -> Path:
@@ -83,9 +84,14 @@ def data_folder(what: str, name: str, origin: str) -> Path:
     return Path(folder) / name
 
 
-def read_text(path: Path, *, encoding: str = "utf-8") -> str:
-    """The text of a file, unpacked from ``*.gz``, without a byte-order mark; ``DataError`` also for an empty one."""
+def read_text(path: Path, *, encoding: str = "utf-8", workbook: bool | None = None) -> str:
+    """The text of a file, unpacked from ``*.gz``, without a byte-order mark; ``DataError`` also for an empty one.
+
+    Of a workbook, by default ``*.xlsx``, it is the first worksheet, as comma-separated values.
+    """
     with _reading(path):
+        if path.suffix.lower() == f".{WORKBOOK}" if workbook is None else workbook:
+            return workbook_text(path)
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.decompress(data)
@@ -135,6 +141,8 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: expected a gzip file, got another or a damaged one ({error})") from None
     except OSError as error:
         raise unreadable(path, error) from None
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def unreadable(path: Path | str, error: OSError) -> DataError:

@@ -17,8 +17,9 @@ from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, suggestion
 from probattn.data.files import read_text
 from probattn.data.rows import Columns, Row, build
+from probattn.files.spreadsheets import WORKBOOK
 
-DELIMITERS = (("csv", ","), ("tsv", "\t"), ("tab", "\t"))
+DELIMITERS = (("csv", ","), ("tsv", "\t"), ("tab", "\t"), (WORKBOOK, ","))
 SEPARATORS = (",", "\t", ";")
 QUOTING: Mapping[bool, Literal[0, 3]] = {True: csv.QUOTE_MINIMAL, False: csv.QUOTE_NONE}
 """The csv module's name for whether fields may stand in double quotes."""
@@ -43,7 +44,8 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
     "optional", so that answers line up with the rows. Labels 0.0 and 1.0 are the classes 0 and 1 if all are whole.
 
     Args:
-        path: the file; its ending (.csv, .tsv, .tab, .jsonl, .ndjson) names its format.
+        path: the file; its ending (.csv, .tsv, .tab, .xlsx, .jsonl, .ndjson) names its format. Of a workbook the first
+            worksheet is read (package openpyxl).
         columns: which columns to read; by default "text" and "label", both required.
         quotes: whether a field of a CSV or TSV file may stand in double quotes; False takes quotes as plain
             characters.
@@ -101,7 +103,7 @@ def open_table(path: Path, required: Collection[str], *, quotes: bool = True) ->
     text = read_text(path)
     if kind in JSON_LINES:
         return _open_json_lines(path, text)
-    return _open_delimited(path, text, dict(DELIMITERS)[kind], required, quotes)
+    return _open_delimited(path, text, dict(DELIMITERS)[kind], required, quotes or kind == WORKBOOK)
 
 
 def field_of(fields: Mapping[str, Any], name: str, where: str) -> Any:

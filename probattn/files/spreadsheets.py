@@ -1,9 +1,16 @@
-"""Cells that a spreadsheet would take for a formula."""
+"""Spreadsheets: cells that one would take for a formula, and workbooks of Excel."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+from zipfile import BadZipFile
+
+from probattn.checks import optional
 
 Escape = Literal["words", "all", "none"]
 """Which cells of a table are escaped: words of predictions, those of the input too, or none."""
@@ -39,3 +46,51 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell and cell == cell.strip()
+
+
+WORKBOOK = "xlsx"
+"""Ending of a workbook, without the dot."""
+
+
+def workbook_text(path: Path) -> str:
+    """The first worksheet of a workbook as comma-separated values; rows without a value are left out.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no workbook.
+        MissingPackageError: openpyxl is not installed.
+    """
+    openpyxl: Any = optional(str(path), "openpyxl", "excel")
+    try:
+        book = openpyxl.load_workbook(io.BytesIO(path.read_bytes()), read_only=True, data_only=True)
+    except (BadZipFile, KeyError) as error:
+        raise ValueError(f"expected a workbook of Excel ({error})") from None
+    text = io.StringIO(newline="")
+    rows = ([_as_text(cell) for cell in row] for row in book.worksheets[0].iter_rows(values_only=True))
+    csv.writer(text, lineterminator="\n").writerows(filter(any, rows))
+    book.close()
+    return text.getvalue()
+
+
+def _as_text(cell: Any) -> str:
+    """A cell as a file of text has it: nothing for an empty one, whole numbers without a point."""
+    whole = isinstance(cell, float) and cell.is_integer()
+    return "" if cell is None else str(int(cell) if whole else cell)
+
+
+def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
+    """Writes rows into a workbook; numbers stay numbers, and no text is a formula.
+
+    Raises:
+        MissingPackageError: openpyxl is not installed.
+    """
+    openpyxl: Any = optional(f"a file that ends in .{WORKBOOK}", "openpyxl", "excel")
+    book = openpyxl.Workbook(write_only=True)
+    page = book.create_sheet()
+    for row in rows:
+        cells = [openpyxl.cell.WriteOnlyCell(page, value) for value in row]
+        for cell in cells:
+            if cell.data_type == "f":
+                cell.data_type = "s"
+        page.append(cells)
+    book.save(file)

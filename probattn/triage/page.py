@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from probattn.inference import Explanation
 from probattn.report import Group, Sheet
 from probattn.report.lines import Line, line_chart, nice_top, ticks
 from probattn.report.markup import Section, plain
@@ -221,9 +222,25 @@ WORDS = ("words_for", "words_against", "unsure_about")
 """Columns of words with what they change, of an input that is left to a person."""
 
 
-def decision_columns(decision: Decision, words: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+LIKELIEST = 3
+"""Classes that a person is shown."""
+
+
+def likeliest(probabilities: Mapping[str, float]) -> list[str]:
+    """The likeliest classes with their probabilities.
+
+    Example:
+        >>> likeliest({"refund": 0.25, "charge": 0.625, "fee": 0.125, "card": 0.0})
+        ['charge 62%', 'refund 25%', 'fee 12%']
+    """
+    first = sorted(probabilities, key=lambda name: -probabilities[name])[:LIKELIEST]
+    return [f"{name} {probabilities[name]:.0%}" for name in first]
+
+
+def decision_columns(decision: Decision, explanation: Explanation | None) -> dict[str, Any]:
     """What a policy adds to an answer for programs."""
-    columns: dict[str, Any] = {"decision": decision.words}
+    words = {} if explanation is None else explanation.columns()
+    columns: dict[str, Any] = {"decision": decision.words, "why": list(decision.reasons)}
     columns |= {name: list(words.get(name, ())) for name in WORDS}
     if decision.novelty is not None:
         columns["novelty"] = shown_novelty(decision.novelty, 6)
@@ -248,12 +265,13 @@ INPUTS = ("text", "pair", "image")
 
 def decisions_table(
     answers: Sequence[Mapping[str, Any]],
-    decisions: Sequence[tuple[Decision, Mapping[str, Sequence[str]]]],
+    decisions: Sequence[tuple[Decision, Explanation | None]],
     policy: Policy,
 ) -> Sheet:
     """Answers with what becomes of them, for a terminal."""
     rows = []
-    for answer, (decision, words) in zip(answers, decisions, strict=True):
+    for answer, (decision, explanation) in zip(answers, decisions, strict=True):
+        words = {} if explanation is None else explanation.columns()
         text = " / ".join(str(answer[name]) for name in INPUTS if answer.get(name) is not None)
         label = str(answer.get("choice", answer["label"]))
         label = label if decision.answered else f"({label})"

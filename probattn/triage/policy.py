@@ -198,8 +198,9 @@ class Policy(Record):
         limits = {limit.label: limit.threshold for limit in self.limits}
         threshold = limits.get(None, limits.get(answer["label"]))
         novelty = self.novelty_of(answer)
-        answered = threshold is not None and score_of(answer, self.score) <= threshold
-        return Decision(answered and (novelty is None or novelty < 1), self.set_of(answer), novelty)
+        sure = threshold is not None and score_of(answer, self.score) <= threshold
+        reasons = [UNSURE] * (not sure) + [FAR] * (novelty is not None and novelty >= 1)
+        return Decision(not reasons, self.set_of(answer), novelty, tuple(reasons))
 
     def novelty_of(self, answer: Answer) -> float | None:
         """The distance of an input over the limit, 1 or more where a person decides; None without a rule.
@@ -222,6 +223,10 @@ class Policy(Record):
         return tuple(name for name, is_inside in zip(names, inside.tolist(), strict=True) if is_inside)
 
 
+UNSURE, FAR, CHECKED = "unsure", "unlike the training data", "audit"
+"""Why an input goes to human review; answers of the last kind are a random sample."""
+
+
 @dataclass(frozen=True)
 class Decision:
     """What becomes of an input.
@@ -230,11 +235,13 @@ class Decision:
         answered: whether it is answered.
         classes: which it may have; None where the policy has no sets.
         novelty: its distance from the training data over the limit; None where the policy has none.
+        reasons: why it goes to human review; of an answer nothing, or that it is one of those that people check.
     """
 
     answered: bool
     classes: tuple[str, ...] | None
     novelty: float | None = None
+    reasons: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:

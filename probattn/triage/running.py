@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +29,7 @@ from probattn.triage import calibration
 from probattn.triage import page as pages
 from probattn.triage import policy as policies
 from probattn.triage.options import TriageOptions
+from probattn.triage.queue import REVIEWED, SPANS, spans, task_of, write_tasks
 from probattn.triage.shift import Seen, dataset_shift
 
 EXAMPLES = 3
@@ -253,6 +255,10 @@ class AppliedPolicy:
         scores: uncertainty of each answer until now.
         far: distance of each input until now.
         decided: number of answers until now, by predicted class and whether they were given.
+        audit: share of the answers that people check, a random choice.
+        draw: what chooses these answers.
+        tasks: of Label Studio, until now; None where none are wanted.
+        surplus: columns of answers that files lack: of each class, and of samples where the network has none.
     """
 
     answering: Answering
@@ -262,8 +268,12 @@ class AppliedPolicy:
     scores: array[float] = field(default_factory=lambda: array("d"))
     far: array[float] = field(default_factory=lambda: array("d"))
     decided: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    audit: float = 0.0
+    draw: Random = field(default_factory=lambda: Random(0))
+    tasks: list[dict[str, Any]] | None = None
+    surplus: frozenset[str] = frozenset()
 
-    def decide(self, answer: policies.Answer) -> tuple[policies.Decision, Mapping[str, Sequence[str]]]:
+    def decide(self, answer: policies.Answer) -> tuple[policies.Decision, Explanation | None]:
         """What becomes of an object of :meth:`objects`, and the words of one that is left to a person."""
         decision = self.policy.decide(answer)
         answer = policies.named(answer)
@@ -271,15 +281,15 @@ class AppliedPolicy:
         if self.distances is not None:
             self.far.append(policies.distance_of(answer))
         self.decided[answer["label"], decision.answered] += 1
-        if decision.answered or self.reasons is None:
-            return decision, {}
-        explanation = self.reasons(answer)
-        return decision, {} if explanation is None else explanation.columns()
+        if decision.answered and self.draw.random() < self.audit:
+            decision = replace(decision, reasons=(policies.CHECKED,))
+        return decision, self.reasons(answer) if decision.reasons and self.reasons else None
 
     @property
     def undecided(self) -> dict[str, Any]:
         """Columns for a row of a file that has no text: a person decides."""
-        return pages.decision_columns(policies.Decision(answered=False, classes=None), {})
+        decision = policies.Decision(answered=False, classes=None, reasons=("no text",))
+        return pages.decision_columns(decision, None)
 
     def objects(self, answers: Sequence[Any]) -> list[dict[str, Any]]:
         """Answers for programs, with their distances where the policy asks."""
@@ -293,10 +303,35 @@ class AppliedPolicy:
         return [{**item, "distance": far} for item, far in zip(objects, distances, strict=True)]
 
     def columns(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, the decision first."""
+        """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, those of people first.
+
+        The likeliest classes replace a column for each class, and people write theirs into the column ``reviewed``.
+        """
         for batch in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
             for answer, described in zip(batch, self.objects(batch), strict=True):
-                yield {**pages.decision_columns(*self.decide(described)), **self.answering.columns(answer)}
+                decision, explanation = self.decide(described)
+                columns = {**pages.decision_columns(decision, explanation), **self.answering.columns(answer)}
+                columns = {name: value for name, value in columns.items() if name not in self.surplus}
+                names = [name for name in ("decision", "why", "label", "probability") if name in columns]
+                first: dict[str, Any] = {name: columns.pop(name) for name in names}
+                likeliest = pages.likeliest(policies.named(described)["probabilities"])
+                marked = {} if self.tasks is None else {SPANS: spans(explanation)}
+                yield {**first, REVIEWED: None, "likeliest": likeliest, **columns, **marked}
+
+    def queued(
+        self, row: Mapping[str, Any], columns: Mapping[str, Any], texts: Sequence[str]
+    ) -> Mapping[str, Any]:
+        """The columns of a row's answer without the words of its task, which is kept if a person sees the row."""
+        if self.tasks is None:
+            return columns
+        if columns["why"] and texts:
+            self.tasks.append(task_of(row, columns, texts, self.answering.task.recipe.name))
+        return {name: value for name, value in columns.items() if name != SPANS}
+
+    def write_tasks(self, path: Path) -> tuple[int, Path]:
+        """Writes the tasks for Label Studio; returns their number and the file of its labelling configuration."""
+        tasks, paired = self.tasks or [], self.answering.columns_read[1] is not None
+        return len(tasks), write_tasks(path, tasks, self.policy.classes, paired=paired)
 
     def answers(self, batch: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
         """A table, and the same for programs."""
@@ -319,13 +354,17 @@ class AppliedPolicy:
         return words, pages.shift_words(shift, self.policy)
 
 
-def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
+def apply_policy(
+    task: Task[Any, Any], run: Path, path: Path, *, audit: float | None = None, tasks: bool = False
+) -> AppliedPolicy:
     """Puts a policy to work.
 
     Args:
         task: of the run.
         run: its folder.
         path: the policy's file, or the folder that holds it.
+        audit: share of the answers that people check, a random choice.
+        tasks: collect the inputs for human review as tasks of Label Studio.
 
     Raises:
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
@@ -342,8 +381,15 @@ def apply_policy(task: Task[Any, Any], run: Path, path: Path) -> AppliedPolicy:
             f"{path}: expected a policy for the network in {run}, {other}; `probattn triage "
             f"{shlex.quote(str(run))}` makes one"
         )
+    drawn = () if deciding.task.network(run).has_draws else ("mutual_information", "spread")
     return AppliedPolicy(
-        required(task.answering, run), policy, deciding.reasons(run), _distances(deciding, run, policy, path)
+        required(task.answering, run),
+        policy,
+        deciding.reasons(run),
+        _distances(deciding, run, policy, path),
+        audit=audit or 0.0,
+        tasks=[] if tasks else None,
+        surplus=frozenset([*drawn, *(f"p_{name}" for name in policy.classes)]),
     )
 
 

@@ -120,7 +120,8 @@ def test_a_column_of_the_input_is_not_replaced(run, reviews, tmp_path):
             ("--format", "jsonl"),
             ["in.csv line 2: expected text in 'text', got half of a surrogate pair, U+DE00, at character 3"],
         ),
-        ("text\na\n", ("--format", "xlsx"), ["--format xlsx", "csv, tsv, jsonl, txt"]),
+        ("text\na\n", ("--format", "xml"), ["--format xml", "csv, tsv, xlsx, jsonl, txt"]),
+        ("text\na\n", ("--format", "xlsx"), ["in.csv: expected a workbook of Excel"]),
         ("text\na\n", ("--text-column", "texts"), ["expected a column 'texts'", "did you mean 'text'?"]),
     ],
 )
@@ -159,7 +160,7 @@ def test_a_row_without_a_text_is_found_before_anything_is_predicted(run, tmp_pat
     task = run_task(run)
     monkeypatch.setattr(Answering, "predict", lambda *_, **__: pytest.fail("predicted"))
     with pytest.raises(DataError, match="line 302: expected some words in column 'text'"):
-        predict_file(task.answering, run, FileOptions(str(file)), lambda answers: map(dict, answers))
+        predict_file(task.answering, run, FileOptions(str(file)))
 
 
 @pytest.mark.parametrize(
@@ -183,25 +184,22 @@ def test_quotes_are_plain_characters_where_the_recipe_says_so(tmp_path, monkeypa
     place = tmp_path / "in.tsv"
     place.write_text('text\tnumber\n"Alien" is fine\t1\n2" of rain\t2\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 2: malformed record"):
-        predict_file(
-            task.answering, run, FileOptions(str(place)), lambda answers: map(task.answering.columns, answers)
-        )
+        predict_file(task.answering, run, FileOptions(str(place)))
     source = task.recipe.data.train.model_copy(update={"quotes": False})
     data = task.recipe.data.model_copy(update={"train": source})
     plain = type(task)(task.recipe.model_copy(update={"data": data}))
     asked = []
     monkeypatch.setattr(Answering, "predict", lambda *words: map(asked.append, words[2]))
-    assert predict_file(
-        plain.answering, run, FileOptions(str(place)), lambda answers: ({} for _ in answers)
-    ) == (2, 0)
+    monkeypatch.setattr(type(plain.answering), "columns", lambda *_: {})
+    assert predict_file(plain.answering, run, FileOptions(str(place))) == (2, 0)
     assert asked == ['"Alien" is fine', '2" of rain']
 
 
 def test_an_unknown_ending_of_the_output(run, command, tmp_path):
     result = command(
-        "predict", run, "--input", write(tmp_path / "in.csv", "csv"), "--output", tmp_path / "a.xlsx"
+        "predict", run, "--input", write(tmp_path / "in.csv", "csv"), "--output", tmp_path / "a.docx"
     )
-    assert result.exit_code == 2 and "a.xlsx: expected a file that ends in .csv" in result.output
+    assert result.exit_code == 2 and "a.docx: expected a file that ends in .csv" in result.output
 
 
 @pytest.mark.parametrize("option", ["--num-samples", "--seed"])

@@ -274,8 +274,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert error(tmp_path / "nowhere" / "a.csv") == expected
     (tmp_path / "folder.csv").mkdir()
     assert error(tmp_path / "folder.csv") == ": expected a file, got a folder"
-    assert error(write(tmp_path / "a.xlsx", "text")) == (
-        ": expected a file that ends in .csv, .tsv, .tab, .jsonl, .ndjson, got .xlsx; export it as one of these"
+    assert error(write(tmp_path / "a.docx", "text")) == (
+        ": expected a file that ends in .csv, .tsv, .tab, .xlsx, .jsonl, .ndjson, got .docx; export it as one of these"
     )
 
 

@@ -119,7 +119,7 @@ SOURCES = {
     "data:\n  train:\n    text: review\n": "missing key 'source' in data.train (line 2)",
     "data:\n  train: roten_tomatoes\n": (
         "data.train (line 2): unknown data set 'roten_tomatoes': expected a file that ends in .csv, "
-        ".tsv, .tab, .jsonl, .ndjson, hub:owner/name, or a name (rotten_tomatoes, imdb, bbc_news, sst2, trec, "
+        ".tsv, .tab, .xlsx, .jsonl, .ndjson, hub:owner/name, or a name (rotten_tomatoes, imdb, bbc_news, sst2, trec, "
         "mrpc, cola, cola_out_of_domain, customer_reviews, sms_spam, qqp, qnli, rte, mnli, mnli_mismatched, snli, "
         "scitail, sick, banking77, clinc150, glue_*, textfooler_*, vader_*); did you mean 'rotten_tomatoes'?"
     ),

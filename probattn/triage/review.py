@@ -1,0 +1,202 @@
+"""What people decided: labels for the next training, and the guarantee of a policy tested again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binomtest
+
+from probattn.checks import shown
+from probattn.data import DataError
+from probattn.metrics.functional import error_bound
+from probattn.report.record import Count, Probability, Record
+from probattn.tasks.errors import RunError
+from probattn.triage.policy import CHECKED, Policy
+from probattn.triage.queue import REVIEWED
+
+LEVEL = 0.05
+"""A p value below which the error rate is said to be above the target."""
+
+
+class Checked(Record):
+    """Answers that people checked.
+
+    Attributes:
+        size: number of them.
+        wrong: of them.
+        sampled: whether they are a random choice of the answers (``--audit``).
+        bound: upper confidence bound of the error rate, at the policy's confidence.
+        p_value: probability of as many wrong ones or more at the target error rate (binomial test); None without one.
+    """
+
+    size: Count
+    wrong: Count
+    sampled: bool
+    bound: Probability | None
+    p_value: Probability | None
+
+
+class Review(Record):
+    """People's classes beside what a policy decided.
+
+    Attributes:
+        rows: of the file.
+        reviewed: of them, with a class that a person decided.
+        queue: reviewed inputs that the policy had left to people.
+        agreed: of them, those whose suggested class was right.
+        listed: of them, those whose class was among the likeliest that were shown.
+        checked: the answers that people checked; None without any.
+        new_classes: classes that the network does not have, with their numbers.
+    """
+
+    rows: Count
+    reviewed: Count
+    queue: Count
+    agreed: Count
+    listed: Count
+    checked: Checked | None
+    new_classes: Mapping[str, Count]
+
+    def lines(self, policy: Policy) -> Iterator[str]:
+        """The review in sentences."""
+        yield f"{self.reviewed:,} of {self.rows:,} rows are reviewed"
+        if self.queue:
+            yield (
+                f"human review: the suggested class was right in {self.agreed:,} of {self.queue:,} "
+                f"({self.agreed / self.queue:.1%}), the class was among the likeliest in {self.listed:,}"
+            )
+        if self.checked is None:
+            yield "answers: none was checked; `probattn predict --audit 0.05` marks a random sample of them"
+        else:
+            yield f"answers: {self._checked_words(self.checked, policy)}"
+        if self.new_classes:
+            listed = ", ".join(f"{name} ({count:,})" for name, count in list(self.new_classes.items())[:12])
+            yield f"classes that the network does not have: {listed}"
+
+    @staticmethod
+    def _checked_words(checked: Checked, policy: Policy) -> str:
+        sample = "" if checked.sampled else " (a sample that no `--audit` chose: was it a random one?)"
+        words = (
+            f"{checked.wrong:,} of {checked.size:,} checked ones are wrong ({checked.wrong / checked.size:.1%}, at "
+            f"most {checked.bound or 1:.1%} with {policy.confidence:.0%} confidence){sample}"
+        )
+        if checked.p_value is None or policy.error is None:
+            return words
+        if checked.p_value < LEVEL:
+            return (
+                f"{words}; the error rate is above the target of {policy.error:.1%} (p = {checked.p_value:.2g}): label "
+                "a random sample of new inputs, and calibrate with `probattn triage RUN --data FILE`"
+            )
+        return f"{words}; this agrees with the target of {policy.error:.1%} (p = {checked.p_value:.2g})"
+
+
+def review(
+    rows: Sequence[Mapping[str, Any]], policy: Policy, column: str = REVIEWED, source: str = "the rows"
+) -> Review:
+    """Compares people's classes with a policy's decisions.
+
+    Answers that people checked test the guarantee again: those that ``--audit`` chose where there are any, else all.
+
+    Args:
+        rows: of a file of ``predict --policy``, or of its tasks, with people's classes; empty where none is there yet.
+        policy: what decided.
+        column: of people's classes.
+        source: of the rows, for messages.
+
+    Raises:
+        RunError: no row is reviewed, or columns of a decision are missing.
+    """
+    done = [row for row in rows if person_of(row, column)]
+    if not done:
+        raise RunError(
+            f"{source}: expected rows with a class in column {column!r}, got none in {len(rows):,} rows"
+        )
+    lacking = next((name for name in ("decision", "why") if name not in done[0]), None)
+    if lacking is not None:
+        raise RunError(
+            f"{source}: expected a file of `probattn predict --policy`, or its tasks, got no column {lacking!r}"
+        )
+    answered = [row for row in done if row["decision"] == "answer"]
+    sample = [row for row in answered if CHECKED in _entries(row["why"])]
+    queue = [row for row in done if row["decision"] != "answer"]
+    agreed = sum(person_of(row, column) == suggestion(row) for row in queue)
+    listed = sum(person_of(row, column) in _likeliest(row) for row in queue)
+    names = [person_of(row, column) for row in done]
+    new = {name: names.count(name) for name in dict.fromkeys(names) if name not in policy.classes}
+    return Review(
+        rows=len(rows),
+        reviewed=len(done),
+        queue=len(queue),
+        agreed=agreed,
+        listed=listed,
+        checked=_checked(sample or answered, policy, column, sampled=bool(sample)),
+        new_classes=new,
+    )
+
+
+def _checked(
+    rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, *, sampled: bool
+) -> Checked | None:
+    if not rows:
+        return None
+    wrong, size = sum(person_of(row, column) != suggestion(row) for row in rows), len(rows)
+    p_value = None
+    if policy.error is not None:
+        p_value = float(binomtest(wrong, size, policy.error, alternative="greater").pvalue)
+    return Checked(
+        size=size,
+        wrong=wrong,
+        sampled=sampled,
+        bound=error_bound(wrong, size, policy.confidence),
+        p_value=p_value,
+    )
+
+
+def person_of(row: Mapping[str, Any], column: str) -> str:
+    """The class that a person decided; empty where none is there yet."""
+    value = row.get(column)
+    return "" if value is None else str(value).strip()
+
+
+def suggestion(row: Mapping[str, Any]) -> str:
+    """The class that the network predicted; a file of inputs with a column ``label`` has it under another name."""
+    return str(row.get("predicted_label", row.get("label", "")))
+
+
+def _entries(cell: Any) -> list[str]:
+    return cell if isinstance(cell, list) else [item.strip() for item in str(cell or "").split(";")]
+
+
+def _likeliest(row: Mapping[str, Any]) -> list[str]:
+    return [item.rpartition(" ")[0] for item in _entries(row.get("likeliest"))]
+
+
+def exported_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an export of Label Studio (JSON or JSON-MIN), with people's classes in column ``reviewed``.
+
+    Raises:
+        DataError: the file is no such export.
+    """
+    try:
+        tasks = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: expected an export of Label Studio in JSON ({error})") from None
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise DataError(f"{path}: expected an export of Label Studio, a list of tasks, got {shown(tasks)}")
+    return [_row_of(task) for task in tasks]
+
+
+def _row_of(task: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(task.get("data"), dict):
+        return dict(task)  # JSON-MIN
+    results = [
+        result
+        for annotation in task.get("annotations") or ()
+        if not annotation.get("was_cancelled")
+        for result in annotation.get("result") or ()
+        if result.get("from_name") == REVIEWED
+    ]
+    return {**task["data"], REVIEWED: results[-1]["value"]["choices"][0] if results else None}

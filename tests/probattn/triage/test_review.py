@@ -1,0 +1,211 @@
+"""A queue for people, in files and in Label Studio's format, and what they decide taken back."""
+
+import csv
+import json
+import shutil
+import xml.etree.ElementTree as ET
+
+import openpyxl
+import pytest
+from scipy.stats import beta, binom
+
+from probattn.tasks import RunError
+from probattn.triage import read_policy
+from probattn.triage.policy import Policy
+from probattn.triage.queue import configuration
+from probattn.triage.review import Review, review
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+TEXTS = ["the film was good", "a bad plot", "fine; really", 'a "poor" cast', ""] * 8
+
+
+@pytest.fixture(scope="module")
+def queued(run, command, tmp_path_factory):
+    """A run with a policy that answers about half, and a file with a queue as tasks."""
+    folder = tmp_path_factory.mktemp("review") / "run"
+    shutil.copytree(run, folder)
+    assert command("triage", folder, "--error", "0.9", "--num-samples", "3", "--quiet").exit_code == 0
+    policy = read_policy(folder)
+    source, scores = folder / "new.csv", []
+    for text in TEXTS[:4]:
+        (answer,) = map(
+            json.loads, command("predict", folder, text, "--policy", folder, "--json").stdout.splitlines()
+        )
+        scores.append(1 - answer["probability"])
+    limit = policy.limits[0].model_copy(update={"threshold": sum(sorted(scores)[1:3]) / 2})
+    changed = policy.model_copy(update={"limits": (limit,), "error": 0.1})
+    (folder / "policy.json").write_text(changed.model_dump_json(), encoding="utf-8")
+    lines = [f"{number};{json.dumps(text) if ';' in text else text}" for number, text in enumerate(TEXTS)]
+    lines = [line.replace('a "poor" cast', '"a ""poor"" cast"') for line in lines]
+    source.write_text("id;text\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    options = ["--policy", folder, "--audit", "0.5", "--label-studio", folder / "queue.json", "--quiet"]
+    done = command("predict", folder, "--input", source, "--output", folder / "out.csv", *options)
+    assert done.exit_code == 0, done.output
+    return folder, done
+
+
+def rows_of(file):
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter=";"))
+
+
+def test_the_file_keeps_its_delimiter_and_columns_and_says_why(queued):
+    folder, _ = queued
+    rows = rows_of(folder / "out.csv")
+    assert [row["id"] for row in rows] == [str(number) for number in range(len(TEXTS))]
+    assert [row["text"] for row in rows] == TEXTS
+    kinds = {(row["decision"], row["why"]) for row in rows}
+    assert kinds == {("answer", ""), ("answer", "audit"), ("person", "unsure"), ("person", "no text")}
+    answered = [row for row in rows if row["decision"] == "answer"]
+    assert 0.2 < sum(row["why"] == "audit" for row in answered) / len(answered) < 0.8
+    for row in rows:
+        assert row["reviewed"] == ""
+        if row["text"]:
+            name, _, share = row["likeliest"].partition("; ")[0].rpartition(" ")
+            assert name == row["label"] and share == f"{float(row['probability']):.0%}"
+
+
+def test_tasks_are_the_rows_that_people_see(queued):
+    folder, done = queued
+    tasks = json.loads((folder / "queue.json").read_text(encoding="utf-8"))
+    seen = [row for row in rows_of(folder / "out.csv") if row["why"] not in {"", "no text"}]
+    assert [task["data"]["id"] for task in tasks] == [row["id"] for row in seen]
+    assert f"queue.json ({len(tasks):,})" in " ".join(done.output.split())
+    tags = {
+        tag.get("name"): tag for tag in ET.parse(folder / "queue.xml").getroot().iter() if tag.get("name")
+    }
+    names = {kind: {item.get("value") for item in tags[kind]} for kind in ("words", "reviewed")}
+    for task, row in zip(tasks, seen, strict=True):
+        (prediction,) = task["predictions"]
+        first, *words = prediction["result"]
+        assert first["value"]["choices"] == [row["label"]] and row["label"] in names["reviewed"]
+        assert prediction["score"] == pytest.approx(float(row["probability"]))
+        for item in words:
+            value = item["value"]
+            assert item["from_name"] == "words" and item["to_name"] == "text" in tags
+            assert task["data"]["text"][value["start"] : value["end"]] == value["text"]
+            assert set(value["labels"]) <= names["words"]
+
+
+def test_label_studio_takes_them(queued):
+    interface = pytest.importorskip("label_studio_sdk.label_interface").LabelInterface
+    folder, _ = queued
+    checked = interface((folder / "queue.xml").read_text(encoding="utf-8"))
+    checked.validate()
+    for task in json.loads((folder / "queue.json").read_text(encoding="utf-8")):
+        assert checked.validate_task({"data": task["data"]})
+        assert all(map(checked.validate_prediction, task["predictions"]))
+
+
+def test_names_of_classes_are_escaped_and_pairs_have_two_texts():
+    root = ET.fromstring(configuration(['a "b" & <c>'], paired=True))
+    assert [tag.get("value") for tag in root.iter("Choice")] == ['a "b" & <c>']
+    assert [tag.get("value") for tag in root.iter("Text")] == ["$text", "$pair"]
+    assert root.find("Labels").get("toName") == "text,pair"
+
+
+def decided(queued, command, *more, ending=".csv", wrong=()):
+    """A reviewed file: the suggested class everywhere, the other in rows ``wrong`` of those that people see."""
+    folder, _ = queued
+    rows = rows_of(folder / "out.csv")
+    other = {"negative": "positive", "positive": "negative"}
+    seen = [row for row in rows if row["why"] not in {"", "no text"}]
+    for number, row in enumerate(seen):
+        row["reviewed"] = other[row["label"]] if number in wrong else row["label"]
+    file = folder / f"reviewed{ending}"
+    if ending == ".json":
+        reviewed = {row["id"]: row["reviewed"] for row in seen}
+        tasks = json.loads((folder / "queue.json").read_text(encoding="utf-8"))
+        for task in tasks:
+            result = {"from_name": "reviewed", "value": {"choices": [reviewed[task["data"]["id"]]]}}
+            task["annotations"] = [{"was_cancelled": False, "result": [result]}]
+        file.write_text(json.dumps(tasks), encoding="utf-8")
+    else:
+        with file.open("w", encoding="utf-8", newline="") as lines:
+            writer = csv.DictWriter(lines, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    done = command("review", folder, file, *more)
+    assert done.exit_code == 0, done.output
+    return seen, done
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json"])
+def test_a_review_counts_and_tests_the_answers_again(queued, command, ending):
+    policy = read_policy(queued[0])
+    for wrong in ((), range(100)):
+        seen, done = decided(queued, command, "--json", ending=ending, wrong=wrong)
+        result = Review.model_validate_json(done.stdout)
+        checked = [row for row in seen if row["why"] == "audit"]
+        bad = len(checked) if wrong else 0
+        assert (result.reviewed, result.queue) == (len(seen), len(seen) - len(checked))
+        assert result.agreed == (0 if wrong else result.queue) and result.listed == result.queue
+        assert (result.checked.size, result.checked.wrong, result.checked.sampled) == (
+            len(checked),
+            bad,
+            True,
+        )
+        assert result.checked.p_value == pytest.approx(binom.sf(bad - 1, len(checked), policy.error))
+        bound = 1 if bad == len(checked) else beta.ppf(policy.confidence, bad + 1, len(checked) - bad)
+        assert result.checked.bound == pytest.approx(bound)
+    assert "the error rate is above the target" in " ".join(
+        decided(queued, command, wrong=wrong)[1].stdout.split()
+    )
+
+
+def test_labels_for_the_next_training_in_a_workbook(queued, command):
+    folder, _ = queued
+    file = folder / "labels.xlsx"
+    seen, done = decided(queued, command, "--output", file)
+    assert f"({len(seen)} rows)" in done.stdout
+    train = read_columns(folder)
+    table = list(openpyxl.load_workbook(file).active.iter_rows(values_only=True))
+    assert table[0] == train and table[1:] == [(row["text"], row["reviewed"]) for row in seen]
+    again = command("predict", folder, "--input", file, "--output", folder / "again.xlsx", "--quiet")
+    assert again.exit_code == 0, again.output
+    first, *rest = openpyxl.load_workbook(folder / "again.xlsx").active.iter_rows(values_only=True)
+    assert first[:2] == train and len(rest) == len(seen)
+    assert isinstance(rest[0][first.index("probability")], float)
+
+
+def read_columns(folder):
+    from probattn.tasks import run_task
+
+    train = run_task(folder).recipe.data.train
+    return train.text, train.label
+
+
+def test_what_cannot_be_reviewed_is_said(queued, command):
+    folder, _ = queued
+    done = command("review", folder, folder / "out.csv")
+    assert (
+        done.exit_code == 2
+        and "out.csv: expected rows with a class in column 'reviewed', got none" in done.output
+    )
+    (folder / "other.json").write_text('{"a": 1}', encoding="utf-8")
+    done = command("review", folder, folder / "other.json")
+    assert done.exit_code == 2 and "expected an export of Label Studio, a list of tasks" in done.output
+    done = command("predict", folder, "a film", "--audit", "0.5")
+    assert done.exit_code == 2 and "--audit: expected --policy with it, got none" in done.output
+    policy = read_policy(folder)
+    with pytest.raises(RunError, match="expected a file of `probattn predict --policy`"):
+        review([{"reviewed": "good"}], policy)
+
+
+def test_a_formula_stays_a_text_in_a_workbook(tmp_path):
+    from probattn.files.spreadsheets import workbook_text, write_workbook
+
+    rows = [["text", "n"], ["=1+1", 3], ["a\nb, c", 0.5], ["", None], ["@x", 2.0]]
+    with (tmp_path / "a.xlsx").open("wb") as file:
+        write_workbook(file, rows)
+    cells = list(openpyxl.load_workbook(tmp_path / "a.xlsx").active.iter_rows())
+    assert cells[1][0].data_type == "s" and cells[1][1].value == 3
+    assert workbook_text(tmp_path / "a.xlsx") == 'text,n\n=1+1,3\n"a\nb, c",0.5\n@x,2\n'
+
+
+def test_policies_of_least_cost_have_no_test(queued):
+    policy: Policy = read_policy(queued[0]).model_copy(update={"error": None, "cost": 5.0})
+    rows = [{"decision": "answer", "why": "", "label": "positive", "reviewed": "negative", "likeliest": ""}]
+    result = review(rows, policy)
+    assert result.checked.p_value is None and not result.checked.sampled
+    assert "was it a random one?" in " ".join(result.lines(policy))
