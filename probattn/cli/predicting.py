@@ -45,7 +45,7 @@ def predict_file(
 ) -> tuple[int, int]:
     """Writes the rows of a file with ``columns`` of their answers; returns how many have a text, and how many none.
 
-    ``undecided`` are the columns with which a policy leaves the latter to a person; without a policy they are refused.
+    ``undecided`` are the columns by which a policy leaves the latter for human review; without one they are refused.
     """
     assert options.input is not None
     kind, decides = format_of(options.input, options.format, "--format"), undecided is not None

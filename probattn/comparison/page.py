@@ -60,7 +60,7 @@ def comparison_table(results: ComparisonResults) -> Sheet:
     meaning = (
         f"Means over {len(results.seeds)} seeds; cost in passes of {results.reference[0]}. Coverage: the largest share "
         f"of the test texts, the most confident first, with at most {100 * results.error:g}% wrong, which takes the "
-        "true classes to know; answered: the share that a policy answers which promises that error. AUROC: test "
+        "true classes to know; answered: the share that a policy of that target error rate answers. AUROC: test "
         "against out-of-distribution (OOD) texts, by the entropy, or by what the way is named after."
     )
     mark = (

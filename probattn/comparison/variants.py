@@ -45,7 +45,7 @@ MEASURES: Mapping[str, MeasureText] = MappingProxyType(
         ),
         "answered": share(
             "Answered by a policy",
-            "The share that a policy answers which promises that error with 95% confidence",
+            "The share that a policy answers whose target is that error, at 95% confidence",
             short="answered",
             words=("more answers by a policy", "fewer answers by a policy"),
         ),
