@@ -79,7 +79,7 @@ class ProbabilisticTrainer(Checkpoints):
     noise is a function of the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted
     one.
 
-    Factors of alignment and of disagreement are part of the loss; alignment's networks are clipped apart. Gradients of
+    Factors of alignment and of disagreement are part of the loss; networks of alignment are clipped alone. Gradients of
     repulsive heads become their directions between clipping and the optimiser. Logs have ``log_likelihood``, ``kl``,
     ``kl_nats``, ``factors`` (all per label) and ``kl_weight`` beside ``loss``. Evaluations have the same beside
     ``eval_loss``, exact means over labels under the final KL weight, with the same noise every time.

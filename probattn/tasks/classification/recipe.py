@@ -387,7 +387,7 @@ class ReportRecipe(TopicsReportSection):
         default=3, ge=0, le=50, description="Mistakes that are listed of each bin of the reliability diagram."
     )
     heads: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="Heads that get maps of their own, besides the mean over heads."
+        default_factory=list, description="Heads that get separate maps, besides the mean over heads."
     )
 
     @model_validator(mode="after")
