@@ -97,7 +97,7 @@ def compare(
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train recipes over seeds and compare every way of predicting; continues what was interrupted."""
+    """Train recipes over seeds and compare every prediction method; continues what was interrupted."""
     from probattn.comparison import compare as run
     from probattn.comparison import comparison_table
     from probattn.tasks import devices, progress

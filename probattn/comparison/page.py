@@ -35,7 +35,7 @@ TITLES = {
     "ensemble": "ensemble of the seeds",
     "ensemble_temperature": "ensemble, temperature",
 }
-"""Ways of predicting in words."""
+"""Prediction methods in words."""
 SHOWN = ("accuracy", "nll", "ece", "coverage", "answered", "auroc")
 """Measures that a terminal has room for."""
 

@@ -15,7 +15,7 @@ AnyResults = TypeVar("AnyResults")
 
 
 class View(ABC, Generic[AnyResults]):
-    """How the records of one kind of run read.
+    """How the records of a task read.
 
     Attributes:
         results_class: the class of the records in ``metrics.json``.

@@ -413,7 +413,7 @@ def confusions(calibration: Judged, answered: Tensor) -> tuple[policies.Wrong, .
 
 
 def costs(calibration: Judged, answered: Tensor, policy: policies.Policy) -> tuple[policies.Costs, ...]:
-    """What a decision costs in the mean, on the calibration data."""
+    """Mean cost of a decision, on the calibration data."""
     wrong, size = calibration.wrong, len(calibration)
     errors, left = int((answered & wrong).sum()), int((~answered).sum())
     rows = []

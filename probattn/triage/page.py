@@ -141,7 +141,7 @@ def triage_table(results: TriageResults) -> Sheet:
         mean = sum(size * count for size, count in results.set_sizes.items()) / policy.size
         words.append(
             f"Conformal sets contain the true class with a probability of at least {percent(1 - policy.sets.error)}; "
-            f"{mean:.2f} classes in the mean."
+            f"{mean:.2f} classes on average."
         )
     words += [
         f"Cost of a decision, if a wrong answer costs {cost.cost:g} times a human review: {cost.answer_all:.3f} where "

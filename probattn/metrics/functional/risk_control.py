@@ -123,7 +123,7 @@ def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float
 
     .. math:: \arg\min_\lambda P(\mathrm{Bin}(n_\lambda, \mathrm{error}) \le k_\lambda)
 
-    Arguments and errors are those of :func:`controlled_threshold`, of predictions that serve for nothing else, such as
+    Arguments and errors are those of :func:`controlled_threshold`, of predictions with no other use, such as
     those of validation data.
 
     Returns:
