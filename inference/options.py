@@ -225,7 +225,7 @@ class RunOptions(Options):
             kernels; the first ones take minutes. Results are the same to rounding.
         accumulation: micro-batches of an update, >= 1.
         max_grad_norm: norm at which gradients are clipped, > 0; None for never. The networks of alignment factors are
-            clipped apart from all others.
+            clipped separately.
         seed: of data order, noise and dropout, >= 0. The model's initial weights are the caller's.
         log_every: updates between records, >= 1.
         eval_every: updates between evaluations; None for once an epoch. The last update is always evaluated.

@@ -36,7 +36,7 @@ class TrainingProgress:
             self._task = self._bar.add_task(title, total=total, completed=done)
 
     def show(self, step: int, words: Callable[[], str]) -> None:
-        """Shows a completed step and a text about it, which is not computed in silence."""
+        """Shows a completed step and a text about it, which is computed only where it is shown."""
         if self._bar is not None:
             self._bar.words = words()
             self._bar.update(self._task, completed=step)

@@ -133,7 +133,7 @@ class ElectraProgram(HeadProgram):
     r"""ELECTRA's pre-training (Clark et al. 2020): masked language modelling and replaced token detection.
 
     Of the :math:`n'` tokens of a text x of n tokens that are no special ones, a set m of
-    :math:`\lceil 0.15\, n' \rceil` is masked, drawn anew at every call unless the batch has it. The generator G fills
+    :math:`\lceil 0.15\, n' \rceil` is masked, drawn again at every call unless the batch has it. The generator G fills
     them in, and the discriminator D, with attention weights S, says of every token whether it is the original one:
 
     .. math::

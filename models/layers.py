@@ -1,4 +1,4 @@
-"""Parts of networks that are built from nothing: bases, dot-product attention, an LSTM over padded sequences."""
+"""Parts of networks that are built from scratch: bases, dot-product attention, an LSTM over padded sequences."""
 
 from __future__ import annotations
 

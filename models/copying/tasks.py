@@ -129,7 +129,7 @@ class KeywordBatch(NamedTuple):
 class KeywordTask(Options):
     """Detection of a keyword in a sentence of random words (Snell et al. 2021, section 6.1).
 
-    Words are drawn with replacement. Half of the sentences, in the mean, have the keyword, at one place each; drawn
+    Words are drawn with replacement. Half of the sentences, on average, have the keyword, at one place each; drawn
     directly, they have the distribution that rejecting all others would give.
 
     Args:

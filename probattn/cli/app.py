@@ -160,8 +160,8 @@ def predict(
     policy: Annotated[
         Path | None,
         typer.Option(
-            help="A file of `probattn triage`, or its folder: what is answered, what a person decides, and how to "
-            "predict, in place of --num-samples, --seed and --uncertainty."
+            help="A file of `probattn triage`, or its folder: which inputs are answered, which need human review, and "
+            "how to predict, in place of --num-samples, --seed and --uncertainty."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -342,7 +342,7 @@ def demo(
     device: DeviceOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
-    """From labels to decisions: film reviews that a network answers, those left to a person, and the words why."""
+    """From labels to decisions: film reviews that a network answers, those for human review, and the words why."""
     from probattn import tasks
     from probattn.cli.explaining import explained, print_explanation
     from probattn.tasks import devices, progress

@@ -58,7 +58,7 @@ def predict_file(
 ) -> tuple[int, int]:
     """Writes the rows of a file with columns of their answers; returns how many have a text, and how many none.
 
-    A policy leaves the latter to a person; without one they are refused.
+    A policy leaves the latter for human review; without one they are refused.
     """
     assert options.input is not None
     kind, decides = format_of(options.input, options.format, "--format"), policy is not None

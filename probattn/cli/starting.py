@@ -207,7 +207,7 @@ def recipes_table() -> Sheet:
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).capitalize()  # "GraphText" is "Graph text"
         tasks.setdefault(words, []).append((name, summary))
     return Sheet(
-        ("recipe", "what it is for"),
+        ("recipe", "purpose"),
         tuple(Group(task, tuple(rows)) for task, rows in tasks.items()),
         words=2,
         notes=("`probattn init RECIPE` writes one into a file of your own, every key with what it means.",),
@@ -221,7 +221,7 @@ def methods_table() -> Sheet:
         for method in METHODS
     )
     return Sheet(
-        ("section of a recipe", "class", "what it is for"),
+        ("section of a recipe", "class", "purpose"),
         (Group("", rows),),
         words=3,
         notes=("`probattn init RECIPE` writes the keys of each section, with what they mean.",),

@@ -97,7 +97,7 @@ def compare(
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Train recipes over seeds and compare every way of predicting; continues what was interrupted."""
+    """Train recipes over seeds and compare every prediction method; continues what was interrupted."""
     from probattn.comparison import compare as run
     from probattn.comparison import comparison_table
     from probattn.tasks import devices, progress
@@ -173,7 +173,7 @@ def triage(
     device: DeviceOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find which inputs can be answered at a promised error; `predict --policy` applies the policy."""
+    """Find which inputs can be answered at a target error rate; `predict --policy` applies the policy."""
     from probattn import tasks
     from probattn.tasks import devices, progress
     from probattn.triage import triage_run, triage_table

@@ -35,7 +35,7 @@ TITLES = {
     "ensemble": "ensemble of the seeds",
     "ensemble_temperature": "ensemble, temperature",
 }
-"""Ways of predicting in words."""
+"""Prediction methods in words."""
 SHOWN = ("accuracy", "nll", "ece", "coverage", "answered", "auroc")
 """Measures that a terminal has room for."""
 
@@ -47,7 +47,7 @@ def row_title(row: Row) -> str:
 
 
 def comparison_table(results: ComparisonResults) -> Sheet:
-    """Means over seeds by recipe and variant; a star marks reliable differences to the reference."""
+    """Means over seeds by recipe and variant; a star marks significant differences to the reference."""
     measures = [name for name in SHOWN if any(name in row.values for row in results.rows)]
     groups = [
         Group(
@@ -60,12 +60,12 @@ def comparison_table(results: ComparisonResults) -> Sheet:
     meaning = (
         f"Means over {len(results.seeds)} seeds; cost in passes of {results.reference[0]}. Coverage: the largest share "
         f"of the test texts, the most confident first, with at most {100 * results.error:g}% wrong, which takes the "
-        "true classes to know; answered: the share that a policy answers which promises that error. AUROC: test "
-        "against out-of-distribution (OOD) texts, by the entropy, or by what the way is named after."
+        "true classes to know; answered: the share that a policy of that target error rate answers. AUROC: test "
+        "against out-of-distribution (OOD) texts, by the entropy, or by the score that the row names."
     )
     mark = (
-        f"* marks reliable differences to {recipe}, {TITLES[variant]}, for these test texts: paired by seed, three "
-        "seeds or more, Holm's method over the ways."
+        f"* marks significant differences to {recipe}, {TITLES[variant]}, for these test texts: paired by seed, three "
+        "seeds or more, Holm's correction over all rows."
     )
     headings = ("", *(MEASURES[name].short for name in measures), "cost")
     return Sheet(headings, tuple(groups), notes=(meaning, mark))
@@ -108,7 +108,7 @@ def page(results: ComparisonResults) -> str:
 
 
 def headline(results: ComparisonResults) -> str:
-    """The variant with most coverage at the error among those with reliably more of it than the reference."""
+    """The variant with most coverage at the error among those with significantly more of it than the reference."""
     percent = f"{100 * results.error:g}%"
     gains = [
         row
@@ -116,10 +116,10 @@ def headline(results: ComparisonResults) -> str:
         if (gap := row.gaps.get("coverage")) is not None and results.verdict("coverage", gap) == "better"
     ]
     if not gains:
-        return f"No way of predicting has reliably more coverage at {percent} error than the reference"
+        return f"No prediction method has significantly more coverage at {percent} error than the reference"
     best = max(gains, key=lambda row: row.values["coverage"].mean)
     share = f"{100 * best.values['coverage'].mean:.1f}%"
-    return f"{best.recipe}, {row_title(best)}, has reliably more coverage at {percent} error: {share} of the texts"
+    return f"{best.recipe}, {row_title(best)}, has significantly more coverage at {percent} error: {share} of the texts"
 
 
 def _sections(results: ComparisonResults) -> Iterator[Section]:

@@ -45,7 +45,7 @@ MEASURES: Mapping[str, MeasureText] = MappingProxyType(
         ),
         "answered": share(
             "Answered by a policy",
-            "The share that a policy answers which promises that error with 95% confidence",
+            "The share that a policy answers whose target is that error, at 95% confidence",
             short="answered",
             words=("more answers by a policy", "fewer answers by a policy"),
         ),
@@ -291,7 +291,7 @@ class ComparisonResults(Record):
     rows: tuple[Row, ...]
 
     def verdict(self, measure: str, gap: Comparison) -> Verdict:
-        """The result of a difference by its sign; "unclear" where it is not reliable, as in the report of a run."""
+        """The result of a difference by its sign; "unclear" where it is not significant, as in the report of a run."""
         roles = ("test", "out_of_domain") if measure == "auroc" else ("test",)
         examples = min(self.sizes[role] for role in roles)
         return MEASURES[measure].verdict(gap.value) if is_reliable(gap, examples) else "unclear"

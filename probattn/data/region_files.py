@@ -93,7 +93,7 @@ class ImageFiles:
         """Pixels, uint8 ``[3, S, S]``, or features of regions, float32 ``[R, F]``.
 
         Raises:
-            DataError: a file that is damaged or of another kind.
+            DataError: a file that is damaged or of another format.
         """
         return self._pixels(file) if self.region_size is None else self._features(file)
 
@@ -206,7 +206,7 @@ def _arrays(file: Path, names: Collection[str]) -> dict[str, Any]:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{file}: expected features of regions (.npy or .npz), got a file that is damaged or of another kind "
+            f"{file}: expected features of regions (.npy or .npz), got a file that is damaged or of another format "
             f"({type(error).__name__})"
         ) from None
 

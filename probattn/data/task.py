@@ -22,7 +22,7 @@ class Task:
     Args:
         train: to fit the network on.
         validation: to choose by while training.
-        test: to measure on, of the same kind.
+        test: to measure on, in-domain.
         shifted: the same task on other material, any number of sets.
         out_of_domain: texts that are not the task at all; without labels.
     """

@@ -1,4 +1,4 @@
-"""Words as tokens, for networks that are trained from nothing: a tokenizer, and vectors learned elsewhere (GloVe)."""
+"""Words as tokens, for networks that are trained from scratch: a tokenizer, and vectors learned elsewhere (GloVe)."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ class IBMModel1:
 
     @classmethod
     def load(cls, path: str | Path) -> IBMModel1:
-        """Reads the file of :meth:`save`; ``DataError`` for no such file, or one that is damaged or of another kind."""
+        """Reads the file of :meth:`save`; ``DataError`` for no such file, or one that is damaged or another file."""
         path = Path(path)
         if not path.is_file():
             got = "a folder" if path.is_dir() else "no file"

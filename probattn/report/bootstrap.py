@@ -1,4 +1,4 @@
-"""Differences to the deterministic baseline: paired bootstrap, p values, and when one counts as reliable."""
+"""Differences to the deterministic baseline: paired bootstrap, p values, and when one counts as significant."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from probattn.metrics.functional import holm, mean_interval
 from probattn.report.record import MODELS, Comparison, Difference, ModelKey
 
 LEAST_EFFECT = 0.005
-"""Smallest difference that counts as reliable, as a share of a measure's unit: half a point of a share or of BLEU,
+"""Smallest difference that counts as significant, as a share of a measure's unit: half a point of a share or of BLEU,
 0.005 of a number. Below it both networks have the same value in whole per cent."""
 
 LEAST_EXAMPLES = 200
-"""Smallest size of the data for a reliable difference: 20 examples for each of the ten bins of a calibration error,
+"""Smallest size of the data for a significant difference: 20 examples for each of the ten bins of a calibration error,
 and a standard error of 2 points for an accuracy of 90%."""
 
 LEAST_SEEDS = 3
-"""Smallest number of seeds for a reliable difference: two may agree because a measure is rounded."""
+"""Smallest number of seeds for a significant difference: two may agree because a measure is rounded."""
 
 ROUNDING = 1e-12
 """Relative spread of figures that differ by rounding alone."""
@@ -91,7 +91,7 @@ def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
 
 
 def is_reliable(item: Comparison, examples: int, *, unit: float = 1.0) -> bool:
-    """Whether a difference counts as reliable.
+    """Whether a difference counts as significant.
 
     Args:
         item: the comparison.

@@ -114,7 +114,7 @@ class Finding:
         difference: the measured difference.
         text: texts of its measure.
         data: the data set.
-        verdict: "unclear" unless the difference is reliable (:func:`~.claims.is_reliable`).
+        verdict: "unclear" unless the difference is significant (:func:`~.claims.is_reliable`).
         figures: both values, the difference and its interval.
         order: place of the data set among the others.
     """
@@ -180,7 +180,7 @@ def interval_ends(difference: Comparison, text: measures.MeasureText) -> tuple[s
 
 
 def headline(results: Results) -> str:
-    """The title: reliable gains and losses and nothing else, with the numbers of seeds and of the task's examples."""
+    """The title: significant gains and losses and nothing else, with the numbers of seeds and of examples."""
     comparisons, data = findings(results), results.in_domain
     basis = f"({measures.counted(len(results.seeds), 'seed')}, {data.size:,} {data.unit})"
     model = measures.MODEL_LABELS[results.compared]
@@ -194,7 +194,7 @@ def headline(results: Results) -> str:
         )
     reliable = [finding for finding in comparisons if finding.verdict != "unclear"]
     if not reliable:
-        return f"No reliable difference between {model} and deterministic attention {basis}"
+        return f"No significant difference between {model} and deterministic attention {basis}"
     gains, losses = (
         measures.listed(
             [finding.claim for finding in reliable if finding.leads and finding.verdict == verdict]
@@ -202,7 +202,9 @@ def headline(results: Results) -> str:
         for verdict in ("better", "worse")
     )
     words = f"{gains}, but {losses}" if gains and losses else gains or losses
-    words = words or f"{len(reliable)} of {measures.counted(len(comparisons), 'comparison')} differ reliably"
+    words = (
+        words or f"{len(reliable)} of {measures.counted(len(comparisons), 'comparison')} differ significantly"
+    )
     subject = f"{model} against deterministic attention"
     return f"{measures.capital(subject) if results.runs else f'In this run, {subject}'}: {words} {basis}"
 
@@ -258,7 +260,7 @@ def opening(results: Results) -> str:
         return f"{words}."
     chance = "the choice of seeds" if results.runs else f"the choice of test {data.unit}"
     ending = {
-        "unclear": "no reliable difference",
+        "unclear": "no significant difference",
         "better": f"a gain beyond what {chance} explains",
         "worse": f"a loss beyond what {chance} explains",
     }[results.verdict(difference)]

@@ -27,7 +27,7 @@ class MeasureText:
         unit: a share is written in percent and its differences in points; a number with three decimals.
         gain: describes an improvement.
         loss: describes the opposite.
-        leads: whether a reliable difference stands in the headline.
+        leads: whether a significant difference stands in the headline.
     """
 
     title: str

@@ -35,7 +35,7 @@ RAMPS = {
     "cosine-light": ("b3611a", "f0cba4", "f7f7f4", "9cc3e6", "1f5fa6"),
     "cosine-dark": ("e59a52", "6b4220", "191d22", "234d78", "6fb0ee"),
 }
-"""Colours from nothing to the largest value; the style sheet's gradients name the same ones."""
+"""Colours from zero to the largest value; the style sheet's gradients name the same ones."""
 
 
 def write_report(results: Results, path: Path | str) -> Path:

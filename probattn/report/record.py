@@ -231,7 +231,7 @@ class DataSet(Record):
     Attributes:
         key: its name in the other records.
         title: its displayed name.
-        role: what it is for.
+        role: its use.
         size: N.
         labelled: whether accuracy and calibration could be measured.
         source: where it comes from.

@@ -133,7 +133,7 @@ class Results(record.Record):
         return None if score is None else score.values.get(measure)
 
     def verdict(self, difference: record.Difference) -> Verdict:
-        """Result of one of the differences; "unclear" where it is not reliable."""
+        """Result of one of the differences; "unclear" where it is not significant."""
         examples = next(item.drawn for item in self.data if item.key == difference.data)
         if difference.measure in record.DETECTION:
             examples = min(examples, self.in_domain.drawn)

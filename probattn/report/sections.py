@@ -70,7 +70,7 @@ def gap_words(
     ends = interval_ends(difference, text)
     turn = 1 if text.better == "higher" else -1
     low, high = sorted((turn * difference.low, turn * difference.high))
-    result = {"better": "better", "worse": "worse", "unclear": "no reliable difference"}[verdict]
+    result = {"better": "better", "worse": "worse", "unclear": "no significant difference"}[verdict]
     title = f"{text.title}: {result}, {text.difference(difference.value)}, interval {ends[0]} to {ends[1]}"
     seeds = [turn * value for value in difference.seeds]
     return {

@@ -20,7 +20,7 @@ LONGEST_RULE = 120
 GUTTER = "  "
 """Between columns."""
 RELIABLE = "*"
-"""Marks a reliable difference."""
+"""Marks a significant difference."""
 
 
 @dataclass(frozen=True)

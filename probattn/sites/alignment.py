@@ -81,8 +81,8 @@ class AlignmentAttention(Method):
         layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
             to ``convert``.
         attention: kind of attention calls that are aligned; None leaves it to ``convert``.
-        max_tokens: where a sample has more queries or keys, a random subset of that size stands for them, drawn anew in
-            each training step from a generator of the site's own; None takes all.
+        max_tokens: where a sample has more queries or keys, a random subset of that size replaces them, drawn again in
+            each training step from the site's generator; None takes all.
         hidden: width of the hidden layers of discriminator, critic and navigator; None for the head size.
         discriminator: of "gan": "highway", "mlp" for the paper's single MLP (section B.1.2), or "release" for that of
             the authors' code.

@@ -60,8 +60,8 @@ class ParticleLayers(ParticleOptions, Method):
         space: what repels: the "parameters" of particles, as vectors, or their "predictions", the logits on the batch,
             whose gradients become the directions of the sampler (D'Angelo and Fortuin 2021).
         new_heads: whether the heads of all particles but the first, and the matrices A of LoRA (Hu et al. 2022), are
-            drawn anew; False copies the network's own.
-        bootstrap: whether each particle weighs the data by Poisson numbers of mean 1 of its own (Oza and Russell 2001),
+            initialised at random; False copies the network's.
+        bootstrap: whether each particle weighs the data by separate Poisson numbers of mean 1 (Oza and Russell 2001),
             drawn from the content of a row, for heads with one label a row.
         spread: >= 0, standard deviation of normal noise on all particles but the first, over the root mean square of
             the parameter.

@@ -136,7 +136,7 @@ class RepulsiveAttention(ParticleOptions, Method):
     Args:
         sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
             without repulsion).
-        projections: weights whose heads repel each other; each is a set of particles of its own.
+        projections: weights whose heads repel each other; each is a separate set of particles.
         particles: "heads", or "features": particle i of H is every H-th output feature of a projection from i on, as in
             the authors' code, where features of all heads are a particle.
         layers: layers of each stack with repulsive heads; numbers count from 0, negative ones from the end; or the

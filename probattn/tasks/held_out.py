@@ -133,7 +133,7 @@ class HeldOut:
         return {"data": self.digest, "run": digest(contents), **draws}
 
     def doubts(self) -> Iterator[str]:
-        """What is to be known of the inputs where a promise is tested on them, in sentences."""
+        """What weakens a guarantee that is tested on these inputs, in sentences."""
         size, rest = len(self.texts), self.rows(self.unseen)
         if self.seen:
             yield (
@@ -143,8 +143,8 @@ class HeldOut:
         copies = rest.as_texts().copies()
         if self.examples is None and copies > len(rest.texts) / 100:
             yield (
-                f"{self.source}: {copies:,} of its {len(rest.texts):,} inputs are copies of others; the promise counts "
-                "them as independent and holds less often than it says: leave each input in once."
+                f"{self.source}: {copies:,} of its {len(rest.texts):,} inputs are copies of others; the guarantee "
+                "counts them as independent and holds less often than stated: leave each input in once."
             )
 
 

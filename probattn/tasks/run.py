@@ -114,7 +114,7 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
             read_as(task, baseline / RECIPE)
         except RecipeError as error:
             raise RunError(
-                f"{baseline}: expected a baseline of the same kind as {run}, got another kind of run ({error})"
+                f"{baseline}: expected a baseline of the task of {run}, got a run of another task ({error})"
             ) from error
     results = task.evaluate(run, baseline)
     write_results(results, run / RESULTS)

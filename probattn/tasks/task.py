@@ -119,7 +119,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     @property
     def no_probe(self) -> str | None:
         """Why the run's networks have no lexical probe; None where they have one."""
-        return "expected a run of texts or of translation, got one of another kind"
+        return "expected a run of texts or of translation, got another run"
 
     @property
     def answering(self) -> Answering | str:

@@ -15,7 +15,7 @@ AnyResults = TypeVar("AnyResults")
 
 
 class View(ABC, Generic[AnyResults]):
-    """How the records of one kind of run read.
+    """How the records of a task read.
 
     Attributes:
         results_class: the class of the records in ``metrics.json``.
@@ -75,7 +75,7 @@ class ResultsView(View[Results]):
     quantities: Callable[[Any], Mapping[str, tuple[str, str]]] = _quantities
 
     def headline(self, results: Results) -> str:
-        """Reliable gains and losses of the run's own network."""
+        """Significant gains and losses of the run's own network."""
         return headline(results)
 
     def table(self, results: Results) -> Sheet:

@@ -64,7 +64,7 @@ class EvaluationMeans:
 
 
 def real_rows(batch: Mapping[str, Any], accelerator: Accelerator) -> Mapping[str, Any]:
-    """The batch without the rows that the last step of several processes repeats, so that all have as many."""
+    """The batch without the rows that pad the last step of several processes."""
     state = accelerator.gradient_state
     repeated = accelerator.num_processes > 1 and state.end_of_dataloader and state.remainder > 0
     if not repeated:

@@ -79,7 +79,7 @@ class ProbabilisticTrainer(Checkpoints):
     noise is a function of the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted
     one.
 
-    Factors of alignment and of disagreement are part of the loss; alignment's networks are clipped apart. Gradients of
+    Factors of alignment and of disagreement are part of the loss; networks of alignment are clipped alone. Gradients of
     repulsive heads become their directions between clipping and the optimiser. Logs have ``log_likelihood``, ``kl``,
     ``kl_nats``, ``factors`` (all per label) and ``kl_weight`` beside ``loss``. Evaluations have the same beside
     ``eval_loss``, exact means over labels under the final KL weight, with the same noise every time.
@@ -366,7 +366,7 @@ class ProbabilisticTrainer(Checkpoints):
         Args:
             dataset: held-out data with one class a row, by which nothing was chosen; predicted as :meth:`predict` does.
             error: of the answered inputs, at most, with the ``confidence`` of the options (0.95); None with a ``cost``.
-            pilot: others of the same kind, which say where the tests begin; ``eval_dataset`` where that is another one.
+            pilot: other in-domain data, which say where the tests begin; ``eval_dataset`` where that is another one.
             **options: those of :class:`probattn.triage.TriageOptions`.
 
         Returns:
@@ -374,7 +374,7 @@ class ProbabilisticTrainer(Checkpoints):
             :meth:`probattn.triage.Policy.decide` decides on an input, :func:`probattn.triage.write_policy` keeps it.
 
         Raises:
-            RunError: no inputs, or a promise that asks for more of them.
+            RunError: no inputs, or a guarantee that needs more of them.
             ValueError: another head than a classifier of one class, rows without labels, or an option out of its range.
 
         Example:

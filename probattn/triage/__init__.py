@@ -1,9 +1,9 @@
-"""Which inputs a network answers, at a promised error, and which go to a person.
+"""Selective prediction: which inputs a network answers at a target error rate, and which need human review.
 
-``probattn triage RUN --error 0.05`` and :func:`triage_run` find the largest uncertainty at which the error among
-answered inputs is below the promise with the promised confidence, on held-out data, and write it as a
+``probattn triage RUN --error 0.05`` and :func:`triage_run` find, on held-out data, the largest uncertainty at which the
+error rate among answered inputs is at most the target, with the stated confidence, and write it as a
 :class:`Policy`, which ``probattn predict --policy`` applies. :func:`calibrate` does so with predictions from anywhere;
-:func:`dataset_shift` tells whether new inputs are of the same kind.
+:func:`dataset_shift` tests new inputs for a distribution shift.
 """
 
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ __all__ = ["Policy", "Limit", "SetRule", "NoveltyRule", "Decision", "read_policy
 # Making and applying one
 __all__ += ["TriageOptions", "Score", "Judged", "judged_probabilities", "calibrate", "triage_run"]
 __all__ += ["AppliedPolicy", "apply_policy"]
-# Records of what it does, as tables, and inputs of another kind
+# Records of what it does, as tables, and distribution shift
 __all__ += ["TriageResults", "Outcome", "ClassRow", "Wrong", "triage_table", "decisions_table", "Seen"]
 __all__ += ["Shift", "dataset_shift"]
 

@@ -191,13 +191,13 @@ def judged_probabilities(
 
 
 def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions) -> policies.Policy:
-    """The policy that answers most while it keeps the promise.
+    """The policy of largest coverage whose error rate keeps the target.
 
     Args:
-        calibration: predictions on which the promise is tested; nothing else may have been chosen by them.
-        pilot: others of the same kind, such as those of the validation data, which say where the tests begin
+        calibration: predictions on which the target is tested; nothing else may have been chosen by them.
+        pilot: other in-domain ones, such as those of the validation data, which say where the tests begin
             (:func:`probattn.metrics.functional.sequence_start`). None lets them begin at the most confident inputs.
-        options: what is promised, and the draws by which the predictions were made; those that are left out are taken
+        options: the guarantee, and the draws by which the predictions were made; those that are left out are taken
             to be 20 of seed 0.
 
     Returns:
@@ -236,7 +236,7 @@ def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions)
 
 
 def check_size(size: int, novelty: float) -> None:
-    """Refuses fewer held-out inputs than tell the distance that so small a share reaches."""
+    """Refuses fewer held-out inputs than determine the distance that so small a share reaches."""
     if size < (minimum := math.ceil(1 / novelty - 1 - 1e-9)):
         raise RunError(
             f"novelty {novelty:g}: expected {minimum:,} held-out inputs or more, got {size:,}; give a larger share, or "
@@ -245,7 +245,7 @@ def check_size(size: int, novelty: float) -> None:
 
 
 def _novelty(calibration: Judged, options: TriageOptions) -> policies.NoveltyRule | None:
-    """The rule that no more held-out inputs than the given share reach, as a new one of their kind does."""
+    """The rule by a conformal quantile of the held-out distances, which new in-domain inputs reach as rarely."""
     if options.novelty is None:
         return None
     check_size(len(calibration), options.novelty)
@@ -334,7 +334,7 @@ def promises(
     options: TriageOptions,
     novelty: policies.NoveltyRule | None = None,
 ) -> tuple[policies.Promised, ...]:
-    """What can be answered at usual errors and the promised one, each by itself, with one threshold for all classes."""
+    """Coverage at usual target error rates and the policy's, each tested alone, with one threshold for all classes."""
     promised = []
     for error in sorted({*PROMISES, *(() if options.error is None else (options.error,))}):
         alone = TriageOptions(error=error, confidence=options.confidence, score=options.score)
@@ -413,7 +413,7 @@ def confusions(calibration: Judged, answered: Tensor) -> tuple[policies.Wrong, .
 
 
 def costs(calibration: Judged, answered: Tensor, policy: policies.Policy) -> tuple[policies.Costs, ...]:
-    """What a decision costs in the mean, on the calibration data."""
+    """Mean cost of a decision, on the calibration data."""
     wrong, size = calibration.wrong, len(calibration)
     errors, left = int((answered & wrong).sum()), int((~answered).sum())
     rows = []

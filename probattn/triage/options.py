@@ -8,25 +8,25 @@ from typing import Literal
 from probattn.options import ConformalScore, DrawingOptions, OpenShare, Positive
 
 Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
-"""What orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
+"""The uncertainty that orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
 ERROR = 0.05
-"""The promised error without a cost."""
+"""The target error rate without a cost."""
 
 
 @dataclass(frozen=True)
 class TriageOptions(DrawingOptions):
-    """What is promised, and how inputs are ordered.
+    """The guarantee, and the score that orders inputs.
 
     Args:
-        error: promised error among answered inputs; 0.05 without ``cost``, none with it. None is the threshold of
+        error: target error rate among answered inputs; 0.05 without ``cost``, none with it. None is the threshold of
             least cost.
-        confidence: with which the promise holds. It is one over the held-out data.
-        cost: cost of a wrong answer, where a person's decision costs 1.
-        by_class: a threshold, and a promise, for each predicted class. Each promise holds by itself.
-        score: what orders inputs.
-        sets: sets of classes that miss the true one no more often than promised.
-        novelty: share of the inputs like the held-out ones that, on average, may go to a person because they are far
-            from the training data; without it the distance does not count.
+        confidence: probability, over the held-out data, that the guarantee holds.
+        cost: cost of a wrong answer, where a human review costs 1.
+        by_class: a separate threshold and guarantee for each predicted class.
+        score: uncertainty by which inputs are ordered.
+        sets: conformal sets of classes, which miss the true one with at most the target error rate.
+        novelty: largest share of in-domain inputs, on average, that is left for human review as out-of-distribution
+            by their distance from the training data; without it the distance does not count.
 
     Raises:
         ValueError: a value is not as described.
@@ -45,4 +45,4 @@ class TriageOptions(DrawingOptions):
         if self.error is None and self.cost is None:
             object.__setattr__(self, "error", ERROR)
         if self.error is None and self.sets is not None:
-            raise ValueError("sets: expected a promised error with them, got none")
+            raise ValueError("sets: expected a target error rate with them, got none")

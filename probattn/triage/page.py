@@ -44,25 +44,25 @@ def percent(value: float) -> str:
 
 
 def promise_words(policy: Policy) -> str:
-    """What the policy promises."""
+    """What the policy guarantees."""
     if policy.error is None:
         among = "" if policy.novelty is None else " among inputs near the training data"
         return f"none; the least cost{among} where a wrong answer costs {policy.cost:g} times a person's decision"
     if policy.by_class:
         return (
             f"error of at most {percent(policy.error)} among the answers of each class, {percent(policy.confidence)} "
-            "confidence for each by itself; none for all together"
+            "confidence for each class; none for all classes jointly"
         )
     return f"error of at most {percent(policy.error)} among answered inputs, {percent(policy.confidence)} confidence"
 
 
 def novelty_words(policy: Policy) -> str | None:
-    """What the policy leaves to a person because it is far from the training data; None without a rule for it."""
+    """What the policy abstains from because it is far from the training data; None without a rule for it."""
     if policy.novelty is None:
         return None
     return (
-        f"inputs far from the training data, by the features of the last layer: {percent(policy.novelty.share)} of "
-        "inputs like the held-out ones or fewer, on average over held-out data"
+        f"out-of-distribution inputs, by the features of the last layer: {percent(policy.novelty.share)} of in-domain "
+        "inputs or fewer, on average over held-out data"
     )
 
 
@@ -89,8 +89,8 @@ def opening(results: TriageResults) -> str:
             return f"{wrong}."
         fewest = math.ceil(math.log(1 - policy.confidence) / math.log1p(-policy.error))
         return (
-            f"{wrong}; the promise needs {fewest:,} answered ones without a wrong one, or more with some. Promise less "
-            "(--error, --confidence), or give more held-out inputs (--data)."
+            f"{wrong}; the guarantee needs {fewest:,} answered ones without an error, or more with some. Allow more "
+            "errors (--error), lower --confidence, or give more held-out inputs (--data)."
         )
     bound = ""
     if len(policy.limits) == 1 and policy.limits[0].bound is not None:
@@ -103,12 +103,12 @@ def opening(results: TriageResults) -> str:
 
 
 def triage_table(results: TriageResults) -> Sheet:
-    """What can be answered at which promise, and what the policy does to each data set."""
+    """Coverage at each target error rate, and what the policy does to each data set."""
     policy, first = results.policy, results.outcomes[0]
     last = () if policy.novelty is None else ("",)
     groups = [
         Group(
-            f"{first.title} ({first.size:,} held-out inputs), by promised error",
+            f"{first.title} ({first.size:,} held-out inputs), by target error rate",
             tuple((percent(promise.error), *_cells(promise.limit), *last) for promise in results.promises),
         )
     ]
@@ -122,44 +122,44 @@ def triage_table(results: TriageResults) -> Sheet:
         )
     groups.append(Group("What the policy does", tuple(_outcome_rows(results))))
     words = [f"{headline(results)}. {opening(results)}", *_unfiltered(results)]
-    words.append(f"Promise: {promise_words(policy)}.")
+    words.append(f"Guarantee: {promise_words(policy)}.")
     if novelty := novelty_words(policy):
-        words.append(f"To a person go also {novelty}.")
+        words.append(f"For human review also: {novelty}.")
     words += results.doubts
     if any(outcome.role != "in_domain" for outcome in results.outcomes):
-        words.append("No promise holds on shifted and out-of-domain data.")
+        words.append("No guarantee holds on shifted and out-of-domain data.")
     words += [
-        f"{outcome.title}: unlike the held-out inputs, {listed}."
+        f"{outcome.title}: distribution shift against the held-out inputs, {listed}."
         for outcome in results.outcomes
         if (listed := differ(outcome.shift))
     ]
     if listed := differ(results.pilot):
         words.append(
-            f"The validation data are unlike the held-out inputs, {listed}: the tests begin at their threshold, so "
-            "that fewer inputs may be answered than could be."
+            f"Distribution shift between validation data and held-out inputs, {listed}: the tests begin at the "
+            "threshold of the validation data, so coverage may be lower than it could be."
         )
     if policy.sets is not None and results.set_sizes:
         mean = sum(size * count for size, count in results.set_sizes.items()) / policy.size
         words.append(
-            f"Sets hold the true class with a probability of at least {percent(1 - policy.sets.error)}; "
-            f"{mean:.2f} classes in the mean."
+            f"Conformal sets contain the true class with a probability of at least {percent(1 - policy.sets.error)}; "
+            f"{mean:.2f} classes on average."
         )
     words += [
-        f"A wrong answer at {cost.cost:g} times a person's decision: {cost.answer_all:.3f} a decision where all are "
-        f"answered, {cost.policy:.3f} by the policy, {cost.cheapest:.3f} at best (answering "
+        f"Cost of a decision, if a wrong answer costs {cost.cost:g} times a human review: {cost.answer_all:.3f} where "
+        f"all are answered, {cost.policy:.3f} by the policy, {cost.cheapest:.3f} at best (coverage "
         f"{100 * cost.cheapest_answered:.1f}%)."
         for cost in results.costs
         if policy.cost is not None
     ]
     return Sheet(
-        ("", "answered", "wrong", f"at most ({percent(policy.confidence)})", *(last and ("far",))),
+        ("", "coverage", "error", f"at most ({percent(policy.confidence)})", *(last and ("far",))),
         tuple(groups),
         notes=tuple(words),
     )
 
 
 FILTERED = 3
-"""Classes up to which distances of features were measured to tell nothing."""
+"""Classes up to which distances of features were measured to detect nothing."""
 TOLERATED = 0.02
 """Share of out-of-domain inputs that may be answered without a remark."""
 
@@ -170,8 +170,8 @@ def _unfiltered(results: TriageResults) -> Iterable[str]:
     for outcome in () if few else results.outcomes:
         if outcome.role == "out_of_domain" and outcome.answered > TOLERATED * outcome.size:
             yield (
-                f"{share(outcome.answered, outcome.size)} of {outcome.title} are answered too; --novelty 0.05 leaves "
-                "inputs far from the training data to a person."
+                f"{share(outcome.answered, outcome.size)} of {outcome.title} are answered too; with --novelty 0.05 the "
+                "policy abstains from inputs far from the training data."
             )
 
 
@@ -188,17 +188,18 @@ def decision_words(answered: int, size: int, policy: Policy, distances: Iterable
     expected = share(sum(limit.answered for limit in policy.limits), policy.size)
     return (
         f"{answered:,} of {size:,} answered ({share(answered, size)}; of the held-out inputs {expected}), "
-        f"{size - answered:,} for a person{told}"
+        f"{size - answered:,} for human review{told}"
     )
 
 
 def shift_words(shift: Shift | None, policy: Policy) -> str | None:
-    """A warning of inputs unlike the held-out ones; None where they are alike."""
+    """A warning of a distribution shift against the held-out inputs; None where none is detected."""
     if not (listed := differ(shift)):
         return None
     return (
-        f"these inputs are unlike the {policy.size:,} that the policy was calibrated on ({policy.data}): {listed}. "
-        "Its promise holds for inputs of the same kind alone. Label some of these, and make a policy for them: "
+        f"distribution shift: these inputs differ from the {policy.size:,} that the policy was calibrated on "
+        f"({policy.data}): {listed}. Its guarantee holds only for in-domain inputs. Label some of these, and calibrate "
+        "a policy on them: "
         "probattn triage RUN --data FILE"
     )
 
@@ -219,7 +220,7 @@ def _outcome_rows(results: TriageResults) -> Iterable[tuple[str, ...]]:
 
 
 WORDS = ("words_for", "words_against", "unsure_about")
-"""Columns of words with what they change, of an input that is left to a person."""
+"""Columns of words with what they change, of an input for human review."""
 
 
 LIKELIEST = 3
@@ -285,9 +286,9 @@ def decisions_table(
         rows.append(tuple(cells))
     heading = "image" if answers and "image" in answers[0] else "text"
     headings = [heading, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
-    notes = [f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]
+    notes = [f"Guarantee: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]
     if novelty := novelty_words(policy):
-        notes.append(f"To a person go also {novelty}; their novelty is 1 or more.")
+        notes.append(f"For human review also: {novelty}; their novelty is 1 or more.")
     return Sheet(
         (*headings, "probability", *(["novelty"] if policy.novelty else [])),
         (Group("", tuple(rows)),),
@@ -315,7 +316,7 @@ def page(results: TriageResults) -> str:
         facts=(
             ("Network", plain(results.run.network)),
             ("Method", plain(results.run.method)),
-            ("Promise", promise_words(policy)),
+            ("Guarantee", promise_words(policy)),
             ("Uncertainty", policy.score.replace("_", " ")),
         ),
         package="probattn.triage",
@@ -335,15 +336,15 @@ def _sections(results: TriageResults) -> Iterator[Section]:
     def section(anchor: str, title: str, heading: str, **context: Any) -> Section:
         return Section(anchor, title, heading, "triage.html", {**shared, "anchor": anchor, **context})
 
-    yield section("promises", "Promises", "What can be answered", chart=_chart(results))
+    yield section("promises", "Guarantees", "What can be answered", chart=_chart(results))
     people = words_section(results.examples)
     if people is not None:
-        yield replace(people, heading="For a person: the most uncertain inputs, and their words")
+        yield replace(people, heading="For human review: the most uncertain inputs, and their words")
     yield section("outcomes", "Data sets", "What the policy does")
     yield section("classes", "Classes", "By class", **_classes(results))
     yield section("costs", "Costs", "What a decision costs")
     if results.set_sizes is not None:
-        yield section("sets", "Sets", "Sets of classes")
+        yield section("sets", "Sets", "Conformal sets of classes")
     note = Markup(
         "Every number of this page is in <code>triage.json</code>; <code>policy.json</code> is the policy."
     )
@@ -353,12 +354,12 @@ def _sections(results: TriageResults) -> Iterator[Section]:
 def _chart(results: TriageResults) -> Markup:
     curve, error = results.curve, results.policy.error
     points = tuple(p for p in zip(curve.coverage, curve.risk, strict=True) if p[0] >= SMALLEST_SHARE)
-    lines = [Line("wrong", "bay", points)]
+    lines = [Line("error", "bay", points)]
     if error is not None:
-        lines.append(Line("promise", "det", ((0.0, error), (1.0, error))))
+        lines.append(Line("target", "det", ((0.0, error), (1.0, error))))
     top = nice_top(max([error or 0.0, *(risk for _, risk in points)]))
-    x = Axis(0, 1, "answered share (most confident first)", ticks(0, 1, 4, percent=True))
-    y = Axis(0, top, "wrong among them", ticks(0, top, 4, percent=True))
+    x = Axis(0, 1, "coverage (most confident first)", ticks(0, 1, 4, percent=True))
+    y = Axis(0, top, "error rate among answered", ticks(0, top, 4, percent=True))
     return line_chart(lines, x, y, "Error among answered inputs")
 
 

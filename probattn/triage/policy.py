@@ -77,7 +77,7 @@ class NoveltyRule(Record):
     """How far from the training data inputs may be that are answered, by the features of the last layer.
 
     Attributes:
-        share: of inputs like the held-out ones that a person decides for that reason, at most this on average over
+        share: of in-domain inputs that are left for human review for that reason, at most this on average over
             held-out data.
         threshold: the distance from which on a person decides.
         features: a fingerprint of what measures distances, the file beside the policy; None where that is not known.
@@ -93,16 +93,16 @@ class Policy(Record):
 
     Attributes:
         kind: "policy".
-        error: promised error rate among answered inputs; None where the threshold is the cheapest.
-        confidence: with which the promise holds, over the held-out data.
-        cost: of a wrong answer, where a person's decision costs 1; None where none was given.
-        score: what orders inputs.
+        error: target error rate among answered inputs; None where the threshold is the cheapest.
+        confidence: with which the guarantee holds, over the held-out data.
+        cost: of a wrong answer, where a human review costs 1; None where none was given.
+        score: the uncertainty that orders inputs.
         uncertainty: how probabilities are predicted, by draws or by moments.
         num_samples: posterior draws.
         seed: of the draws.
         limits: one for all inputs, or one for each predicted class.
         sets: the rule for sets of classes; None without.
-        novelty: the rule for inputs unlike the training data; None without.
+        novelty: the rule for out-of-distribution inputs; None without.
         classes: names.
         data: what it was calibrated on.
         size: number of these inputs.
@@ -165,7 +165,7 @@ class Policy(Record):
 
     @property
     def by_class(self) -> bool:
-        """Whether each predicted class has a promise of its own."""
+        """Whether each predicted class has a separate guarantee."""
         return self.limits[0].label is not None
 
     @property
@@ -284,8 +284,8 @@ def distance_of(answer: Answer) -> float:
     distance = answer.get("distance")
     if distance is None:
         raise RunError(
-            "policy: expected the distance of each input, by which it leaves inputs to a person, got none; give "
-            "distances to judged_probabilities"
+            "policy: expected the distance of each input, by which it abstains, got none; give distances to "
+            "judged_probabilities"
         )
     return math.inf if math.isnan(distance) else float(distance)
 
@@ -323,7 +323,7 @@ def read_policy(path: Path | str) -> Policy:
 
 
 class Promised(Record):
-    """What can be answered at another promised error."""
+    """What can be answered at another target error rate."""
 
     error: Probability
     limit: Limit
@@ -377,7 +377,7 @@ class Wrong(Record):
 
 
 class Costs(Record):
-    """Mean cost of a decision, where a person's costs 1: all answered, by the policy, at the cheapest threshold."""
+    """Mean cost of a decision, where a review costs 1: all answered, by the policy, at the cheapest threshold."""
 
     cost: Annotated[float, Field(gt=0)]
     answer_all: Annotated[float, Field(ge=0)]
@@ -393,7 +393,7 @@ class TriageResults(Record):
         kind: "triage".
         run: description of the run.
         policy: what was found.
-        promises: the same for other promised errors, each by itself.
+        promises: the same for other target error rates, each tested alone.
         curve: error among the most confident inputs of the calibration data.
         outcomes: what the policy does to each data set, the calibration data first.
         pilot: how the validation data, which say where the tests begin, differ from the calibration data.
@@ -402,7 +402,7 @@ class TriageResults(Record):
         costs: by cost of a wrong answer.
         set_sizes: number of calibration inputs by the size of their set; None without sets.
         doubts: what is to be known of the calibration data, in sentences.
-        examples: calibration inputs that are left to a person, with their words.
+        examples: calibration inputs for human review, with their words.
     """
 
     kind: Literal["triage"] = "triage"

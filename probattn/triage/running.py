@@ -35,7 +35,7 @@ from probattn.triage.shift import Seen, dataset_shift
 EXAMPLES = 3
 """Inputs on the page of a policy."""
 FEATURES = ".features.safetensors"
-"""Ending of the file beside a policy by which inputs far from the training data are told."""
+"""Ending of the file beside a policy by which out-of-distribution inputs are detected."""
 
 
 def triage_run(
@@ -49,13 +49,13 @@ def triage_run(
 ) -> tuple[Path, policies.TriageResults]:
     """Calibrates a policy on the held-out data of a run, and writes it with its page.
 
-    The promise is tested on the test data, or on ``data``; validation data say where the tests begin. What the policy
-    does to shifted and out-of-domain data of the recipe is measured beside it; no promise holds there.
+    The target is tested on the test data, or on ``data``; validation data say where the tests begin. What the policy
+    does to shifted and out-of-domain data of the recipe is measured too; no guarantee holds there.
 
     Args:
         task: of the run.
         run: its folder.
-        options: what is promised.
+        options: the guarantee, and the score.
         data: a file of held-out texts with their classes, with the columns of the training data, or a named data set.
         output: the policy's file; ``policy.json`` in the run by default. The page and its records stand beside it, as
             ``triage.html`` and ``triage.json``, and beside ``NAME.json`` as ``NAME.triage.html`` and
@@ -156,7 +156,7 @@ def first_decisions(task: Task[Any, Any], run: Path) -> tuple[Sheet, Sheet]:
 def _for_a_person(
     deciding: Deciding, run: Path, inputs: HeldOut, judged: calibration.Judged, answered: Tensor
 ) -> tuple[WordsExample, ...]:
-    """The words of the inputs that are left to a person with the largest entropy."""
+    """The words of the inputs for human review with the largest entropy."""
     reasons, examples = deciding.reasons(run), []
     left = [number for number, is_answered in enumerate(answered.tolist()) if not is_answered]
     for number in sorted(left, key=lambda number: -judged.answers[number]["entropy"])[:EXAMPLES]:
@@ -197,7 +197,7 @@ def _check_replaced(file: Path) -> None:
         old = policies.read_policy(file)
     except RunError as error:
         raise RunError(f"{file}: is there and is no policy; give another --output, or remove it") from error
-    note(f"{file} is replaced (promise: {pages.promise_words(old)}; calibrated on {old.data})")
+    note(f"{file} is replaced (guarantee: {pages.promise_words(old)}; calibrated on {old.data})")
 
 
 def _words_of(options: TriageOptions, data: str | None) -> str:
@@ -274,7 +274,7 @@ class AppliedPolicy:
     surplus: frozenset[str] = frozenset()
 
     def decide(self, answer: policies.Answer) -> tuple[policies.Decision, Explanation | None]:
-        """What becomes of an object of :meth:`objects`, and the words of one that is left to a person."""
+        """What becomes of an object of :meth:`objects`, and the words of one for human review."""
         decision = self.policy.decide(answer)
         answer = policies.named(answer)
         self.scores.append(policies.score_of(answer, self.policy.score))
@@ -346,7 +346,7 @@ class AppliedPolicy:
         return pages.decisions_table(objects, decided, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:
-        """What was decided until now, and a warning where the inputs are unlike those of the calibration."""
+        """What was decided until now, and a warning of a distribution shift against the calibration data."""
         answered = sum(count for (_, is_answered), count in self.decided.items() if is_answered)
         seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()), self.far)
         shift = dataset_shift(seen, self.policy.held)
@@ -375,7 +375,7 @@ def apply_policy(
         other = (
             "got one that names no network"
             if policy.network is None
-            else "got one for another, or for longer or shorter inputs, whose promise does not hold for it"
+            else "got one for another, or for longer or shorter inputs, whose guarantee does not hold for it"
         )
         raise RunError(
             f"{path}: expected a policy for the network in {run}, {other}; `probattn triage "

@@ -1,4 +1,4 @@
-"""Whether inputs are of the same kind as those that a policy was calibrated on."""
+"""Distribution shift: whether inputs differ from those that a policy was calibrated on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = 20_000
 PART = 1_000
 """Tables that are held at once."""
 LEVEL = 0.001
-"""Probability with which inputs of the same kind are called another."""
+"""Level of the test: probability with which in-domain inputs are called shifted."""
 LEAST = 0.05
 """Smallest difference of shares that is worth a word, however many inputs show it."""
 
@@ -79,8 +79,8 @@ class Shift(Record):
 
     Attributes:
         uncertainty: D, 0 to 1.
-        uncertainty_p: of the test of Kolmogorov and Smirnov: probability of such a D between inputs of one kind.
-        classes: V, 0 to 1; between inputs of one kind it is the larger the more classes and the fewer inputs there are.
+        uncertainty_p: of the Kolmogorov-Smirnov test: probability of such a D between in-domain inputs.
+        classes: V, 0 to 1; between in-domain inputs it is the larger the more classes and the fewer inputs there are.
         classes_p: of the chi-square statistic, among 20,000 random tables of the same totals; so it is 5e-5 or more.
         distance: D of the distances; None where they are not known.
         distance_p: of the same test of them.
@@ -95,7 +95,7 @@ class Shift(Record):
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Differences of five points or more; inputs of one kind have some in fewer than one of 1,000 samples."""
+        """Differences of five points or more; in-domain inputs have some in fewer than one of 1,000 samples."""
         tested = (
             ("uncertainty", self.uncertainty, self.uncertainty_p),
             ("predicted classes", self.classes, self.classes_p),
@@ -112,8 +112,8 @@ class Shift(Record):
 def dataset_shift(seen: Seen, reference: Seen) -> Shift | None:
     """Compares inputs with held-out ones, without labels.
 
-    The test sees what changes uncertainty or predicted classes, and nothing else: inputs on which a network is as sure
-    as ever, and wrong, look alike.
+    The test detects what changes uncertainty, predicted classes or distances. It cannot detect inputs on which a
+    network is as confident as usual, and wrong.
 
     Args:
         seen: the inputs.
@@ -158,7 +158,7 @@ def _kept(values: Sequence[float] | Tensor) -> tuple[float, ...]:
 
 
 def _kolmogorov(seen: Sequence[float], reference: Sequence[float]) -> tuple[float, float]:
-    """Statistic and p-value of the test of Kolmogorov and Smirnov."""
+    """Statistic and p-value of the Kolmogorov-Smirnov test."""
     few = min(len(seen), len(reference)) <= FEW
     with warnings.catch_warnings():  # of the exact p-value where rounding alone differs
         warnings.simplefilter("ignore", RuntimeWarning)

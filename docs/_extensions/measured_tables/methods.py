@@ -12,7 +12,7 @@ from probattn.comparison.variants import MEASURES
 SOURCE = "tests/benchmarks/study.py methods"
 PARTS = ("methods", "objective", "particles", "dropout")
 LATENT = ("draws", "moments")
-"""Ways of latent attention."""
+"""Predictions of latent attention."""
 NAMES = {
     "clinc150": "CLINC150",
     "banking77": "BANKING77, a quarter of the intents left out",
@@ -22,7 +22,7 @@ NAMES = {
 
 
 def cell(results: ComparisonResults, row: Row, name: str) -> str:
-    """A mean, and in brackets the interval of its difference to the reference; bold where that is reliable."""
+    """A mean, and in brackets the interval of its difference to the reference; bold where that is significant."""
     measure, found, gap = MEASURES[name], row.values.get(name), row.gaps.get(name)
     if found is None:
         return ""

@@ -18,13 +18,13 @@ NAMES = {
     "customer_reviews": "customer reviews",
     "imdb": "IMDB",
     "mnli": "MNLI",
-    "own": "inputs of the same kind",
+    "own": "in-domain inputs",
     "rotten_tomatoes": "Rotten Tomatoes",
     "sick": "SICK",
     "snli": "SNLI",
 }
 LIMITED = ("0.05", "0.1")
-"""Promises that limits of distance are shown for; other data are shown for the last."""
+"""Target error rates that limits of distance are shown for; other data are shown for the last."""
 FILES = ("30", "100", "300")
 LIMITS = ("0.01", "0.05")
 Run = Mapping[str, Any]
@@ -39,16 +39,16 @@ def tables(content: tuple[str, list[Run]]) -> str:
     """One of the tables."""
     part, runs = content
     first = [run for run in runs if run["seed"] == 0]
-    files = [f"files of {size} noticed, %" for size in FILES]
-    answered = "answered, %"
+    files = [f"files of {size} detected, %" for size in FILES]
+    answered = "coverage, %"
     if part == "promises":
-        head = ["promise, %", "held in, % of draws", "wrong among answered, %", answered]
+        head = ["target, %", "held in, % of splits", "error rate, %", answered]
         return table(["task (inputs, %)", *head, "exact test, %", "oracle, %"], promises(first))
     if part == "others":
-        return table(["trained on", "inputs", answered, "wrong among them, %", *files], others(first))
+        return table(["trained on", "inputs", answered, "error rate, %", *files], others(first))
     if part == "limits":
         more = [f"with `--novelty {limit}`" for limit in LIMITS]
-        return table(["trained on (networks)", "promise, %", "inputs", answered, *more], limited(runs))
+        return table(["trained on (networks)", "target, %", "inputs", answered, *more], limited(runs))
     return table(["trained on", "inputs", "AUROC, uncertainty", "AUROC, distance", *files], told(runs))
 
 
@@ -75,7 +75,7 @@ def by_task(runs: Sequence[Run]) -> Iterator[tuple[str, str, str, list[Run]]]:
 
 
 def promises(first: Sequence[Run]) -> Iterator[list[str]]:
-    """How often each promise holds, and what is answered."""
+    """How often each target holds, and what is answered."""
     for run in first:
         task = (
             f"{NAMES.get(run['task'], run['task'])} ({run['predictions']:,}, {percent(run['error'])} wrong)"
@@ -86,7 +86,7 @@ def promises(first: Sequence[Run]) -> Iterator[list[str]]:
 
 
 def others(first: Sequence[Run]) -> Iterator[list[str]]:
-    """What is answered of inputs of the same kind and of others, and which files are noticed."""
+    """Coverage of in-domain inputs and of others, and which files are detected as shifted."""
     for task, name, title, (run,) in by_task(first):
         policy = run["promises"][LIMITED[-1]]
         row = policy if name == "own" else policy["elsewhere"][name]
@@ -108,7 +108,7 @@ def limited(runs: Sequence[Run]) -> Iterator[list[str]]:
 
 
 def told(runs: Sequence[Run]) -> Iterator[list[str]]:
-    """How well scores tell other data, and which files are noticed by distances too."""
+    """How well scores detect other data, and which files are detected by distances too."""
     for task, name, title, networks in by_task(runs):
         areas = [run["auroc"].get(name) for run in networks]
         scores = ["", ""] if task else [over((area[place] for area in areas), ".3f") for place in (0, 1)]
@@ -116,5 +116,5 @@ def told(runs: Sequence[Run]) -> Iterator[list[str]]:
 
 
 def noticed(files: Mapping[str, Any]) -> Iterator[str]:
-    """Shares of files that are noticed, by size."""
+    """Shares of files that are detected as shifted, by size."""
     return (share(files[size]["share"], files[size]["interval"]) for size in FILES)

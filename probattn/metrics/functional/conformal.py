@@ -13,7 +13,7 @@ from probattn.options import ConformalScore
 
 
 def conformal_quantile(scores: Tensor, *, error: float) -> float:
-    r"""The score that a new one of the same distribution exceeds with a promised probability at most.
+    r"""The score that a new one of the same distribution exceeds with at most a stated probability.
 
     .. math:: q = s_{(\lceil (N + 1)(1 - \mathrm{error}) \rceil)}
 
@@ -25,7 +25,7 @@ def conformal_quantile(scores: Tensor, *, error: float) -> float:
         error: the probability, in (0, 1).
 
     Returns:
-        q; ``inf`` where there are too few scores for the promise, fewer than ``1 / error - 1``.
+        q; ``inf`` where there are too few scores for the guarantee, fewer than ``1 / error - 1``.
 
     Raises:
         TypeError: the scores are not floating-point.
@@ -75,7 +75,7 @@ def conformal_scores(probabilities: Tensor, *, score: ConformalScore = "lac") ->
 def conformal_threshold(
     probabilities: Tensor, target: Tensor, *, error: float, score: ConformalScore = "lac"
 ) -> float:
-    r"""The score up to which classes are in a set, so that it holds the true class with a promised probability.
+    r"""The score up to which classes are in a set, so that it contains the true class with a stated probability.
 
     The :func:`conformal_quantile` q of the scores of the true classes. For a new input of the same distribution the set
     :math:`\{c : s_c \le q\}` holds the true class with a probability of at least ``1 - error``, over these data and the
@@ -88,7 +88,7 @@ def conformal_threshold(
         score: see :func:`conformal_scores`.
 
     Returns:
-        q; ``inf``, with which sets hold all classes, where there are too few inputs for the promise.
+        q; ``inf``, with which sets hold all classes, where there are too few inputs for the guarantee.
 
     Raises:
         TypeError: ``target`` is not of an integer type.
@@ -188,7 +188,7 @@ def interval_stretch(interval: Tensor, target: Tensor, level: float) -> Tensor:
         level: wanted coverage, in (0, 1).
 
     Returns:
-        0-d, >= 0; infinite where N is too small to promise the level.
+        0-d, >= 0; infinite where N is too small for the level.
 
     Raises:
         ValueError: shapes that do not fit, no data, an interval without width, or a level out of its range.

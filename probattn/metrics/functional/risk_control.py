@@ -1,4 +1,4 @@
-"""Which predictions to answer at a promised error: exact binomial bounds, and the largest threshold that keeps it."""
+"""Which predictions to answer at a target error rate: exact binomial bounds, and the largest threshold within it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ControlledThreshold(NamedTuple):
 
     @property
     def attained(self) -> bool:
-        """Whether the promise can be kept by answering some predictions."""
+        """Whether the target can be kept by answering some predictions."""
         return self.threshold > -math.inf
 
 
@@ -65,27 +65,27 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
 def controlled_threshold(
     uncertainty: Tensor, wrong: Tensor, *, error: float, confidence: float = 0.95, start: float | None = None
 ) -> ControlledThreshold:
-    r"""The largest threshold of uncertainty at which the error among answered inputs keeps a promise.
+    r"""The largest threshold of uncertainty at which the error rate among answered inputs keeps a target.
 
     Learn then test (Angelopoulos et al. 2021) with exact binomial tests. At a threshold :math:`\lambda`, with n
-    answered predictions of which k are wrong, the hypothesis that the error rate exceeds the promise is rejected where
+    answered predictions of which k are wrong, the hypothesis that the error rate exceeds the target is rejected where
 
     .. math:: P(\mathrm{Bin}(n, \mathrm{error}) \le k) \le 1 - \mathrm{confidence}
 
     Thresholds are tested in a fixed sequence, from ``start`` upwards, and the last one before the first that is not
     rejected is taken. So no correction for their number is needed: with probability ``confidence`` over the data, the
     error rate of new answered inputs of the same distribution is at most ``error``. To go past the threshold
-    :math:`\lambda^*` at which the error rate passes the promise, the test at :math:`\lambda^*` must reject, and there
+    :math:`\lambda^*` at which the error rate passes the target, the test at :math:`\lambda^*` must reject, and there
     k is binomial, given n.
 
     Args:
         uncertainty: of each prediction, ``[N]``, higher meaning less certain.
         wrong: whether the prediction is wrong, bool ``[N]``.
-        error: the promised error rate among answered inputs, in (0, 1).
+        error: the target error rate among answered inputs, in (0, 1).
         confidence: with which it holds, in (0, 1).
         start: the first threshold, which must not depend on these data: :func:`sequence_start` takes it from others.
             None begins at the first prediction where a test can reject at all, which is as safe where the error rate
-            passes the promise once, and ends there if one of the most confident predictions is wrong.
+            passes the target once, and ends there if one of the most confident predictions is wrong.
 
     Returns:
         The threshold, half way to the next larger uncertainty, with its counts and bound.
@@ -119,11 +119,11 @@ def controlled_threshold(
 
 
 def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float:
-    r"""Where :func:`controlled_threshold` begins: the threshold that most surely keeps the promise on other data.
+    r"""Where :func:`controlled_threshold` begins: the threshold that most surely keeps the target on other data.
 
     .. math:: \arg\min_\lambda P(\mathrm{Bin}(n_\lambda, \mathrm{error}) \le k_\lambda)
 
-    Arguments and errors are those of :func:`controlled_threshold`, of predictions that serve for nothing else, such as
+    Arguments and errors are those of :func:`controlled_threshold`, of predictions with no other use, such as
     those of validation data.
 
     Returns:
@@ -147,8 +147,8 @@ def cheapest_threshold(
 
     .. math:: \mathrm{cost}(\lambda) = \frac{\mathrm{cost} \cdot k_\lambda + (N - n_\lambda)}{N}
 
-    A wrong answer costs ``cost`` > 0, a person's decision 1. Predictions that are calibrated are answered where their
-    probability of being wrong is below 1 / cost (Chow 1970); this needs no calibration, and promises nothing.
+    A wrong answer costs ``cost`` > 0, a human review 1. Predictions that are calibrated are answered where their
+    probability of being wrong is below 1 / cost (Chow 1970); this needs no calibration, and guarantees nothing.
     Predictions and errors are those of :func:`controlled_threshold`. The bound that is returned, at ``confidence``,
     holds for a threshold that was not chosen on these data.
 

@@ -1,4 +1,4 @@
-"""Networks of classification: pretrained ones with their tokenizer, and those that are built from nothing."""
+"""Networks of classification: pretrained ones with their tokenizer, and those that are built from scratch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
     "decomposable": (DecomposableConfig, DecomposableForSequenceClassification),
     "esim": (EsimConfig, EsimForSequenceClassification),
 }
-"""Configuration and network by the names of networks that are built from nothing."""
+"""Configuration and network by the names of networks that are built from scratch."""
 
 DROPOUT: Mapping[str, tuple[str, ...]] = {
     "hidden": (
@@ -74,7 +74,7 @@ Mismatch = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Words:
-    """Tokenizer of the training texts for a network built from nothing, and word vectors; None for random ones."""
+    """Tokenizer of the training texts for a network built from scratch, and word vectors; None for random ones."""
 
     tokenizer: Any
     vectors: WordVectors | None
@@ -107,7 +107,7 @@ def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words
 
 
 def new_config(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedConfig:
-    """Configuration of a network that is built from nothing, for its words; None leaves their number at the default.
+    """Configuration of a network that is built from scratch, for its words; None leaves their number at the default.
 
     Raises ``RunError`` for entries that are none, or that do not fit the words.
     """

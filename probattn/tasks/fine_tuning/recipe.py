@@ -83,14 +83,14 @@ class ExamplesSection(Section):
     shifted: str | None = Field(
         default=None,
         min_length=1,
-        description="The same task on other material, measured beside `test`; null for none. Of a data set that has a "
-        "name its test part is taken, of a file all.",
+        description="The same task on other material, measured too; null for none. Of a data set that has a name its "
+        "test part is taken, of a file all.",
     )
     out_of_domain: str | None = Field(
         default=None,
         min_length=1,
-        description="Inputs that are not the task, which their uncertainty is to tell from those of `test`; labels are "
-        "not looked at; null for none.",
+        description="Inputs that are not the task; the report measures how well the uncertainty detects them. Labels "
+        "are not read; null for none.",
     )
     quotes: bool = Field(
         default=True,

@@ -1,4 +1,4 @@
-"""The tables of the study of promised errors, from figures that are known."""
+"""The tables of the study of target error rates, from figures that are known."""
 
 
 def policy(own, other):
@@ -38,17 +38,17 @@ def test_promises_are_those_of_the_first_network(load):
 
 def test_other_data_stand_below_those_of_the_task(load):
     shown = load("measured_tables.triage").tables(("others", RUNS)).splitlines()
-    assert shown[2].startswith("| SNLI | inputs of the same kind | 75.0 | 8.0 | 0 [0, 0] |")
+    assert shown[2].startswith("| SNLI | in-domain inputs | 75.0 | 8.0 | 0 [0, 0] |")
     assert shown[3].startswith("|  | MNLI | 50.0 |  | 20 [10, 40] |")
 
 
 def test_limits_of_distance_are_means_over_networks(load):
     tables = load("measured_tables.triage").tables
     shown = tables(("limits", RUNS)).splitlines()
-    assert shown[2].startswith("| SNLI (2) | 5 | inputs of the same kind | 76.0 [63.3, 88.7] | 71.0 [")
+    assert shown[2].startswith("| SNLI (2) | 5 | in-domain inputs | 76.0 [63.3, 88.7] | 71.0 [")
     assert shown[3].startswith("|  |  | MNLI | 51.0 [38.3, 63.7] | 31.0 [") and len(shown) == 6
     told = tables(("told", RUNS)).splitlines()
-    assert told[2].startswith("| SNLI | inputs of the same kind |  |  | 0 [0, 0] |")
+    assert told[2].startswith("| SNLI | in-domain inputs |  |  | 0 [0, 0] |")
     assert told[3].startswith("|  | MNLI | 0.710 [0.583, 0.837] | 0.910 [0.783, 1.037] | 60 [30, 100] |")
 
 

@@ -64,7 +64,7 @@ def test_the_table_of_a_run_is_whole_at_every_width(width: int | None) -> None:
     sheet = report.results_table(results())
     text = sheet.text(width)
     expected = [number for group in sheet.groups for row in group.rows for number in numbers(" ".join(row))]
-    assert numbers(text.partition("No reliable")[0].partition("In this run")[0]) == expected
+    assert numbers(text.partition("No significant")[0].partition("In this run")[0]) == expected
     assert text.count("[-0.042, +0.013]") == 24 and "…" not in text
     assert text.count("[-0.042, +0.013]*") == 3
     words = " ".join(text.split())

@@ -407,7 +407,7 @@ def test_workers_take_the_other_gpus(monkeypatch, given, index, expected):
 
 def test_the_headline_names_what_is_reliably_better(compared):
     results = recorded(compared)
-    expected = "No way of predicting has reliably more coverage at 40% error than the reference"
+    expected = "No prediction method has significantly more coverage at 40% error than the reference"
     assert headline(results) == expected
     gap = Comparison(
         model="draws", value=0.2, low=0.1, high=0.3, p=1e-4, corrected=1e-3, seeds=(0.2, 0.2, 0.2)
@@ -418,7 +418,9 @@ def test_the_headline_names_what_is_reliably_better(compared):
     )
     sizes = {**results.sizes, "test": 500}
     better = results.model_copy(update={"rows": rows, "sizes": sizes, "seeds": (0, 1, 2)})
-    assert headline(better).startswith("latent, posterior draws, has reliably more coverage at 40% error: ")
+    assert headline(better).startswith(
+        "latent, posterior draws, has significantly more coverage at 40% error: "
+    )
 
 
 @pytest.mark.fork

@@ -214,12 +214,12 @@ def test_cells_have_the_gap_to_the_reference():
     text = page(some)
     verdicts = re.findall(r'(\d\d\.\d)%</data><span class="gap (\w+)"><b><data value="([^"]+)"', text)
     assert verdicts == [("70.0", "better", "0.2"), ("30.0", "worse", "-0.2"), ("75.0", "unclear", "0.2")]
-    words = "one, Laplace, last layer, has reliably more coverage at 5% error: 70.0% of the texts"
+    words = "one, Laplace, last layer, has significantly more coverage at 5% error: 70.0% of the texts"
     assert headline(some) == words and words in text
-    nothing = "No way of predicting has reliably more coverage at 5% error than the reference"
+    nothing = "No prediction method has significantly more coverage at 5% error than the reference"
     assert headline(results(*some.rows[2:])) == nothing
     best = some.rows[1].model_copy(update={"variant": "draws", "values": {"coverage": interval(0.71)}})
-    assert headline(results(*some.rows, best)).startswith("one, posterior draws, has reliably")
+    assert headline(results(*some.rows, best)).startswith("one, posterior draws, has significantly")
     table = comparison_table(some)
     assert table.headings == ("", "coverage", "cost")
     assert [cells for group in table.groups for cells in group.rows] == [
@@ -238,7 +238,7 @@ def test_a_table_has_a_group_for_each_recipe_and_says_what_its_numbers_are(sever
     assert row_title(several.rows[4]) == "moments, 25% in closed form"
     meaning, mark = table.notes
     assert meaning.startswith("Means over 3 seeds; cost in passes of one.") and "at most 5% wrong" in meaning
-    assert mark.startswith("* marks reliable differences to one, one pass, for these test texts")
+    assert mark.startswith("* marks significant differences to one, one pass, for these test texts")
     measured = several.rows[0].model_copy(
         update={"values": {name: interval(0.5) for name in ("nll", "aurc", "ece")}}
     )

@@ -335,7 +335,7 @@ def test_damaged_images_and_features_are_refused_in_one_line(folder, vqa, monkey
     (vqa / "text.npy").write_text("no array")
     for name in ("half.npz", "text.npy"):
         refused(
-            f"{name}: expected features of regions .*damaged or of another kind", features.read, vqa / name
+            f"{name}: expected features of regions .*damaged or of another format", features.read, vqa / name
         )
     np.savez_compressed(vqa / "packed.npz", x=np.random.default_rng(0).normal(size=(20, 4)))
     packed, draw = (vqa / "packed.npz").read_bytes(), random.Random(0)

@@ -121,7 +121,7 @@ def test_of_many_titles_without_a_difference_few_claim_one(results: Results, sha
             for item, value, p in zip(family, row, p_values, strict=True)
         ]
         found = results.model_copy(update={"differences": report.corrected(made)})
-        claims += not headline(found).startswith("No reliable difference")
+        claims += not headline(found).startswith("No significant difference")
         uncorrected += min(p_values) < 0.05
     assert claims <= 0.05 * reports + 3 * np.sqrt(0.05 * 0.95 * reports)
     assert uncorrected > 2.5 * claims and uncorrected > 0.15 * reports
@@ -142,7 +142,7 @@ def test_without_a_difference_few_reports_claim_one(results: Results) -> None:
             scores=scores,
             differences=differences,
         )
-        claims += not headline(found).startswith("No reliable difference")
+        claims += not headline(found).startswith("No significant difference")
         beside += any(not item.low <= 0 <= item.high for item in differences)
     assert stats.binomtest(claims, reports, 0.05, alternative="greater").pvalue > 0.01
     assert beside >= 2

@@ -95,7 +95,7 @@ def test_the_words_speak_of_seeds(combined: Results) -> None:
     assert combined.run.seconds == 50 and combined.run.commands == ()
     expected = "Bayesian against deterministic attention: worse calibrated (5 seeds, 400 examples)"
     assert headline(combined) == expected
-    assert ", on average over seeds: no reliable difference" in opening(combined)
+    assert ", on average over seeds: no significant difference" in opening(combined)
     words = evidence(combined)
     assert words.startswith("5 seeds, 18 comparisons on 3 data sets.")
     assert "200 examples and 3 seeds" in words and "Student's t" in words
@@ -114,7 +114,9 @@ def test_two_seeds_show_nothing_however_alike(runs: dict[str, Results]) -> None:
     )
     found = combine({"a": first, "b": again})
     assert min(item.corrected for item in found.differences) < 1e-3
-    expected = "No reliable difference between Bayesian and deterministic attention (2 seeds, 400 examples)"
+    expected = (
+        "No significant difference between Bayesian and deterministic attention (2 seeds, 400 examples)"
+    )
     assert headline(found) == expected
 
 

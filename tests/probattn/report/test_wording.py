@@ -49,7 +49,7 @@ def test_the_direction_of_every_measure() -> None:
 def test_without_a_reliable_difference_nothing_is_claimed(results: Results) -> None:
     none = with_differences(results, {})
     assert {finding.verdict for finding in findings(none)} == {"unclear"}
-    expected = "No reliable difference between Bayesian and deterministic attention (1 seed, 400 examples)"
+    expected = "No significant difference between Bayesian and deterministic attention (1 seed, 400 examples)"
     assert headline(none) == expected
     words = {phrase for text in CLASS_MEASURES.values() for phrase in (text.gain, text.loss)}
     assert not any(finding.claim.lower() in words for finding in findings(none))
@@ -58,7 +58,7 @@ def test_without_a_reliable_difference_nothing_is_claimed(results: Results) -> N
 def test_an_interval_beside_0_is_no_claim_by_itself(results: Results) -> None:
     """One of 18 intervals at 95% excludes 0 in every other run without any difference."""
     one = with_differences(results, {("news", "auroc"): 0.02}, corrected=0.3, low=0.002, high=0.04)
-    assert headline(one).startswith("No reliable difference")
+    assert headline(one).startswith("No significant difference")
     assert {finding.verdict for finding in findings(one)} == {"unclear"}
 
 
@@ -79,7 +79,7 @@ def test_an_interval_beside_0_is_no_claim_by_itself(results: Results) -> None:
         ),
         (
             {("imdb", "ece"): -0.2},
-            "In this run, Bayesian against deterministic attention: 1 of 18 comparisons differ reliably",
+            "In this run, Bayesian against deterministic attention: 1 of 18 comparisons differ significantly",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_the_title_rests_on_is_said(results: Results) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (0.0, "no reliable difference (0.0 points, 95% interval −1.0 to 1.0)"),
+        (0.0, "no significant difference (0.0 points, 95% interval −1.0 to 1.0)"),
         (0.02, "a gain beyond what the choice of test examples explains (+2.0 points"),
         (-0.02, "a loss beyond what the choice of test examples explains (−2.0 points"),
     ],

@@ -205,7 +205,7 @@ def test_a_wrong_baseline_is_refused(name: str, finished) -> None:
         "expected no --baseline" if name in WITHOUT_CHOICE else "expected a deterministic run as baseline"
     )
     said = refused("evaluate", place, "--baseline", other)
-    assert "expected a baseline of the same kind as" in said and "got another kind of run" in said
+    assert "expected a baseline of the task of" in said and "got a run of another task" in said
     assert message in refused("report", place, "--baseline", place)
     assert not (place / "metrics.json").exists()
 

@@ -43,7 +43,7 @@ def test_a_report_of_several_runs_is_one_over_their_seeds(seeds, command):
     found = read_results(seeds[0] / "seeds.json")
     assert found.seeds == (0, 1, 2) and [run.folder for run in found.runs] == [".", "../1", "../2"]
     page = (seeds[0] / "seeds.html").read_text(encoding="utf-8")
-    assert "<h1>No reliable difference between Bayesian and deterministic attention (3 seeds, " in page
+    assert "<h1>No significant difference between Bayesian and deterministic attention (3 seeds, " in page
     assert 'href="../2/report.html"' in page
     single = [read_results(folder / "metrics.json") for folder in seeds]
     for item in found.differences:
@@ -55,7 +55,7 @@ def test_a_report_of_several_runs_is_one_over_their_seeds(seeds, command):
 def test_evaluate_prints_a_table_or_json_and_nothing_else(seeds, command):
     shown = command("evaluate", *seeds[1:])
     assert shown.exit_code == 0, shown.output
-    assert "No reliable difference between Bayesian and deterministic attention (2 seeds, " in shown.stdout
+    assert "No significant difference between Bayesian and deterministic attention (2 seeds, " in shown.stdout
     assert f"results: {seeds[1] / 'seeds.json'}" in shown.stdout
     several = command("evaluate", *seeds[1:], "--json")
     assert json.loads(several.stdout) == json.loads((seeds[1] / "seeds.json").read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def test_report_for_programs(seeds, command):
     one = json.loads(command("report", seeds[1], "--json").stdout)
     assert one["report"] == str(seeds[1] / "report.html") and one["results"] == str(seeds[1] / "metrics.json")
     assert one["headline"].startswith(
-        "No reliable difference between Bayesian and deterministic attention (1 "
+        "No significant difference between Bayesian and deterministic attention (1 "
     )
     assert one["seeds"] == [1]
     found = read_results(seeds[1] / "metrics.json")

@@ -37,7 +37,7 @@ def triaged(run, command, tmp_path_factory):
 
 def test_a_policy_of_many_classes_that_answers_other_inputs_says_what_leaves_them(triaged):
     results = TriageResults.model_validate_json((triaged[0] / "triage.json").read_bytes())
-    words = "are answered too; --novelty 0.05 leaves inputs far from"
+    words = "are answered too; with --novelty 0.05 the policy abstains from inputs far from"
     assert not any(words in note for note in triage_table(results).notes)
     policy = results.policy.model_copy(update={"classes": tuple("abcd")})
     notes = triage_table(results.model_copy(update={"policy": policy})).notes
@@ -46,7 +46,7 @@ def test_a_policy_of_many_classes_that_answers_other_inputs_says_what_leaves_the
 
 def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
     folder, done = triaged
-    assert "by promised error" in done.stdout and "not attainable" in done.stdout
+    assert "by target error rate" in done.stdout and "not attainable" in done.stdout
     assert f"policy: {folder / 'policy.json'}" in done.stdout and "next: probattn predict" in done.stdout
     assert all(len(line) <= 200 for line in done.stdout.splitlines())
     results = TriageResults.model_validate_json((folder / "triage.json").read_bytes())
@@ -68,7 +68,7 @@ def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
         "What the policy does",
         "By class",
         "What a decision costs",
-        "Sets of",
+        "Conformal sets",
     ):
         assert words in page
     assert "Undefined" not in page and "None" not in page
@@ -145,7 +145,7 @@ def test_the_page_has_the_words_of_inputs_for_a_person(run, command, tmp_path):
     assert [(item.example.entropy, item.example.text) for item in results.examples] == expected
     assert all(item.explanation.texts == (item.example.text,) for item in results.examples)
     page = (folder / "triage.html").read_text(encoding="utf-8")
-    assert "For a person: the most uncertain inputs, and their words" in page
+    assert "For human review: the most uncertain inputs, and their words" in page
 
 
 def test_predictions_follow_the_policy(triaged, command, tmp_path, monkeypatch):
@@ -176,7 +176,7 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path, monkeypatch):
     )
     assert all(answers[surer][name] == [] for name in WORDS)
     shown = command("predict", folder, *texts, "--policy", place)
-    assert "unsure about" in shown.stdout and "Promise: error of at most 90%" in shown.stdout
+    assert "unsure about" in shown.stdout and "Guarantee: error of at most 90%" in shown.stdout
 
     (tmp_path / "new.csv").write_text("text\n" + "\n".join(texts) + "\n", encoding="utf-8")
     options = [
@@ -210,7 +210,7 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path, monkeypatch):
     [
         (["--error", "2"], "triage: error: expected a number in (0, 1) or None, got 2.0"),
         (["--cost", "-1"], "triage: cost: expected a number > 0 or None, got -1.0"),
-        (["--cost", "5", "--sets", "lac"], "sets: expected a promised error"),
+        (["--cost", "5", "--sets", "lac"], "sets: expected a target error rate"),
         (["--data", "nowhere.csv"], "nowhere.csv"),
     ],
 )
@@ -228,7 +228,7 @@ def test_own_held_out_data(triaged, command, reviews, tmp_path):
     assert done.exit_code == 0, done.output
     policy = read_policy(place)
     assert policy.size == 120 and policy.error is None and policy.cost == 3
-    assert "A wrong answer at 3 times" in done.stdout and "reviews" in policy.data
+    assert "if a wrong answer costs 3 times a human review" in done.stdout and "reviews" in policy.data
     page = (tmp_path / "triage.html").read_text()
     assert f"probattn triage NEW_FOLDER --cost 3.0 --num-samples 3 --data {own}" in page
     known = run_task(triaged[0]).texts.train
@@ -244,7 +244,7 @@ def test_own_held_out_data(triaged, command, reviews, tmp_path):
     assert done.exit_code == 2 and "is there and is no policy; give another --output" in done.output
     assert own.read_bytes() == kept
     done = command("triage", triaged[0], "--error", "0.9", "--output", place, "--num-samples", "3")
-    assert f"{place} is replaced (promise: none; the least cost" in done.stderr
+    assert f"{place} is replaced (guarantee: none; the least cost" in done.stderr
 
 
 def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, tmp_path):
@@ -513,7 +513,7 @@ def test_a_run_without_classes_is_refused(translation_run, command):
     assert done.exit_code == 2 and "`probattn triage RUN` makes one" in done.output
 
 
-def test_a_file_of_another_kind_is_told(triaged, command, tmp_path):
+def test_a_shifted_file_is_warned_of(triaged, command, tmp_path):
     """The held-out texts themselves are alike; thirty copies of one text are not."""
     folder, _ = triaged
     policy = read_policy(folder)
@@ -526,7 +526,7 @@ def test_a_file_of_another_kind_is_told(triaged, command, tmp_path):
         options = ["--input", file, "--policy", folder, "--quiet"]
         done = command("predict", folder, *options, "--output", tmp_path / f"{name}.csv")
         assert done.exit_code == 0 and f" of {len(texts)} answered" in done.stdout
-        assert ("warning: these inputs are unlike the" in done.stderr) is unlike
+        assert ("warning: distribution shift: these inputs differ" in done.stderr) is unlike
         done = command("predict", folder, *options)
         assert "answered" not in done.stdout and "decisions: " in done.stderr  # standard output has the rows
 
@@ -546,7 +546,7 @@ def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
     """Distances are those of the features of the network, and the files, the table and the page say so."""
     folder, done = by_distance
     said, heading = " ".join(done.stdout.split()), done.stdout.splitlines()[0]
-    assert "20% of inputs like the held-out ones or fewer, on average" in said
+    assert "20% of in-domain inputs or fewer, on average" in said
     results = TriageResults.model_validate_json((folder / "triage.json").read_bytes())
     policy = results.policy
     assert policy == read_policy(folder) and policy.novelty.share == 0.2 and heading.endswith("far")
@@ -588,7 +588,7 @@ def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
     told = [row["novelty"] for row in rows[:5]]
     assert told.pop(2) == "" and list(map(float, told)) == pytest.approx(expected.tolist(), abs=2e-3)
     far = 20 * sum(each["novelty"] >= 1 for each in answers)
-    assert f"for a person, {far} of them far from the training data" in done.stdout
+    assert f"for human review, {far} of them far from the training data" in done.stdout
 
 
 def test_everything_far_is_left_to_a_person_and_told(by_distance, command, tmp_path):

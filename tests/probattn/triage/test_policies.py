@@ -93,7 +93,7 @@ def test_each_predicted_class_has_its_own_promise():
     policy = calibrate(held, judged(4)[0], TriageOptions(error=0.1, by_class=True))
     predicted = draws.mean(dim=0).argmax(dim=-1)
     assert [each.label for each in policy.limits] == list(NAMES)
-    assert promise_words(policy).endswith("95% confidence for each by itself; none for all together")
+    assert promise_words(policy).endswith("95% confidence for each class; none for all classes jointly")
     kept = decisions(held, policy)
     rows = class_rows(held, kept, policy.confidence)
     for number, (limit, row) in enumerate(zip(policy.limits, rows, strict=True)):
@@ -134,7 +134,7 @@ def test_nothing_is_answered_where_the_promise_is_not_attainable():
     policy = calibrate(held, None, TriageOptions(error=0.01))
     assert policy.limits[0].threshold is None
     assert not any(policy.decide(each).answered for each in held.answers)
-    assert "none for all together" not in promise_words(policy)
+    assert "none for all classes jointly" not in promise_words(policy)
     sure = judged_probabilities(torch.tensor([[0.9, 0.05, 0.05]] * 100), torch.zeros(100, dtype=int), NAMES)
     policy = calibrate(sure, None, TriageOptions(error=0.05))
     assert policy.limits[0].threshold == 1.0 and json.loads(policy.model_dump_json())["error"] == 0.05
@@ -153,7 +153,7 @@ def test_nothing_is_answered_where_the_promise_is_not_attainable():
         ({"uncertainty": "foo"}, "uncertainty: expected"),
         ({"by_class": "no"}, "by_class: expected"),
         ({"error": "0.1"}, "error: expected a number"),
-        ({"error": None, "cost": 2.0, "sets": "aps"}, "sets: expected a promised error"),
+        ({"error": None, "cost": 2.0, "sets": "aps"}, "sets: expected a target error rate"),
         ({"score": "margin"}, "TriageOptions.score: expected one of 'least_confidence', .*, got 'margin'"),
     ],
 )
@@ -465,7 +465,7 @@ def test_where_nothing_is_answered_the_page_opens_with_what_the_promise_needs():
     promised = SimpleNamespace(policy=calibrate(held, None, TriageOptions(error=0.05)), outcomes=outcomes)
     words = "10.0% of all 600 held-out predictions are wrong"
     assert opening(promised).startswith(
-        f"{words}; the promise needs 59 answered ones without a wrong one, or more"
+        f"{words}; the guarantee needs 59 answered ones without an error, or more"
     )
     cheapest = SimpleNamespace(
         policy=calibrate(held, None, TriageOptions(error=None, cost=5.0)), outcomes=outcomes

@@ -1,4 +1,4 @@
-"""The self-attentive classifier through the whole command line: built from nothing on the training texts."""
+"""The self-attentive classifier through the whole command line: built from scratch on the training texts."""
 
 import json
 

@@ -175,13 +175,13 @@ def test_the_page_says_what_was_measured(tmp_path) -> None:
 @pytest.mark.parametrize("changes", [{"corrected": 0.05}, {"value": 0.004}, {"value": 0.0}])
 def test_bleu_that_does_not_count_is_no_difference(changes: dict[str, float]) -> None:
     gap = results().differences[0].model_copy(update=changes)
-    title = "<h1>No reliable difference between repulsive and deterministic attention (1 seed, 240 sentences)</h1>"
+    title = "<h1>No significant difference between repulsive and deterministic attention (1 seed, 240 sentences)</h1>"
     assert title in Translation.view.page(results(differences=(gap,)))
 
 
 def test_few_sentences_show_no_difference() -> None:
     few = results().data[0].model_copy(update={"size": 199})
-    assert "<h1>No reliable difference" in Translation.view.page(results(data=(few,)))
+    assert "<h1>No significant difference" in Translation.view.page(results(data=(few,)))
 
 
 def test_the_page_of_one_model() -> None:
