@@ -1,0 +1,311 @@
+"""What is wrong with labelled texts before anybody trains on them: a function finds each damage."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html.entities import html5
+from math import ceil
+from typing import NamedTuple
+
+from probattn.checks import shown
+from probattn.data.identity import first_of_each, text_key
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+MAX_TOKENS = 128
+"""Tokens of a text that a new recipe takes."""
+EXAMPLES, LINES = 3, 5
+"""Examples, and lines, that a message names."""
+RARE = 10
+"""Rows of a class below which a tenth of them, for a test, is less than one."""
+SHINGLE, SIMILAR, HEAD, FEW = 4, 0.8, 300, 20
+"""Near copies: letters of a shingle; Jaccard similarity; letters compared; letters that count for more than numbers."""
+LEAK, LEAK_ROWS = 0.9, 20
+"""Share of the texts, of at least so many, that hold the names of their classes where labels leak."""
+BROKEN = re.compile("[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+MARKUP = re.compile(
+    r"</?(?:a|b|br|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|span|strong|table|t[dhr]|u|ul)(?:\s[^<>]*)?/?>"
+    r"|&(?:#\d+|#x[0-9a-f]+|[a-z][a-z\d]+);",
+    re.IGNORECASE,
+)
+
+
+class Rows(NamedTuple):
+    """Rows as text: their fields by role (text, text_pair, label), and their lines as messages name them."""
+
+    fields: Sequence[Mapping[str, str]]
+    lines: Sequence[str]
+
+    def texts(self) -> list[str]:
+        """The texts of each row, of a pair both."""
+        return ["\n".join(text for role, text in row.items() if role != "label") for row in self.fields]
+
+    def keys(self) -> list[str]:
+        """Identities of the texts."""
+        return [text_key(row["text"], row.get("text_pair")) for row in self.fields]
+
+    def at(self, rows: Sequence[int]) -> Rows:
+        """The rows of these numbers."""
+        return Rows([self.fields[row] for row in rows], [self.lines[row] for row in rows])
+
+
+class Damage(NamedTuple):
+    """Numbers of the rows that one damage concerns, what to do about it, and examples."""
+
+    kind: str
+    rows: Sequence[int]
+    advice: str
+    examples: str = ""
+    repeats: bool = False
+
+    def summary(self, lines: Sequence[str]) -> str:
+        """Kind, number and examples."""
+        return f"{self.kind}: {len(self.rows):,} ({self.examples or self.first(lines)})"
+
+    def message(self, lines: Sequence[str]) -> str:
+        """The damage in one line."""
+        return f"{self.summary(lines)}; {self.advice}"
+
+    def first(self, lines: Sequence[str], limit: int = LINES) -> str:
+        """The first lines."""
+        return first((lines[row] for row in self.rows), limit, ", ")
+
+
+def first(items: Iterable[str], limit: int = EXAMPLES, separator: str = "; ") -> str:
+    """The first items, and whether there are more."""
+    listed = list(items)
+    return separator.join([*listed[:limit], *["..."] * (len(listed) > limit)])
+
+
+def empty_fields(rows: Rows, columns: Mapping[str, str]) -> tuple[list[Damage], list[int]]:
+    """Rows whose text is empty, else those whose label is, and the numbers of the others; ``columns`` by role."""
+    missing = [next((role for role in columns if not row[role].strip()), None) for row in rows.fields]
+    damages = []
+    for role, column in columns.items():
+        empty = [row for row, name in enumerate(missing) if name == role]
+        if empty:
+            kind = f"rows without {'a label' if role == 'label' else 'text'} in {column!r}"
+            damages.append(Damage(kind, empty, "they are skipped: fill these in, or remove the rows"))
+    return damages, [row for row, name in enumerate(missing) if name is None]
+
+
+def row_damages(rows: Rows, names: Sequence[str]) -> list[Damage]:
+    """What training tells of rows without empty fields; ``names`` are their classes, none where these do not count."""
+    return (
+        [*_padded(rows), *_variants(names), *_contradictions(rows, names), *_copies(rows)]
+        if names
+        else [*_copies(rows)]
+    )
+
+
+def _padded(rows: Rows) -> Iterator[Damage]:
+    labels = [row["label"] for row in rows.fields]
+    padded = [row for row, label in enumerate(labels) if label != label.strip()]
+    if padded:
+        distinct = first_of_each(labels[row] for row in padded)
+        examples = (f"{shown(labels[padded[at]])} in {rows.lines[padded[at]]}" for at in distinct)
+        advice = "they are read without the blanks: remove these, which other programs take for classes"
+        yield Damage("labels with blanks around them", padded, advice, first(examples))
+
+
+def _forms(names: Sequence[str]) -> dict[str, list[str]]:
+    """Names that differ in case or inner blanks alone, by the most frequent of them."""
+    counts, groups = Counter(names), defaultdict[str, list[str]](list)
+    for name in sorted(counts):
+        groups[" ".join(name.casefold().split())].append(name)
+    return {max(group, key=counts.__getitem__): group for group in groups.values() if len(group) > 1}
+
+
+def _variants(names: Sequence[str]) -> Iterator[Damage]:
+    forms, counts = _forms(names), Counter(names)
+    if forms:
+        others = {name for usual, group in forms.items() for name in group if name != usual}
+        usual, group = next(iter(forms.items()))
+        renamed = ", ".join(f"{shown(name)}: {shown(usual)}" for name in group if name != usual)
+        examples = (
+            " and ".join(f"{shown(name)} ({counts[name]:,})" for name in some) for some in forms.values()
+        )
+        yield Damage(
+            "classes that differ in case or blanks alone",
+            [row for row, name in enumerate(names) if name in others],
+            f"make them one in the file, or with `label_map: {{{renamed}}}`",
+            first(examples),
+        )
+
+
+def _contradictions(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
+    """Rows whose text, see :func:`text_key`, has another label in another row."""
+    classes: dict[str, dict[str, int]] = {}
+    keys = rows.keys()
+    for row, (key, name) in enumerate(zip(keys, names, strict=True)):
+        classes.setdefault(key, {}).setdefault(name, row)
+    several = {key: seen for key, seen in classes.items() if len(seen) > 1}
+    if several:
+        examples = (
+            " and ".join(f"{shown(name)} in {rows.lines[row]}" for name, row in seen.items())
+            for seen in several.values()
+        )
+        repeated = [row for row, key in enumerate(keys) if key in several]
+        advice = "not all can be learned: correct the labels, or leave each text in once"
+        yield Damage(
+            "texts with different labels in different rows", repeated, advice, first(examples), repeats=True
+        )
+
+
+def _copies(rows: Rows) -> Iterator[Damage]:
+    """Rows whose text, pair and label have come before."""
+    distinct = set(first_of_each(repr(sorted(row.items())) for row in rows.fields))
+    repeated = [row for row in range(len(rows.fields)) if row not in distinct]
+    if repeated:
+        advice = "they count twice: remove them, unless it matters how often a text comes"
+        yield Damage("exact copies of an earlier row", repeated, advice, repeats=True)
+
+
+def _near_copies(rows: Rows, without: Iterable[int] = ()) -> Iterator[Damage]:
+    """Rows whose text is nearly that of an earlier row, but for those of ``without``.
+
+    Compares the sets of all four successive letters and digits, numbers masked, in the first 300; two are near from a
+    Jaccard similarity of 0.8. Such sets share one of the rarest fifth of their members (Chaudhuri et al. 2006, prefix
+    filtering), so that few pairs are compared. A row is compared with the first of its near copies alone.
+    """
+    keys = rows.keys()
+    sets = [_shingles(key) for key in keys]
+    counts = Counter(item for members in sets for item in members)
+    index, near = defaultdict[str, list[int]](list), dict[int, int]()
+    leaders: dict[str, int] = {}
+    for row, members in enumerate(sets):
+        if keys[row] in leaders:
+            near[row] = leaders[keys[row]]
+            continue
+        leaders[keys[row]] = row
+        ordered = sorted(members, key=lambda item: (counts[item], item))
+        prefix = ordered[: len(ordered) - ceil(SIMILAR * len(ordered)) + 1]
+        candidates = dict.fromkeys(other for item in prefix for other in index[item])
+        like = next((other for other in candidates if _similar(members, sets[other])), None)
+        if like is None:
+            for item in prefix:
+                index[item].append(row)
+        else:
+            near[row] = leaders[keys[row]] = like
+    excluded = set(without)
+    flagged = [row for row in near if row not in excluded]
+    if flagged:
+        labels = [row["label"].strip() for row in rows.fields]
+        contradicting_first = sorted(flagged, key=lambda row: labels[row] == labels[near[row]])
+        examples = (
+            f"{rows.lines[near[row]]} and {rows.lines[row]}"
+            + (f": {shown(labels[near[row]])} and {shown(labels[row])}" * (labels[row] != labels[near[row]]))
+            for row in contradicting_first
+        )
+        advice = "training and test may get one each, which flatters: remove them"
+        yield Damage("nearly the text of an earlier row", flagged, advice, first(examples))
+
+
+def _shingles(key: str) -> frozenset[str]:
+    key = key[:HEAD]
+    masked = re.sub(r"\d+", "0", key)
+    if masked != key and len(masked) < FEW:  # the numbers make the difference
+        return frozenset((key,))
+    return frozenset(masked[at : at + SHINGLE] for at in range(max(1, len(masked) - SHINGLE + 1)))
+
+
+def _similar(one: frozenset[str], other: frozenset[str]) -> bool:
+    if not SIMILAR <= len(one) / len(other) <= 1 / SIMILAR:
+        return False
+    common = len(one & other)
+    return common >= SIMILAR * (len(one) + len(other) - common)
+
+
+def _text_damages(rows: Rows) -> Iterator[Damage]:
+    """Texts in a wrong encoding, or with marks of HTML."""
+    kinds = (
+        (
+            "characters of a wrong encoding",
+            _garbled,
+            "read the source in its own encoding, and save it as UTF-8",
+        ),
+        ("tags or entities of HTML", _markup, "remove them, and replace entities such as &amp;"),
+    )
+    texts = rows.texts()
+    for kind, find, advice in kinds:
+        snippets = {row: snippet for row, text in enumerate(texts) if (snippet := find(text))}
+        if snippets:
+            examples = (f"{snippet} in {rows.lines[row]}" for row, snippet in snippets.items())
+            yield Damage(kind, list(snippets), advice, first(examples))
+
+
+def _garbled(text: str) -> str | None:
+    """What was UTF-8 and was read as Windows-1252, or lost; None without."""
+    if text.isascii() and (text.isprintable() or not BROKEN.search(text)):
+        return None
+    for part in re.findall(r"[^\x00-\x7f]{2,}", text):
+        data = b"".join(sign.encode("cp1252", "ignore") or sign.encode("latin-1", "ignore") for sign in part)
+        try:
+            meant = data.decode()
+        except UnicodeDecodeError:
+            continue
+        if len(data) == len(part):
+            return f"{shown(part)} for {shown(meant)}"
+    broken = BROKEN.search(text)
+    return f"U+{ord(broken[0]):04X}" if broken else None
+
+
+def _markup(text: str) -> str | None:
+    if "<" not in text and "&" not in text:
+        return None
+    marks = (match[0] for match in MARKUP.finditer(text))
+    return next(
+        (shown(mark) for mark in marks if mark[0] == "<" or mark[1] == "#" or mark[1:] in html5), None
+    )
+
+
+def _class_damages(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
+    """Classes of few rows, labels that may be ratings, and texts that hold their labels."""
+    usual = {name: form for form, group in _forms(names).items() for name in group}
+    names = [usual.get(name, name) for name in names]
+    counts = Counter(names)
+    advice = "add rows, or join classes with label_map"
+    for kind, low, high in (("classes of one row", 1, 2), (f"classes of 2 to {RARE - 1} rows", 2, RARE)):
+        few = {name: count for name, count in counts.items() if low <= count < high}
+        if few:
+            sizes = (shown(name) + (f" ({count})" if count > 1 else "") for name, count in few.items())
+            why = "learned or measured, not both" if high == 2 else "too few to set some aside for a test"
+            some = f"{len(few):,} of {len(counts):,} classes, {first(sizes, LINES, ', ')}"
+            yield Damage(
+                kind, [row for row, name in enumerate(names) if name in few], f"{why}: {advice}", some
+            )
+    if 2 < len(counts) < len(names) / 2 and all(NUMBER.fullmatch(name) for name in counts):
+        span = f"{min(counts, key=float)} to {max(counts, key=float)}"
+        advice = "they are learned as classes without an order: ratings are for a recipe with a section `regression`"
+        yield Damage("labels that are numbers", range(len(names)), advice, span)
+    pattern = {name: re.sub(r"[\W_]+", " ", name.casefold()).strip() for name in counts}
+    leaking = [
+        row
+        for row, (name, text) in enumerate(zip(names, rows.texts(), strict=True))
+        if len(pattern[name]) > 2 and f" {pattern[name]} " in f" {re.sub(r'[^a-z]+', ' ', text.casefold())} "
+    ]
+    if len(names) >= LEAK_ROWS and len(counts) > 1 and len(leaking) >= LEAK * len(names):
+        advice = "a network reads the label off: remove it from the texts, if new texts come without"
+        yield Damage("texts that hold the name of their class", leaking, advice)
+
+
+def long_texts(rows: Rows, lengths: Sequence[int], limit: int, unit: str) -> Iterator[Damage]:
+    """Texts of more tokens than a recipe takes."""
+    long = [row for row, length in enumerate(lengths) if length > limit]
+    if long:
+        longest = max(long, key=lengths.__getitem__)
+        example = f"the longest, {rows.lines[longest]}: {lengths[longest]:,}"
+        advice = "their ends are cut off: raise data.max_length, which costs time"
+        yield Damage(f"texts of more than {limit} {unit}", long, advice, example)
+
+
+def check_rows(rows: Rows, columns: Mapping[str, str]) -> list[Damage]:
+    """Everything that is wrong with rows of a file, but for their lengths; ``columns`` are named by role."""
+    damages, numbers = empty_fields(rows, columns)
+    full = rows.at(numbers)
+    names = [row["label"].strip() for row in full.fields]
+    told = row_damages(full, names)
+    repeated = (row for damage in told if damage.repeats for row in damage.rows)
+    others = (*told, *_near_copies(full, repeated), *_class_damages(full, names), *_text_damages(full))
+    return [*damages, *(item._replace(rows=[numbers[row] for row in item.rows]) for item in others)]
