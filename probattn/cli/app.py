@@ -402,7 +402,7 @@ def init(
         bool, typer.Option("--full", help="Every key with what it means, as of a built-in recipe.")
     ] = False,
 ) -> None:
-    """Check a file of your own and write a recipe for it, in some twenty lines, or a built-in one with every key."""
+    """Write a recipe for a file of your own, in some twenty lines, or a built-in one with every key."""
     from probattn.cli.columns import recognise
     from probattn.cli.rows import ENDINGS
     from probattn.cli.starting import write_recipe

@@ -172,10 +172,13 @@ def check(
 ) -> None:
     """Say what is wrong with a file of labelled texts: columns, labels, copies, classes, encoding, lengths."""
     from probattn.cli.columns import recognise
-    from probattn.cli.rows import format_of, write_rows
+    from probattn.cli.rows import ENDINGS, write_rows
+    from probattn.data import DataError
     from probattn.data.suspects import suspects as find_suspects
 
-    kind = None if output is None else format_of(str(output), None, "--output")
+    kind = None if output is None else ENDINGS.get(output.suffix.lower(), "txt")
+    if kind == "txt":
+        raise DataError(f"--output {output}: expected a file that ends in .csv, .tsv or .jsonl")
     checked = check_file(file, recognise(file, text_column, label_column, pair_column, asks=not as_json))
     suspected, accuracy, compared = find_suspects(checked.rows) if suspects else ([], 0.0, 0)
     if output is not None and kind is not None:

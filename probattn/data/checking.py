@@ -19,8 +19,8 @@ EXAMPLES, LINES = 3, 5
 """Examples, and lines, that a message names."""
 RARE = 10
 """Rows of a class below which a tenth of them, for a test, is less than one."""
-SHINGLE, SIMILAR, HEAD, FEW = 4, 0.8, 300, 20
-"""Near copies: letters of a shingle; Jaccard similarity; letters compared; letters that count for more than numbers."""
+SHINGLE, SIMILAR, PROBES, HEAD, FEW = 4, 0.8, 12, 300, 20
+"""Near copies: letters of a shingle, similarity, shingles looked up, letters compared, letters that mask numbers."""
 LEAK, LEAK_ROWS = 0.9, 20
 """Share of the texts, of at least so many, that hold the names of their classes where labels leak."""
 BROKEN = re.compile("[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
         """The texts of each row, of a pair both."""
         return ["\n".join(text for role, text in row.items() if role != "label") for row in self.fields]
 
-    def keys(self) -> list[str]:
+    def identities(self) -> list[str]:
         """Identities of the texts."""
         return [text_key(row["text"], row.get("text_pair")) for row in self.fields]
 
@@ -137,7 +137,7 @@ def _variants(names: Sequence[str]) -> Iterator[Damage]:
 def _contradictions(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
     """Rows whose text, see :func:`text_key`, has another label in another row."""
     classes: dict[str, dict[str, int]] = {}
-    keys = rows.keys()
+    keys = rows.identities()
     for row, (key, name) in enumerate(zip(keys, names, strict=True)):
         classes.setdefault(key, {}).setdefault(name, row)
     several = {key: seen for key, seen in classes.items() if len(seen) > 1}
@@ -166,23 +166,25 @@ def _near_copies(rows: Rows, without: Iterable[int] = ()) -> Iterator[Damage]:
     """Rows whose text is nearly that of an earlier row, but for those of ``without``.
 
     Compares the sets of all four successive letters and digits, numbers masked, in the first 300; two are near from a
-    Jaccard similarity of 0.8. Such sets share one of the rarest fifth of their members (Chaudhuri et al. 2006, prefix
-    filtering), so that few pairs are compared. A row is compared with the first of its near copies alone.
+    Jaccard similarity of 0.8, of pairs both. Such sets share one of the rarest fifth of their members (prefix
+    filtering, Chaudhuri et al. 2006); the twelve rarest that come twice find the sets to compare. A row that is near
+    an earlier one is compared with no later one.
     """
-    keys = rows.keys()
-    sets = [_shingles(key) for key in keys]
-    counts = Counter(item for members in sets for item in members)
+    keys = rows.identities()
+    sets = [[_shingles(part) for part in key.split("\n")] for key in keys]
+    counts = Counter(item for parts in sets for item in parts[-1])
     index, near = defaultdict[str, list[int]](list), dict[int, int]()
     leaders: dict[str, int] = {}
-    for row, members in enumerate(sets):
+    for row, parts in enumerate(sets):
         if keys[row] in leaders:
             near[row] = leaders[keys[row]]
             continue
         leaders[keys[row]] = row
-        ordered = sorted(members, key=lambda item: (counts[item], item))
-        prefix = ordered[: len(ordered) - ceil(SIMILAR * len(ordered)) + 1]
+        ordered = sorted(parts[-1], key=lambda item: (counts[item], item))
+        rarest = ordered[: len(ordered) - ceil(SIMILAR * len(ordered)) + 1]
+        prefix = [item for item in rarest if counts[item] > 1][:PROBES]
         candidates = dict.fromkeys(other for item in prefix for other in index[item])
-        like = next((other for other in candidates if _similar(members, sets[other])), None)
+        like = next((other for other in candidates if all(map(_similar, parts, sets[other]))), None)
         if like is None:
             for item in prefix:
                 index[item].append(row)

@@ -28,7 +28,7 @@ def suspects(rows: Rows) -> tuple[list[Suspect], float, int]:
     cleanlab (Northcutt et al. 2021) judges out-of-fold probabilities of a logistic regression on words and pairs of
     words: a label is suspect below the mean confidence of its class. Classes of fewer than five rows are left out.
     """
-    filters = optional("suspects", "cleanlab.filter", "labels")
+    filters = optional("check --suspects", "cleanlab.filter", "labels")
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -39,7 +39,9 @@ def suspects(rows: Rows) -> tuple[list[Suspect], float, int]:
     usable = {name for name, count in Counter(labels).items() if name and count >= FOLDS}
     if len(usable) < 2 or "text_pair" in rows.fields[0]:
         got = "pairs of texts" if "text_pair" in rows.fields[0] else f"{len(usable)} such"
-        raise DataError(f"suspects: expected single texts in two or more classes of {FOLDS} rows, got {got}")
+        raise DataError(
+            f"--suspects: expected single texts in two or more classes of {FOLDS} rows, got {got}"
+        )
     numbers = [row for row, label in enumerate(labels) if label in usable]
     names, targets = np.unique([labels[row] for row in numbers], return_inverse=True)
     words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), min_df=2, token_pattern=r"\w+|[^\w\s]")

@@ -178,7 +178,10 @@ CSV_ERRORS = {
     "all skipped": (
         "text,label\na,\n,\n",
         None,
-        ": expected rows, got none but rows without text in 'text': 1 (line 3), rows without a label in 'label': 1 (line 2)",
+        (
+            ": expected rows, got none but rows without text in 'text': 1 (line 3), rows without a label in 'label': 1 "
+            "(line 2)"
+        ),
     ),
     "regression": (
         "text,label\na,1.0\nb,-2.5e-1\n",
