@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shlex
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from probattn.checks import shortened, shown
+from probattn.cli.columns import Recognised, recognise
 from probattn.cli.console import echo, fails_in_one_line, show
 from probattn.cli.options import JsonOption, output_option
-
-if TYPE_CHECKING:
-    from probattn.cli.columns import Recognised
-    from probattn.data.checking import Damage, Rows
-    from probattn.data.suspects import Suspect
-    from probattn.terminal import Sheet
+from probattn.cli.rows import ENDINGS, write_rows
+from probattn.data import files
+from probattn.data.checking import MAX_TOKENS, Damage, Rows, check_rows, first, long_texts
+from probattn.data.errors import DataError, DataWarning
+from probattn.data.rows import Columns, class_names
+from probattn.data.suspects import Suspect
+from probattn.data.suspects import suspects as find_suspects
+from probattn.data.tables import read_rows, read_table
+from probattn.terminal import Group, Sheet
 
 commands = typer.Typer()
 LISTED = 12
 """Classes, or suspected labels, that are listed."""
 NAME = 60
-"""Characters of a class's name in a list."""
+"""Characters of a name, or of a text, in a list."""
 PIECES = 1.2
 """Tokens of a word or a mark, where no tokenizer counts them."""
 
@@ -38,7 +44,7 @@ PairColumn = Annotated[
 
 
 class Checked(NamedTuple):
-    """A file, its columns and rows, what is wrong with them, and whether training refuses them."""
+    """A file, its columns and rows, rows of its classes, what is wrong, and whether training refuses it."""
 
     source: str
     columns: Recognised
@@ -49,107 +55,89 @@ class Checked(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Columns and classes in words."""
-        from probattn.checks import shown
-
+        """Columns and classes in words; of many classes the largest."""
         text, pair, label, _ = self.columns
         texts = f"column {shown(text)} of texts"
         if pair is not None:
             texts = f"columns {shown(text)} and {shown(pair)} of pairs of texts"
+        names, count = list(self.counts), len(self.counts)
+        if count > LISTED:
+            names = sorted(names, key=lambda name: -self.counts[name])[: LISTED // 2]
+        classes = ", ".join(f"{shortened(name, NAME)} ({self.counts[name]:,})" for name in names)
+        if count > LISTED:
+            classes = f"{count:,} classes, {classes} and {count - len(names):,} more,"
         size = f"{sum(self.counts.values()):,} rows"
-        return f"{texts}, column {shown(label)} of labels with {_counted(self.counts)} in {size}"
+        return f"{texts}, column {shown(label)} of labels with {classes} in {size}"
 
     def tell(self) -> None:
         """Prints what was recognised, and what is wrong in a table."""
         echo(f"recognised: {self.description}")
         if self.columns.others:
-            from probattn.data.checking import first
-
             others = first(self.columns.others, LISTED // 2, ", ")
             echo(f"note: other columns that may be the labels: {others}; choose one with --label-column")
-        if self.damages:
-            echo("")
-            show(self.table())
-            echo("")
-
-    def table(self) -> Sheet:
-        """The damages, a row each."""
-        from probattn.terminal import Group, Sheet
-
         rows: list[tuple[str, str]] = []
         for damage in self.damages:
             whole = len(damage.rows) == len(self.rows.fields)
-            lines = damage.first(self.rows.lines).replace(" line", "")  # "line 2, 3"
+            lines = "all" if whole else damage.first(self.rows.lines).replace(", line", ",")
+            details = [damage.examples] * bool(damage.examples) + [f"-> {damage.advice}"]
             rows += [
-                (f"{len(damage.rows):>6,}", f"{damage.kind} ({'all' if whole else lines})"),
-                *([("", damage.examples)] if damage.examples else []),
-                ("", f"-> {damage.advice}"),
+                (f"{len(damage.rows):>6,}", f"{damage.kind} ({lines})"),
+                *(("", line) for line in details),
             ]
-        return Sheet(("  rows", "what is wrong, and what to do"), (Group("", tuple(rows)),), words=2)
+        if rows:
+            echo("")
+            show(Sheet(("  rows", "what is wrong, and what to do"), (Group("", tuple(rows)),), words=2))
+            echo("")
+
+    def line(self, row: int) -> int:
+        """The number of a row's line."""
+        return int(self.rows.lines[row].removeprefix("line "))
+
+    def flagged(self, suspected: list[Suspect]) -> Iterator[dict[str, Any]]:
+        """Every row that is flagged, with its problem; what concerns the whole file is left out."""
+        some = (damage for damage in self.damages if len(damage.rows) < len(self.rows.fields))
+        problems = [(row, damage.kind, None, None) for damage in some for row in damage.rows]
+        wrong = [(row, "label probably wrong", name, round(p, 4)) for row, _, _, name, p in suspected]
+        for row, problem, name, probability in (*problems, *wrong):
+            answer = {"line": self.line(row), "problem": problem, **self.rows.fields[row]}
+            yield {**answer, "suggestion": name, "probability": probability}
 
 
 def check_file(source: str, columns: Recognised) -> Checked:
     """What is wrong with a file of texts and labels; ``DataError`` for one that cannot be read."""
-    from probattn.checks import shortened
-    from probattn.data import Columns, DataError, DataWarning
-    from probattn.data.checking import Damage, check_rows
-    from probattn.data.rows import class_names
-    from probattn.data.tables import read_rows, read_table
-
     named = Columns(columns.text, columns.label, text_pair=columns.pair)
     rows = read_rows(source, named)
-    labels = Counter(row["label"].strip() for row in rows.fields if all(map(str.strip, row.values())))
-    damages = check_rows(rows, named.names(labelled=True))
-    refusal = None
+    damages = [*check_rows(rows, named.names(labelled=True)), *_long(rows)]
     with warnings.catch_warnings(action="ignore", category=DataWarning):
         try:
             counts = read_table(source, named).require_classes().counts()
         except DataError as error:
-            counts = {name: labels[name] for name in class_names(labels)}
+            labels = Counter(row["label"].strip() for row in rows.fields if all(map(str.strip, row.values())))
             refusal = f"training refuses these labels: {shortened(str(error))}"
-    damages += _long(rows)
-    if refusal is not None:
-        advice = "correct the file, or name another column with --label-column"
-        damages.insert(0, Damage(refusal, range(len(rows.fields)), advice))
-    return Checked(source, columns, rows, counts, damages, refusal is not None)
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    """Classes with their rows, in order; of many the largest."""
-    from probattn.checks import shortened
-
-    if len(counts) <= LISTED:
-        return ", ".join(f"{shortened(name, NAME)} ({number:,})" for name, number in counts.items())
-    largest = sorted(counts, key=lambda name: -counts[name])[: LISTED // 2]
-    listed = ", ".join(f"{shortened(name, NAME)} ({counts[name]:,})" for name in largest)
-    return f"{len(counts):,} classes, {listed} and {len(counts) - len(largest):,} more,"
+            advice = "correct the file, or name another column with --label-column"
+            damages.insert(0, Damage(refusal, range(len(rows.fields)), advice))
+            counts = {name: labels[name] for name in class_names(labels)}
+            return Checked(source, columns, rows, counts, damages, refused=True)
+    return Checked(source, columns, rows, counts, damages, refused=False)
 
 
 def _long(rows: Rows) -> Iterator[Damage]:
     """Texts of more tokens than a new recipe takes, counted by the tokenizer of its network, or estimated."""
-    import re
-
-    from probattn.data import DataError
-    from probattn.data.checking import MAX_TOKENS, long_texts
-    from probattn.data.files import minilm_file
-
     texts = {row: text for row, text in enumerate(rows.texts()) if len(text) > MAX_TOKENS - 2}
-    lengths = [0] * len(rows.fields)
     try:
-        file = minilm_file("model/tokenizer.json")
+        file = files.minilm_file("model/tokenizer.json")
     except DataError:
         unit = "tokens (estimated from words)"
-        for row, text in texts.items():
-            lengths[row] = round(2 + PIECES * len(re.findall(r"\w+|[^\w\s]", text)))
+        counted = [round(2 + PIECES * len(re.findall(r"\w+|[^\w\s]", text))) for text in texts.values()]
     else:
         from tokenizers import Tokenizer
 
         unit, tokenizer = "tokens (of minilm)", Tokenizer.from_file(str(file))
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        for row, encoded in zip(texts, tokenizer.encode_batch(list(texts.values())), strict=True):
-            lengths[row] = len(encoded.ids)
-    yield from long_texts(rows, lengths, MAX_TOKENS, unit)
+        counted = [len(encoded.ids) for encoded in tokenizer.encode_batch(list(texts.values()))]
+    lengths = dict(zip(texts, counted, strict=True))
+    yield from long_texts(rows, [lengths.get(row, 0) for row in range(len(rows.fields))], MAX_TOKENS, unit)
 
 
 @commands.command()
@@ -171,42 +159,33 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Say what is wrong with a file of labelled texts: columns, labels, copies, classes, encoding, lengths."""
-    from probattn.cli.columns import recognise
-    from probattn.cli.rows import ENDINGS, write_rows
-    from probattn.data import DataError
-    from probattn.data.suspects import suspects as find_suspects
-
     kind = None if output is None else ENDINGS.get(output.suffix.lower(), "txt")
     if kind == "txt":
         raise DataError(f"--output {output}: expected a file that ends in .csv, .tsv or .jsonl")
     checked = check_file(file, recognise(file, text_column, label_column, pair_column, asks=not as_json))
-    suspected, accuracy, compared = find_suspects(checked.rows) if suspects else ([], 0.0, 0)
+    suspected, accuracy, compared = find_suspects(checked.rows) if suspects else ([], None, 0)
     if output is not None and kind is not None:
-        write_rows(((row, {}) for row in _flagged(checked, suspected)), kind, output)
+        write_rows(((row, {}) for row in checked.flagged(suspected)), kind, output)
     if as_json:
-        typer.echo(json.dumps(_as_json(checked, suspected, accuracy if suspects else None)))
+        typer.echo(json.dumps(_as_json(checked, suspected, accuracy)))
         return
     checked.tell()
     if not checked.damages:
         echo(f"nothing wrong in {len(checked.rows.fields):,} rows")
-    if suspects:
-        show(_suspects_table(checked.rows, suspected, accuracy, compared))
+    if accuracy is not None:
+        show(_suspects_table(checked, suspected, accuracy, compared))
     if output is not None:
         echo(f"flagged rows: {output}")
     echo(f"next: probattn init {shlex.quote(file)}")
 
 
-def _suspects_table(rows: Rows, suspected: list[Suspect], accuracy: float, compared: int) -> Sheet:
+def _suspects_table(checked: Checked, suspected: list[Suspect], accuracy: float, compared: int) -> Sheet:
     """The labels that are most probably wrong."""
-    from probattn.checks import shortened
-    from probattn.terminal import Group, Sheet
-
     listed = tuple(
         (
-            rows.lines[item.row].removeprefix("line "),
-            shortened(item.label, NAME),
-            shortened(item.suggestion, NAME),
-            shortened(rows.fields[item.row]["text"], NAME),
+            str(checked.line(item.row)),
+            *(shortened(words, NAME) for words in (item.label, item.suggestion)),
+            shortened(checked.rows.fields[item.row]["text"], NAME),
             f"{item.suggestion_probability:.0%}",
         )
         for item in suspected[:LISTED]
@@ -219,41 +198,17 @@ def _suspects_table(rows: Rows, suspected: list[Suspect], accuracy: float, compa
     return Sheet(headings, (Group("", listed),) if listed else (), words=4, notes=(note,))
 
 
-def _line(rows: Rows, row: int) -> int:
-    return int(rows.lines[row].removeprefix("line "))
-
-
-def _flagged(checked: Checked, suspected: list[Suspect]) -> Iterator[dict[str, Any]]:
-    """Every row that is flagged, with its problem; what concerns the whole file is left out."""
-    rows = checked.rows
-    problems = [
-        (row, damage.kind, None)
-        for damage in checked.damages
-        if len(damage.rows) < len(rows.fields)
-        for row in damage.rows
-    ]
-    for row, kind, item in (*problems, *((item.row, "label probably wrong", item) for item in suspected)):
-        answer = {"line": _line(rows, row), "problem": kind, **rows.fields[row]}
-        yield answer | {
-            "suggestion": None if item is None else item.suggestion,
-            "probability": None if item is None else round(item.suggestion_probability, 4),
-        }
-
-
 def _as_json(checked: Checked, suspected: list[Suspect], accuracy: float | None) -> dict[str, Any]:
-    rows = checked.rows
     damages = [
-        {**damage._asdict(), "rows": len(damage.rows), "lines": [_line(rows, row) for row in damage.rows]}
-        for damage in checked.damages
+        {**item._asdict(), "rows": len(item.rows), "lines": list(map(checked.line, item.rows))}
+        for item in checked.damages
     ]
-    found = [{"line": _line(rows, item.row), **item._asdict()} for item in suspected]
-    for entry in (*damages, *found):
-        entry.pop("repeats", None)
+    wrong = [{"line": checked.line(item.row), **item._asdict()} for item in suspected]
     return {
         "file": checked.source,
-        "rows": len(rows.fields),
+        "rows": len(checked.rows.fields),
         **checked.columns._asdict(),
         "classes": dict(checked.counts),
         "damages": damages,
-        **({} if accuracy is None else {"suspects": found, "accuracy": accuracy}),
+        **({} if accuracy is None else {"suspects": wrong, "accuracy": accuracy}),
     }

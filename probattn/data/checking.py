@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html.entities import html5
 from math import ceil
 from typing import NamedTuple
@@ -38,7 +39,7 @@ class Rows(NamedTuple):
     lines: Sequence[str]
 
     def texts(self) -> list[str]:
-        """The texts of each row, of a pair both."""
+        """The text of each row, of a pair both."""
         return ["\n".join(text for role, text in row.items() if role != "label") for row in self.fields]
 
     def identities(self) -> list[str]:
@@ -51,13 +52,12 @@ class Rows(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Numbers of the rows that one damage concerns, what to do about it, and examples."""
+    """Numbers of the rows that a damage concerns, none where there is no such damage; what to do; examples."""
 
     kind: str
     rows: Sequence[int]
     advice: str
     examples: str = ""
-    repeats: bool = False
 
     def summary(self, lines: Sequence[str]) -> str:
         """Kind, number and examples."""
@@ -67,9 +67,9 @@ class Damage(NamedTuple):
         """The damage in one line."""
         return f"{self.summary(lines)}; {self.advice}"
 
-    def first(self, lines: Sequence[str], limit: int = LINES) -> str:
+    def first(self, lines: Sequence[str]) -> str:
         """The first lines."""
-        return first((lines[row] for row in self.rows), limit, ", ")
+        return first((lines[row] for row in self.rows), LINES, ", ")
 
 
 def first(items: Iterable[str], limit: int = EXAMPLES, separator: str = "; ") -> str:
@@ -81,32 +81,34 @@ def first(items: Iterable[str], limit: int = EXAMPLES, separator: str = "; ") ->
 def empty_fields(rows: Rows, columns: Mapping[str, str]) -> tuple[list[Damage], list[int]]:
     """Rows whose text is empty, else those whose label is, and the numbers of the others; ``columns`` by role."""
     missing = [next((role for role in columns if not row[role].strip()), None) for row in rows.fields]
-    damages = []
-    for role, column in columns.items():
-        empty = [row for row, name in enumerate(missing) if name == role]
-        if empty:
-            kind = f"rows without {'a label' if role == 'label' else 'text'} in {column!r}"
-            damages.append(Damage(kind, empty, "they are skipped: fill these in, or remove the rows"))
-    return damages, [row for row, name in enumerate(missing) if name is None]
+    damages = [
+        Damage(
+            f"rows without {'a label' if role == 'label' else 'text'} in {column!r}",
+            [row for row, name in enumerate(missing) if name == role],
+            "they are skipped: fill these in, or remove the rows",
+        )
+        for role, column in columns.items()
+    ]
+    full = [row for row, name in enumerate(missing) if name is None]
+    return [damage for damage in damages if damage.rows], full
 
 
 def row_damages(rows: Rows, names: Sequence[str]) -> list[Damage]:
     """What training tells of rows without empty fields; ``names`` are their classes, none where these do not count."""
-    return (
-        [*_padded(rows), *_variants(names), *_contradictions(rows, names), *_copies(rows)]
-        if names
-        else [*_copies(rows)]
-    )
+    labels = (_padded(rows), _variants(names), _contradictions(rows, names)) if names else ()
+    return [damage for damage in (*labels, _copies(rows)) if damage.rows]
 
 
-def _padded(rows: Rows) -> Iterator[Damage]:
-    labels = [row["label"] for row in rows.fields]
-    padded = [row for row, label in enumerate(labels) if label != label.strip()]
-    if padded:
-        distinct = first_of_each(labels[row] for row in padded)
-        examples = (f"{shown(labels[padded[at]])} in {rows.lines[padded[at]]}" for at in distinct)
-        advice = "they are read without the blanks: remove these, which other programs take for classes"
-        yield Damage("labels with blanks around them", padded, advice, first(examples))
+def _padded(rows: Rows) -> Damage:
+    padded = {
+        row: field["label"]
+        for row, field in enumerate(rows.fields)
+        if field["label"] != field["label"].strip()
+    }
+    distinct = {label: rows.lines[row] for row, label in reversed(padded.items())}
+    examples = (f"{shown(label)} in {line}" for label, line in reversed(distinct.items()))
+    advice = "they are read without the blanks: remove these, which other programs take for classes"
+    return Damage("labels with blanks around them", list(padded), advice, first(examples))
 
 
 def _forms(names: Sequence[str]) -> dict[str, list[str]]:
@@ -117,52 +119,39 @@ def _forms(names: Sequence[str]) -> dict[str, list[str]]:
     return {max(group, key=counts.__getitem__): group for group in groups.values() if len(group) > 1}
 
 
-def _variants(names: Sequence[str]) -> Iterator[Damage]:
+def _variants(names: Sequence[str]) -> Damage:
     forms, counts = _forms(names), Counter(names)
-    if forms:
-        others = {name for usual, group in forms.items() for name in group if name != usual}
-        usual, group = next(iter(forms.items()))
-        renamed = ", ".join(f"{shown(name)}: {shown(usual)}" for name in group if name != usual)
-        examples = (
-            " and ".join(f"{shown(name)} ({counts[name]:,})" for name in some) for some in forms.values()
-        )
-        yield Damage(
-            "classes that differ in case or blanks alone",
-            [row for row, name in enumerate(names) if name in others],
-            f"make them one in the file, or with `label_map: {{{renamed}}}`",
-            first(examples),
-        )
+    usual = {name: form for form, group in forms.items() for name in group if name != form}
+    pairs = (f"{shown(name)}: {shown(form)}" for name, form in usual.items() if form == next(iter(forms)))
+    examples = (
+        " and ".join(f"{shown(name)} ({counts[name]:,})" for name in group) for group in forms.values()
+    )
+    advice = f"make them one in the file, or with `label_map: {{{', '.join(pairs)}}}`"
+    rows = [row for row, name in enumerate(names) if name in usual]
+    return Damage("classes that differ in case or blanks alone", rows, advice, first(examples))
 
 
-def _contradictions(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
+def _contradictions(rows: Rows, names: Sequence[str]) -> Damage:
     """Rows whose text, see :func:`text_key`, has another label in another row."""
-    classes: dict[str, dict[str, int]] = {}
-    keys = rows.identities()
-    for row, (key, name) in enumerate(zip(keys, names, strict=True)):
-        classes.setdefault(key, {}).setdefault(name, row)
-    several = {key: seen for key, seen in classes.items() if len(seen) > 1}
-    if several:
-        examples = (
-            " and ".join(f"{shown(name)} in {rows.lines[row]}" for name, row in seen.items())
-            for seen in several.values()
-        )
-        repeated = [row for row, key in enumerate(keys) if key in several]
-        advice = "not all can be learned: correct the labels, or leave each text in once"
-        yield Damage(
-            "texts with different labels in different rows", repeated, advice, first(examples), repeats=True
-        )
+    keys, classes = rows.identities(), defaultdict[str, dict[str, str]](dict)
+    for key, name, line in zip(keys, names, rows.lines, strict=True):
+        classes[key].setdefault(name, line)
+    several = (seen for seen in classes.values() if len(seen) > 1)
+    examples = (" and ".join(f"{shown(name)} in {line}" for name, line in seen.items()) for seen in several)
+    advice = "not all can be learned: correct the labels, or leave each text in once"
+    repeated = [row for row, key in enumerate(keys) if len(classes[key]) > 1]
+    return Damage("texts with different labels in different rows", repeated, advice, first(examples))
 
 
-def _copies(rows: Rows) -> Iterator[Damage]:
+def _copies(rows: Rows) -> Damage:
     """Rows whose text, pair and label have come before."""
     distinct = set(first_of_each(repr(sorted(row.items())) for row in rows.fields))
+    advice = "they count twice: remove them, unless it matters how often a text comes"
     repeated = [row for row in range(len(rows.fields)) if row not in distinct]
-    if repeated:
-        advice = "they count twice: remove them, unless it matters how often a text comes"
-        yield Damage("exact copies of an earlier row", repeated, advice, repeats=True)
+    return Damage("exact copies of an earlier row", repeated, advice)
 
 
-def _near_copies(rows: Rows, without: Iterable[int] = ()) -> Iterator[Damage]:
+def _near_copies(rows: Rows, names: Sequence[str], without: Collection[int]) -> Damage:
     """Rows whose text is nearly that of an earlier row, but for those of ``without``.
 
     Compares the sets of all four successive letters and digits, numbers masked, in the first 300; two are near from a
@@ -173,41 +162,32 @@ def _near_copies(rows: Rows, without: Iterable[int] = ()) -> Iterator[Damage]:
     keys = rows.identities()
     sets = [[_shingles(part) for part in key.split("\n")] for key in keys]
     counts = Counter(item for parts in sets for item in parts[-1])
-    index, near = defaultdict[str, list[int]](list), dict[int, int]()
-    leaders: dict[str, int] = {}
+    index, leaders, near = defaultdict[str, list[int]](list), dict[str, int](), dict[int, int]()
     for row, parts in enumerate(sets):
-        if keys[row] in leaders:
-            near[row] = leaders[keys[row]]
-            continue
-        leaders[keys[row]] = row
         ordered = sorted(parts[-1], key=lambda item: (counts[item], item))
         rarest = ordered[: len(ordered) - ceil(SIMILAR * len(ordered)) + 1]
         prefix = [item for item in rarest if counts[item] > 1][:PROBES]
         candidates = dict.fromkeys(other for item in prefix for other in index[item])
-        like = next((other for other in candidates if all(map(_similar, parts, sets[other]))), None)
-        if like is None:
-            for item in prefix:
-                index[item].append(row)
-        else:
-            near[row] = leaders[keys[row]] = like
-    excluded = set(without)
-    flagged = [row for row in near if row not in excluded]
-    if flagged:
-        labels = [row["label"].strip() for row in rows.fields]
-        contradicting_first = sorted(flagged, key=lambda row: labels[row] == labels[near[row]])
-        examples = (
-            f"{rows.lines[near[row]]} and {rows.lines[row]}"
-            + (f": {shown(labels[near[row]])} and {shown(labels[row])}" * (labels[row] != labels[near[row]]))
-            for row in contradicting_first
-        )
-        advice = "training and test may get one each, which flatters: remove them"
-        yield Damage("nearly the text of an earlier row", flagged, advice, first(examples))
+        like = next((other for other in candidates if all(map(_similar, parts, sets[other]))), row)
+        leader = leaders.setdefault(keys[row], like)
+        if leader != row:
+            near[row] = leader
+            continue
+        for item in prefix:
+            index[item].append(row)
+    flagged = [row for row in near if row not in without]
+    examples = (
+        f"{rows.lines[near[row]]} and {rows.lines[row]}"
+        + (f": {shown(names[near[row]])} and {shown(names[row])}" if names[row] != names[near[row]] else "")
+        for row in sorted(flagged, key=lambda row: names[row] == names[near[row]])
+    )
+    advice = "training and test may get one each, which flatters: remove them"
+    return Damage("nearly the text of an earlier row", flagged, advice, first(examples))
 
 
 def _shingles(key: str) -> frozenset[str]:
-    key = key[:HEAD]
-    masked = re.sub(r"\d+", "0", key)
-    if masked != key and len(masked) < FEW:  # the numbers make the difference
+    masked = re.sub(r"\d+", "0", key[:HEAD])
+    if masked != key[:HEAD] and len(masked) < FEW:  # the numbers make the difference
         return frozenset((key,))
     return frozenset(masked[at : at + SHINGLE] for at in range(max(1, len(masked) - SHINGLE + 1)))
 
@@ -219,43 +199,26 @@ def _similar(one: frozenset[str], other: frozenset[str]) -> bool:
     return common >= SIMILAR * (len(one) + len(other) - common)
 
 
-def _text_damages(rows: Rows) -> Iterator[Damage]:
-    """Texts in a wrong encoding, or with marks of HTML."""
-    kinds = (
-        (
-            "characters of a wrong encoding",
-            _garbled,
-            "read the source in its own encoding, and save it as UTF-8",
-        ),
-        ("tags or entities of HTML", _markup, "remove them, and replace entities such as &amp;"),
+def _signs(rows: Rows, kind: str, find: Callable[[str], str | None], advice: str) -> Damage:
+    """Texts with signs that do not belong there."""
+    signs = {row: sign for row, text in enumerate(rows.texts()) if (sign := find(text))}
+    return Damage(
+        kind, list(signs), advice, first(f"{sign} in {rows.lines[row]}" for row, sign in signs.items())
     )
-    texts = rows.texts()
-    for kind, find, advice in kinds:
-        snippets = {row: snippet for row, text in enumerate(texts) if (snippet := find(text))}
-        if snippets:
-            examples = (f"{snippet} in {rows.lines[row]}" for row, snippet in snippets.items())
-            yield Damage(kind, list(snippets), advice, first(examples))
 
 
 def _garbled(text: str) -> str | None:
     """What was UTF-8 and was read as Windows-1252, or lost; None without."""
-    if text.isascii() and (text.isprintable() or not BROKEN.search(text)):
-        return None
-    for part in re.findall(r"[^\x00-\x7f]{2,}", text):
+    for part in () if text.isascii() else re.findall(r"[^\x00-\x7f]{2,}", text):
         data = b"".join(sign.encode("cp1252", "ignore") or sign.encode("latin-1", "ignore") for sign in part)
-        try:
-            meant = data.decode()
-        except UnicodeDecodeError:
-            continue
-        if len(data) == len(part):
-            return f"{shown(part)} for {shown(meant)}"
+        with contextlib.suppress(UnicodeDecodeError):
+            if len(data) == len(part):
+                return f"{shown(part)} for {shown(data.decode())}"
     broken = BROKEN.search(text)
     return f"U+{ord(broken[0]):04X}" if broken else None
 
 
 def _markup(text: str) -> str | None:
-    if "<" not in text and "&" not in text:
-        return None
     marks = (match[0] for match in MARKUP.finditer(text))
     return next(
         (shown(mark) for mark in marks if mark[0] == "<" or mark[1] == "#" or mark[1:] in html5), None
@@ -267,25 +230,25 @@ def _class_damages(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
     usual = {name: form for form, group in _forms(names).items() for name in group}
     names = [usual.get(name, name) for name in names]
     counts = Counter(names)
-    advice = "add rows, or join classes with label_map"
-    for kind, low, high in (("classes of one row", 1, 2), (f"classes of 2 to {RARE - 1} rows", 2, RARE)):
+    for kind, low, high, why in (
+        ("classes of one row", 1, 2, "learned or measured, not both"),
+        (f"classes of 2 to {RARE - 1} rows", 2, RARE, "too few to set some aside for a test"),
+    ):
         few = {name: count for name, count in counts.items() if low <= count < high}
-        if few:
-            sizes = (shown(name) + (f" ({count})" if count > 1 else "") for name, count in few.items())
-            why = "learned or measured, not both" if high == 2 else "too few to set some aside for a test"
-            some = f"{len(few):,} of {len(counts):,} classes, {first(sizes, LINES, ', ')}"
-            yield Damage(
-                kind, [row for row, name in enumerate(names) if name in few], f"{why}: {advice}", some
-            )
+        sizes = (shown(name) + (f" ({count})" if count > 1 else "") for name, count in few.items())
+        some = f"{len(few):,} of {len(counts):,} classes, {first(sizes, LINES, ', ')}"
+        numbers = [row for row, name in enumerate(names) if name in few]
+        yield Damage(kind, numbers, f"{why}: add rows, or join classes with label_map", some)
     if 2 < len(counts) < len(names) / 2 and all(NUMBER.fullmatch(name) for name in counts):
         span = f"{min(counts, key=float)} to {max(counts, key=float)}"
-        advice = "they are learned as classes without an order: ratings are for a recipe with a section `regression`"
+        advice = "learned as classes without an order: ratings are for a recipe with a section `regression`"
         yield Damage("labels that are numbers", range(len(names)), advice, span)
-    pattern = {name: re.sub(r"[\W_]+", " ", name.casefold()).strip() for name in counts}
+    words = {name: re.sub(r"[\W_]+", " ", name.casefold()).strip() for name in counts}
+    texts = (re.sub(r"[\W_]+", " ", text.casefold()).strip() for text in rows.texts())
     leaking = [
         row
-        for row, (name, text) in enumerate(zip(names, rows.texts(), strict=True))
-        if len(pattern[name]) > 2 and f" {pattern[name]} " in f" {re.sub(r'[^a-z]+', ' ', text.casefold())} "
+        for row, (name, text) in enumerate(zip(names, texts, strict=True))
+        if len(words[name]) > 2 and f" {words[name]} " in f" {text} "
     ]
     if len(names) >= LEAK_ROWS and len(counts) > 1 and len(leaking) >= LEAK * len(names):
         advice = "a network reads the label off: remove it from the texts, if new texts come without"
@@ -294,12 +257,14 @@ def _class_damages(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
 
 def long_texts(rows: Rows, lengths: Sequence[int], limit: int, unit: str) -> Iterator[Damage]:
     """Texts of more tokens than a recipe takes."""
-    long = [row for row, length in enumerate(lengths) if length > limit]
-    if long:
-        longest = max(long, key=lengths.__getitem__)
-        example = f"the longest, {rows.lines[longest]}: {lengths[longest]:,}"
-        advice = "their ends are cut off: raise data.max_length, which costs time"
-        yield Damage(f"texts of more than {limit} {unit}", long, advice, example)
+    longest = max(range(len(lengths)), key=lengths.__getitem__)
+    if lengths[longest] > limit:
+        yield Damage(
+            f"texts of more than {limit} {unit}",
+            [row for row, length in enumerate(lengths) if length > limit],
+            "their ends are cut off: raise data.max_length, which costs time",
+            f"the longest, {rows.lines[longest]}: {lengths[longest]:,}",
+        )
 
 
 def check_rows(rows: Rows, columns: Mapping[str, str]) -> list[Damage]:
@@ -307,7 +272,13 @@ def check_rows(rows: Rows, columns: Mapping[str, str]) -> list[Damage]:
     damages, numbers = empty_fields(rows, columns)
     full = rows.at(numbers)
     names = [row["label"].strip() for row in full.fields]
-    told = row_damages(full, names)
-    repeated = (row for damage in told if damage.repeats for row in damage.rows)
-    others = (*told, *_near_copies(full, repeated), *_class_damages(full, names), *_text_damages(full))
-    return [*damages, *(item._replace(rows=[numbers[row] for row in item.rows]) for item in others)]
+    repeated = {*_contradictions(full, names).rows, *_copies(full).rows}
+    encoding = "read the source in its own encoding, and save it as UTF-8"
+    others = (
+        *row_damages(full, names),
+        _near_copies(full, names, repeated),
+        *_class_damages(full, names),
+        _signs(full, "characters of a wrong encoding", _garbled, encoding),
+        _signs(full, "tags or entities of HTML", _markup, "remove them, and replace entities such as &amp;"),
+    )
+    return damages + [item._replace(rows=[numbers[row] for row in item.rows]) for item in others if item.rows]

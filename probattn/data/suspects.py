@@ -57,15 +57,8 @@ def suspects(rows: Rows) -> tuple[list[Suspect], float, int]:
         n_jobs=1,
     )
     likeliest = probabilities.argmax(1)
-    suspicious = [
-        Suspect(
-            numbers[row],
-            str(names[targets[row]]),
-            float(probabilities[row, targets[row]]),
-            str(names[likeliest[row]]),
-            float(probabilities[row].max()),
-        )
-        for row in ranked
-        if likeliest[row] != targets[row]
-    ]
+    suspicious = []
+    for row in ranked[likeliest[ranked] != targets[ranked]]:
+        both = ((str(names[at]), float(probabilities[row, at])) for at in (targets[row], likeliest[row]))
+        suspicious.append(Suspect(numbers[row], *next(both), *next(both)))
     return suspicious, float((likeliest == targets).mean()), len(numbers)
