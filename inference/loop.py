@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor, nn
 
+from probattn.checks import PlainWarning
 from probattn.inference.elbo import ELBOTerms
 from probattn.sites.bayesian import RELEASE_KL_WEIGHT
 from probattn.sites.site import LatentSite
@@ -27,7 +28,7 @@ class NonFiniteError(ArithmeticError):
     """The loss or its gradient is not finite; the parameters are those before the update that failed."""
 
 
-class ExplodedKLWarning(UserWarning):
+class ExplodedKLWarning(PlainWarning):
     """A KL beside which the likelihood is lost in rounding."""
 
 

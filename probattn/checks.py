@@ -16,6 +16,10 @@ class MissingPackageError(ImportError):
     """A package of an extra is not installed. The message is one line that names the extra."""
 
 
+class PlainWarning(UserWarning):
+    """A warning that the command line prints as a line."""
+
+
 def missing(owner: str, package: str, extra: str) -> MissingPackageError:
     """The error to raise where ``owner`` needs a package of an extra that is not installed."""
     return MissingPackageError(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from probattn.cli import explaining, studies
+from probattn.cli import checking, explaining, studies
+from probattn.cli.checking import LabelColumn, PairColumn, TextColumn, check_file
 from probattn.cli.console import echo, fails_in_one_line, says_how_to_resume, show
 from probattn.cli.options import (
     BaselineOption,
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.add_typer(studies.commands)
 app.add_typer(explaining.commands)
+app.add_typer(checking.commands)
 
 
 def _recipe_names() -> list[str]:
@@ -402,23 +404,23 @@ def init(
     output: Annotated[
         Path | None, output_option("The new file; by default in this folder, named after the source.")
     ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of the texts; recognised by default.")
-    ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="Column of the labels; recognised by default.")
-    ] = None,
-    pair_column: Annotated[
-        str | None, typer.Option(help="Column of second texts, of pairs; usual names are recognised.")
-    ] = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    pair_column: PairColumn = None,
     full: Annotated[
         bool, typer.Option("--full", help="Every key with what it means, as of a built-in recipe.")
     ] = False,
 ) -> None:
     """Write a recipe for a file of your own, in some twenty lines, or a built-in one with every key."""
+    from probattn.cli.columns import recognise
+    from probattn.cli.rows import ENDINGS
     from probattn.cli.starting import write_recipe
 
-    for line in write_recipe(source, output, text_column, label_column, pair_column, full=full):
+    checked = None
+    if Path(source).suffix.lower() in ENDINGS:
+        checked = check_file(source, recognise(source, text_column, label_column, pair_column))
+        checked.tell()
+    for line in write_recipe(source, output, checked, full=full):
         echo(line)
 
 

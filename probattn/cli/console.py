@@ -15,18 +15,19 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TextIO, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from probattn.report import Sheet
+    from probattn.terminal import Sheet
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Prints lines without what a terminal takes for a command."""
-    from probattn.report import printable_lines
+    from probattn.terminal import printable_lines
 
     typer.echo(wrapped(printable_lines(text), sys.stderr if err else sys.stdout), err=err)
 
@@ -60,26 +61,32 @@ def expected_errors() -> tuple[type[Exception], ...]:
     return (RunError, RecipeError, NonFiniteError, *of_files)
 
 
-def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Turns :func:`expected_errors` into a line on standard error and exit status 2; warnings about data are lines."""
+def fails_in_one_line(
+    command: Callable[Arguments, Result], *, light: bool = False
+) -> Callable[Arguments, Result]:
+    """Turns :func:`expected_errors` into a line on standard error and exit status 2; warnings about data are lines.
+
+    A ``light`` command imports what it needs by itself, others the tasks first.
+    """
 
     @functools.wraps(command)
     @_open_streams()
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with kept_imports():
-            from probattn.data import DataWarning
-            from probattn.inference.loop import ExplodedKLWarning
-            from probattn.report import printable
-            from probattn.tasks.errors import one_line
+        from probattn.checks import PlainWarning
+        from probattn.terminal import printable
 
+        if not light:
+            with kept_imports():
+                import_module("probattn.tasks")
         with warnings.catch_warnings():
-            warnings.showwarning = _lines((DataWarning, ExplodedKLWarning))
-            for category in (DataWarning, ExplodedKLWarning):
-                warnings.simplefilter("always", category)
+            warnings.showwarning = _lines(PlainWarning)
+            warnings.simplefilter("always", PlainWarning)
             try:
                 _check_arguments([*args, *kwargs.values()])
                 return command(*args, **kwargs)
             except expected_errors() as error:
+                from probattn.tasks.errors import one_line
+
                 typer.echo(wrapped(printable(f"error: {one_line(error)}"), sys.stderr), err=True)
                 raise typer.Exit(EXIT_STATUS) from error
             except KeyboardInterrupt as error:
@@ -146,7 +153,6 @@ def says_how_to_resume(folder: Path, device: str | None = None) -> AbstractConte
 def _check_arguments(values: Iterable[object]) -> None:
     """Refuses what is no text: such bytes come in as halves of characters, which no file and no tokenizer takes."""
     from probattn.checks import shown
-    from probattn.tasks.errors import RunError
 
     for value in values:
         if isinstance(value, list):
@@ -155,14 +161,16 @@ def _check_arguments(values: Iterable[object]) -> None:
             try:
                 str(value).encode()
             except UnicodeEncodeError as error:
+                from probattn.tasks.errors import RunError
+
                 raise RunError(
                     f"argument {shown(str(value))}: expected UTF-8 text, got other bytes at character "
                     f"{error.start + 1}; write it in UTF-8"
                 ) from error
 
 
-def _lines(categories: tuple[type[Warning], ...]) -> Callable[..., None]:
-    """What writes a warning of some categories as a line, once a command; others as Python does."""
+def _lines(categories: type[Warning]) -> Callable[..., None]:
+    """What writes a warning of a category as a line, once a command; others as Python does."""
     written: set[str] = set()
 
     def write(
@@ -173,7 +181,7 @@ def _lines(categories: tuple[type[Warning], ...]) -> Callable[..., None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        from probattn.report import printable
+        from probattn.terminal import printable
 
         if not issubclass(category, categories):
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))

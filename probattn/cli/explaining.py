@@ -147,7 +147,7 @@ def _read(
 def print_explanation(explanation: Explanation) -> None:
     """The text with its words marked, in colour on a terminal that has any."""
     from probattn.cli.console import wrapped
-    from probattn.report import printable_lines
+    from probattn.terminal import printable_lines
 
     plain = wrapped(printable_lines(str(explanation)), sys.stdout)
     coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

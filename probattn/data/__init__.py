@@ -4,38 +4,43 @@ Every data set names its source and its licence. Built-in ones are read from ins
 or from the folder that the environment variable ``PROBATTN_DATA`` names.
 """
 
-from probattn.data.builtin import BUILT_IN, BuiltIn
-from probattn.data.dataset import TextDataset
-from probattn.data.errors import DataError, DataWarning
-from probattn.data.files import DATA_VARIABLE, package_file
-from probattn.data.graph_texts import GraphText, GraphTexts, read_graph_texts, read_relations
-from probattn.data.identity import SPLITS, Split, split_of, text_key
-from probattn.data.node_graph import NodeGraph
-from probattn.data.planetoid import PLANETOID, load_planetoid
-from probattn.data.region_files import ImageFiles
-from probattn.data.rows import Columns
-from probattn.data.sentence_pairs import (
-    PairCollate,
-    ParallelSplits,
-    SentencePairs,
-    TokenizedPairs,
-    load_multi30k,
-    read_pairs,
-)
-from probattn.data.sources import ROLES, Role, Source
-from probattn.data.subwords import SubwordModel, Subwords
-from probattn.data.tables import read_hub, read_table
-from probattn.data.task import Task, load_task
-from probattn.data.tokenized_graph_texts import GraphTextCollate, GraphVocabulary, TokenizedGraphTexts
-from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
-from probattn.data.visual_questions import (
-    TokenizedVisualQuestions,
-    VisualQuestion,
-    VisualQuestionCollate,
-    VisualQuestions,
-    read_visual_questions,
-)
-from probattn.data.words import WordSplit, WordVectors, word_tokenizer, word_vectors
+from typing import TYPE_CHECKING
+
+from probattn.checks import imported_when_used
+
+if TYPE_CHECKING:
+    from probattn.data.builtin import BUILT_IN, BuiltIn
+    from probattn.data.dataset import TextDataset
+    from probattn.data.errors import DataError, DataWarning
+    from probattn.data.files import DATA_VARIABLE, package_file
+    from probattn.data.graph_texts import GraphText, GraphTexts, read_graph_texts, read_relations
+    from probattn.data.identity import SPLITS, Split, split_of, text_key
+    from probattn.data.node_graph import NodeGraph
+    from probattn.data.planetoid import PLANETOID, load_planetoid
+    from probattn.data.region_files import ImageFiles
+    from probattn.data.rows import Columns
+    from probattn.data.sentence_pairs import (
+        PairCollate,
+        ParallelSplits,
+        SentencePairs,
+        TokenizedPairs,
+        load_multi30k,
+        read_pairs,
+    )
+    from probattn.data.sources import ROLES, Role, Source
+    from probattn.data.subwords import SubwordModel, Subwords
+    from probattn.data.tables import read_hub, read_table
+    from probattn.data.task import Task, load_task
+    from probattn.data.tokenized_graph_texts import GraphTextCollate, GraphVocabulary, TokenizedGraphTexts
+    from probattn.data.tokens import OnLong, PadCollate, TokenizedTexts, length_limit
+    from probattn.data.visual_questions import (
+        TokenizedVisualQuestions,
+        VisualQuestion,
+        VisualQuestionCollate,
+        VisualQuestions,
+        read_visual_questions,
+    )
+    from probattn.data.words import WordSplit, WordVectors, word_tokenizer, word_vectors
 
 __all__ = [
     "BUILT_IN",
@@ -90,3 +95,14 @@ __all__ = [
     "word_tokenizer",
     "word_vectors",
 ]
+
+__getattr__ = imported_when_used(
+    __name__,
+    __all__,
+    (
+        *("errors", "rows", "dataset", "files", "identity", "tables", "builtin", "sources", "task", "tokens"),
+        *("words", "subwords", "sentence_pairs", "graph_texts", "tokenized_graph_texts"),
+        *("node_graph", "planetoid", "region_files", "visual_questions"),
+    ),
+    options=(),
+)

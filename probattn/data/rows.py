@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from types import MappingProxyType
 from typing import Literal
 
 from probattn.checks import shown
+from probattn.data import checking
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, DataWarning, nearest
-from probattn.data.identity import text_key
 
 LabelUse = Literal["required", "optional", "ignored"]
 """Labels must be present, may be present, or are not read."""
@@ -25,12 +23,6 @@ COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
     {"text": "texts", "text_pair": "second texts", "label": "labels"}
 )
 """Contents of a column by its role."""
-
-
-PLACES = 5
-"""Places of skipped rows that a warning names."""
-
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -108,35 +100,30 @@ def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str,
 
     Rows with an empty field are skipped with a ``DataWarning``, and refused where labels are "optional".
     """
-    wheres: list[str] = []
-    fields: list[dict[str, str]] = []
-    skipped: dict[str, list[str]] = {}
-    for row in rows:
-        values = _values(row, columns, labelled)
-        empty = next((role for role, value in values.items() if not value.strip()), None)
-        if empty is None:
-            wheres.append(row.where)
-            fields.append(values)
-        elif columns.use == "optional":
-            raise _empty(row.where, empty, columns)
-        else:
-            skipped.setdefault(empty, []).append(row.where.removeprefix(source).strip())
-    if not fields:
-        raise DataError(f"{source}: expected rows, got none{_listed(skipped, columns, ' but ')}")
-    if skipped:
-        count = sum(map(len, skipped.values()))
-        warnings.warn(
-            f"{source}: {count:,} of {count + len(fields):,} rows are skipped: {_listed(skipped, columns)}",
-            DataWarning,
-            stacklevel=4,
-        )
-    texts = tuple(values["text"] for values in fields)
-    pairs = None if columns.text_pair is None else tuple(values["text_pair"] for values in fields)
+    read = [(row.where, _values(row, columns, labelled)) for row in rows]
+    every = checking.Rows(
+        [values for _, values in read], [where.removeprefix(source).strip() for where, _ in read]
+    )
+    skipped, filled = checking.empty_fields(every, columns.names(labelled=labelled))
+    wheres, full = [read[row][0] for row in filled], every.at(filled)
+    if columns.use == "optional" and skipped:
+        row = min(row for damage in skipped for row in damage.rows)
+        role = next(role for role, value in every.fields[row].items() if not value.strip())
+        raise _empty(read[row][0], role, columns)
+    if not filled:
+        causes = ", ".join(damage.summary(every.lines) for damage in skipped)
+        raise DataError(f"{source}: expected rows, got none{f' but {causes}' if causes else ''}")
+    names = _classes([values["label"].strip() for values in full.fields], wheres, columns) if labelled else []
+    damages = [damage.message(every.lines) for damage in skipped]
+    if columns.use != "optional":
+        others = checking.row_damages(full, names if columns.use == "required" else [])
+        damages += [damage.message(full.lines) for damage in others]
+    for message in damages:
+        warnings.warn(f"{source}: {message}", DataWarning, stacklevel=4)
+    texts = tuple(values["text"] for values in full.fields)
+    pairs = None if columns.text_pair is None else tuple(values["text_pair"] for values in full.fields)
     if not labelled:
         return TextDataset(texts, None, (), source, licence, pairs)
-    names = _classes([values["label"].strip() for values in fields], wheres, columns)
-    if columns.use == "required":
-        warn_about_labels(source, fields, names, wheres)
     label_names = class_names(names) if columns.label_names is None else columns.label_names
     index = {name: number for number, name in enumerate(label_names)}
     for name, where in zip(names, wheres, strict=True):
@@ -162,17 +149,6 @@ def _empty(where: str, role: str, columns: Columns) -> DataError:
     return DataError(f"{where}: expected text in {name!r}, got an empty one; remove the row")
 
 
-def _listed(skipped: Mapping[str, Sequence[str]], columns: Columns, before: str = "") -> str:
-    """The numbers of rows without a text or a label, and the places of the first; "" without any."""
-    names = columns.names(labelled=True)
-    counts = [
-        f"{len(lines):,} without {'a label' if role == 'label' else 'text'} in {names[role]!r} "
-        f"({', '.join(lines[:PLACES])}{', ...' if len(lines) > PLACES else ''})"
-        for role, lines in skipped.items()
-    ]
-    return before + ", ".join(counts) if counts else ""
-
-
 def unknown_label(where: str, name: str, label_names: Sequence[str]) -> DataError:
     """The error of a label that training does not know."""
     listed = ", ".join(repr(label) for label in label_names[:12]) + (", ..." if len(label_names) > 12 else "")
@@ -189,7 +165,7 @@ def _classes(labels: Sequence[str], wheres: Sequence[str], columns: Columns) -> 
     mapped = columns.label_map.keys() | set(columns.label_names or ())
     others = set(labels) - mapped
     integers: dict[str, str] = {}
-    if all(NUMBER.fullmatch(label) for label in others):
+    if all(checking.NUMBER.fullmatch(label) for label in others):
         for label, where in zip(labels, wheres, strict=True):
             if label in others and not _is_whole(label):
                 if not float(label).is_integer():
@@ -240,12 +216,17 @@ def whole_text(where: str, text: str, column: str) -> str:
     return text
 
 
+def as_text(value: object) -> str:
+    """A cell as text; "" for None and NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _label(row: Row, columns: Columns) -> str:
     label = row.label
-    if label is None or (isinstance(label, float) and math.isnan(label)):
-        return ""
-    if isinstance(label, bool):
-        return str(label).lower()
+    if isinstance(label, bool) or not as_text(label):
+        return as_text(label)
     if isinstance(label, float):
         if not label.is_integer():
             raise _regression(row.where, label, columns)
@@ -255,84 +236,3 @@ def _label(row: Row, columns: Columns) -> str:
             f"{row.where}: expected a label (text or a whole number) in {columns.label!r}, got {shown(label)}"
         )
     return str(label)
-
-
-MOST = 3
-"""Examples that a warning names."""
-
-
-def contradictions(
-    keys: Sequence[str], labels: Sequence[str], wheres: Sequence[str]
-) -> dict[str, dict[str, str]]:
-    """The texts that have several labels: by their key, each label and where it stands first."""
-    seen: dict[str, dict[str, str]] = {}
-    for key, label, where in zip(keys, labels, wheres, strict=True):
-        seen.setdefault(key, {}).setdefault(label, where)
-    return {key: first for key, first in seen.items() if len(first) > 1}
-
-
-def case_variants(names: Iterable[str]) -> list[list[str]]:
-    """Names that differ in case or inner blanks alone, those of one class together."""
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        groups.setdefault(" ".join(name.casefold().split()), []).append(name)
-    return [sorted(group) for group in groups.values() if len(group) > 1]
-
-
-def warn_about_labels(
-    source: str, rows: Sequence[Mapping[str, str]], names: Sequence[str], wheres: Sequence[str]
-) -> None:
-    """Warns of labels that cannot all be right, or of classes that may be one, in a line each."""
-    positions = [where.removeprefix(source).strip() for where in wheres]
-    for message in (
-        *_blanks([row["label"] for row in rows], positions),
-        *_variants(names),
-        *_contradicting(rows, names, positions),
-    ):
-        warnings.warn(f"{source}: {message}", DataWarning, stacklevel=5)
-
-
-def _blanks(labels: Sequence[str], positions: Sequence[str]) -> Iterator[str]:
-    padded = [
-        (label, where) for label, where in zip(labels, positions, strict=True) if label != label.strip()
-    ]
-    if padded:
-        examples = _first(f"{shown(label)} in {where}" for label, where in dict(reversed(padded)).items())
-        yield (
-            f"labels with blanks around them: {len(padded):,} ({examples}); they are read without the blanks: remove "
-            "these from the file, which other programs read as further classes"
-        )
-
-
-def _variants(names: Sequence[str]) -> Iterator[str]:
-    groups, counts = case_variants(names), Counter(names)
-    if groups:
-        listed = _first(" and ".join(f"{name!r} ({counts[name]:,})" for name in group) for group in groups)
-        frequent = max(groups[0], key=counts.__getitem__)
-        renamed = ", ".join(f"{shown(name)}: {shown(frequent)}" for name in groups[0] if name != frequent)
-        yield (
-            f"classes that differ in case or blanks alone: {listed}; they are different classes: make them one in the "
-            f"file, or with `label_map: {{{renamed}}}`"
-        )
-
-
-def _contradicting(
-    rows: Sequence[Mapping[str, str]], names: Sequence[str], positions: Sequence[str]
-) -> Iterator[str]:
-    keys = [text_key(row["text"], row.get("text_pair")) for row in rows]
-    repeated = contradictions(keys, names, positions)
-    if repeated:
-        examples = _first(
-            " and ".join(f"{name!r} in {where}" for name, where in labels.items())
-            for labels in repeated.values()
-        )
-        yield (
-            f"texts with different labels in different rows: {len(repeated):,} ({examples}); not all of them can be "
-            "learned: correct the labels, or leave each text in once"
-        )
-
-
-def _first(examples: Iterable[str]) -> str:
-    """The first examples, and whether there are more."""
-    listed = list(examples)
-    return "; ".join(listed[:MOST]) + ("; ..." if len(listed) > MOST else "")

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from probattn.checks import shown
+from probattn.data.checking import Rows
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, suggestion
 from probattn.data.files import read_text
-from probattn.data.rows import Columns, Row, build
+from probattn.data.rows import Columns, Row, as_text, build
 from probattn.files.spreadsheets import WORKBOOK
 
 DELIMITERS = (("csv", ","), ("tsv", "\t"), ("tab", "\t"), (WORKBOOK, ","))
@@ -85,6 +86,20 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
                 yield Row(where, values["text"], values.get("label"), values.get("text_pair"))
 
         return build(rows(), columns, labelled, source=str(path), licence=OWN_LICENCE)
+
+
+def read_rows(path: Path | str, columns: Columns) -> Rows:
+    """Texts and labels of a file as they stand there, empty ones too; ``DataError`` for a file that cannot be read."""
+    names = columns.names(labelled=True)
+    fields, lines = [], []
+    with long_fields():
+        table = open_table(Path(path), names.values())
+        columns.find(table.names, table.header)
+        for where, values in table.rows:
+            lines.append(where.removeprefix(str(path)).strip())
+            cells = {role: (values or {}).get(name) for role, name in names.items()}
+            fields.append({role: as_text(value) for role, value in cells.items()})
+    return Rows(fields, lines)
 
 
 class Table(NamedTuple):

@@ -91,7 +91,7 @@ def load_task(
         DataError: in one line, for any problem with them.
 
     Warns:
-        DataWarning: a data set holds exact copies of texts, or texts of the training data (in one line each).
+        DataWarning: a data set holds texts of the training data (in one line each).
     """
     limits = limits or {}
     if "train" not in sources:
@@ -118,14 +118,6 @@ def load_task(
         shifted=tuple(load(source, "shifted").take(limits.get("shifted")) for source in several),
         out_of_domain=limited.get("out_of_domain"),
     )
-    for role, data in task.roles().items():
-        if copies := data.copies():
-            warnings.warn(
-                f"{data.source}: {copies:,} of its {len(data):,} texts ({role.replace('_', ' ')}) are exact copies of "
-                "others; they are kept",
-                DataWarning,
-                stacklevel=2,
-            )
     for role, count in task.shared_with_training().items():
         data = task.roles()[role]
         warnings.warn(

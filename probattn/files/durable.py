@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from safetensors import SafetensorError
-from safetensors.torch import save
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers of a disk, or a quota, without room."""
@@ -158,6 +159,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """The content of a file of safetensors."""
+    from safetensors.torch import save
+
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
 
 

@@ -114,9 +114,9 @@ from probattn.report.sites import (
     site_health,
     weight_spreads,
 )
-from probattn.report.svg import printable, printable_lines
-from probattn.report.terminal import Group, Sheet, comparisons, results_table
+from probattn.report.terminal import comparisons, results_table
 from probattn.report.words import WordsExample
+from probattn.terminal import Group, Sheet, printable, printable_lines
 
 # Predictions and their measures
 __all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]

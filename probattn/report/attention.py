@@ -14,7 +14,8 @@ from torch import Tensor
 from probattn.report.markup import Section, heatmap, shortened, shown, site_labels
 from probattn.report.measures import MODEL_LABELS, MODEL_TITLES
 from probattn.report.record import Count, ModelKey, Probability, Record
-from probattn.report.svg import isolated, printable
+from probattn.report.svg import isolated
+from probattn.terminal import printable
 
 Reason = Literal["chosen", "uncertain"]
 """Why an input is shown: the user chose it, or it is among the most uncertain ones."""

@@ -13,7 +13,8 @@ from probattn.report import bootstrap, measures
 from probattn.report.markup import exact
 from probattn.report.record import DETECTION, Comparison, DataSet, Difference, Scores, SingleRun
 from probattn.report.results import Results
-from probattn.report.svg import isolated, printable
+from probattn.report.svg import isolated
+from probattn.terminal import printable
 
 AnyResults = TypeVar("AnyResults", bound=Results)
 

@@ -13,7 +13,8 @@ from xml.etree import ElementTree as ET
 
 from markupsafe import Markup, escape
 
-from probattn.report.svg import add, drawing, hint, number, printable, text_of, write
+from probattn.report.svg import add, drawing, hint, number, text_of, write
+from probattn.terminal import printable
 
 
 def exact(value: float | None, words: str) -> Markup:

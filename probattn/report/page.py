@@ -24,8 +24,9 @@ from probattn.report.measures import (
 from probattn.report.record import DataSet, RunDescription
 from probattn.report.results import Results
 from probattn.report.sections import QUANTITIES, report_sections
-from probattn.report.svg import isolated, printable_lines
+from probattn.report.svg import isolated
 from probattn.sites.particle_layers import ParticleLayers
+from probattn.terminal import printable_lines
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),

@@ -21,8 +21,9 @@ from probattn.report.markup import Figure, Section, exact
 from probattn.report.record import BESIDE, MODELS, Comparison, Curve, DataSet, Scores
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
-from probattn.report.svg import draws_glyph, interval_glyph, isolated, printable
+from probattn.report.svg import draws_glyph, interval_glyph, isolated
 from probattn.report.words import words_section
+from probattn.terminal import printable
 
 LONG = 420
 """Characters from which on an input is folded."""

@@ -9,6 +9,8 @@ from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
+from probattn.terminal import printable
+
 DIGIT, TICK_GAP = 7.7, 3.0
 """Width of a digit of an axis in a wide font (DejaVu Sans), and least distance of two labels, pixels."""
 Attribute = str | float | int
@@ -103,26 +105,6 @@ def number(value: float) -> str:
     return "0" if rounded == "-0" else rounded
 
 
-def printable(words: str) -> str:
-    """Text without control characters, which neither XML nor a reader can use; it ends every direction it begins.
-
-    Embeddings, overrides and isolates (U+202A to U+202E, U+2066 to U+2069) that are open at the end are closed, and
-    what closes one from outside is left out, so that text reorders nothing but itself (Unicode Standard Annex 9).
-
-    Example:
-        >>> printable("a" + chr(0) + "b")
-        'a\N{REPLACEMENT CHARACTER}b'
-        >>> [hex(ord(character)) for character in printable(chr(0x202E) + "a" + chr(0x2069))]
-        ['0x202e', '0x61', '0x202c']
-    """
-    return _balanced("".join(_visible(character) for character in words))
-
-
-def printable_lines(words: str) -> str:
-    """Printable text of several lines."""
-    return "\n".join(printable(line) for line in words.splitlines())
-
-
 def isolated(words: str) -> str:
     """Printable text whose direction does not spill over into the sentence around it (Unicode isolates).
 
@@ -131,35 +113,6 @@ def isolated(words: str) -> str:
         ['0x2068', '0x61', '0x2069']
     """
     return f"\N{FIRST STRONG ISOLATE}{printable(words)}\N{POP DIRECTIONAL ISOLATE}"
-
-
-CLOSERS = dict.fromkeys("\u202a\u202b\u202d\u202e", "\u202c") | dict.fromkeys("\u2066\u2067\u2068", "\u2069")
-"""The character that ends each embedding, override and isolate."""
-
-
-def _balanced(words: str) -> str:
-    balanced: list[str] = []
-    pending: list[str] = []
-    for character in words:
-        if character in CLOSERS:
-            pending.append(CLOSERS[character])
-        elif character in CLOSERS.values():
-            if character not in pending or (character == "\u202c" and pending[-1] != character):
-                continue
-            while pending[-1] != character:  # the end of an isolate ends the embeddings within it
-                balanced.append(pending.pop())
-            pending.pop()
-        balanced.append(character)
-    return "".join([*balanced, *reversed(pending)])
-
-
-def _visible(character: str) -> str:
-    if character in "\t\n\r":
-        return " "
-    code = ord(character)
-    if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in {0xFFFE, 0xFFFF}:
-        return "\N{REPLACEMENT CHARACTER}"
-    return character
 
 
 @dataclass(frozen=True)

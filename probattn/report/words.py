@@ -11,7 +11,8 @@ from probattn.inference.explanation import FLOOR, Explanation, Word
 from probattn.report.attention import REASONS, Example, Reason, answer_words, title_of
 from probattn.report.markup import Section, exact
 from probattn.report.record import Record
-from probattn.report.svg import isolated, printable
+from probattn.report.svg import isolated
+from probattn.terminal import printable
 
 
 class WordsExample(Record):

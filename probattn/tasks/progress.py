@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from probattn.report import printable
+from probattn.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

