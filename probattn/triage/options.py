@@ -9,6 +9,8 @@ from probattn.options import ConformalScore, DrawingOptions, OpenShare, Positive
 
 Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
 """What orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
+Sets = Literal[ConformalScore, "interval"]
+"""Conformal sets of classes, or intervals of numbers."""
 ERROR = 0.05
 """The promised error without a cost."""
 
@@ -24,9 +26,10 @@ class TriageOptions(DrawingOptions):
         cost: cost of a wrong answer, where a person's decision costs 1.
         by_class: a threshold, and a promise, for each predicted class. Each promise holds by itself.
         score: what orders inputs.
-        sets: sets of classes that miss the true one no more often than promised.
+        sets: sets of classes that miss the true one no more often than promised; of numbers, intervals.
         novelty: share of the inputs like the held-out ones that, on average, may go to a person because they are far
             from the training data; without it the distance does not count.
+        tolerance: how far from the true number a predicted one may be, in its units; needed for numbers alone.
 
     Raises:
         ValueError: a value is not as described.
@@ -37,8 +40,9 @@ class TriageOptions(DrawingOptions):
     cost: Positive | None = None
     by_class: bool = False
     score: Score = "least_confidence"
-    sets: ConformalScore | None = None
+    sets: Sets | None = None
     novelty: OpenShare | None = None
+    tolerance: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

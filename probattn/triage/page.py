@@ -65,6 +65,11 @@ def novelty_words(policy: Policy) -> str | None:
     )
 
 
+def wrong_words(policy: Policy) -> list[str]:
+    """When an answer is wrong, of a policy without classes."""
+    return [] if policy.wrong_when is None else [f"An answer is wrong where {policy.wrong_when}."]
+
+
 def headline(results: TriageResults) -> str:
     """The share of the inputs that is answered."""
     policy, first = results.policy, results.outcomes[0]
@@ -124,7 +129,7 @@ def triage_table(results: TriageResults) -> Sheet:
     words.append(f"Promise: {promise_words(policy)}.")
     if novelty := novelty_words(policy):
         words.append(f"To a person go also {novelty}.")
-    words += results.doubts
+    words += [*wrong_words(policy), *results.doubts]
     if any(outcome.role != "in_domain" for outcome in results.outcomes):
         words.append("No promise holds on shifted and out-of-domain data.")
     words += [
@@ -142,6 +147,11 @@ def triage_table(results: TriageResults) -> Sheet:
         words.append(
             f"Sets hold the true class with a probability of at least {percent(1 - policy.sets.error)}; "
             f"{mean:.2f} classes in the mean."
+        )
+    if policy.sets is not None and policy.sets.score == "interval":
+        words.append(
+            "Intervals, low to high, hold the true number with a probability of at least "
+            f"{percent(1 - policy.sets.error)}."
         )
     words += [
         f"A wrong answer at {cost.cost:g} times a person's decision: {cost.answer_all:.3f} a decision where all are "
@@ -221,10 +231,17 @@ WORDS = ("words_for", "words_against", "unsure_about")
 """Columns of words with what they change, of an input that is left to a person."""
 
 
-def decision_columns(decision: Decision, words: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What a policy adds to an answer for programs."""
+Words = Mapping[str, Sequence[str]]
+"""Words by their column."""
+
+
+def decision_columns(decision: Decision, words: Words | None) -> dict[str, Any]:
+    """What a policy adds to an answer for programs; ``words`` are None where nothing names them."""
     columns: dict[str, Any] = {"decision": decision.words}
-    columns |= {name: list(words.get(name, ())) for name in WORDS}
+    if words is not None:
+        columns |= {name: list(words.get(name, ())) for name in WORDS}
+    if decision.interval is not None:
+        columns |= dict(zip(("low", "high"), decision.interval, strict=True))
     if decision.novelty is not None:
         columns["novelty"] = shown_novelty(decision.novelty, 6)
     return columns if decision.classes is None else {**columns, "set": list(decision.classes)}
@@ -248,7 +265,7 @@ INPUTS = ("text", "pair", "image")
 
 def decisions_table(
     answers: Sequence[Mapping[str, Any]],
-    decisions: Sequence[tuple[Decision, Mapping[str, Sequence[str]]]],
+    decisions: Sequence[tuple[Decision, Words | None]],
     policy: Policy,
 ) -> Sheet:
     """Answers with what becomes of them, for a terminal."""
@@ -257,7 +274,7 @@ def decisions_table(
         text = " / ".join(str(answer[name]) for name in INPUTS if answer.get(name) is not None)
         label = str(answer.get("choice", answer["label"]))
         label = label if decision.answered else f"({label})"
-        cells = [text, decision.words, label, "; ".join(words.get("unsure_about", ()))]
+        cells = [text, decision.words, label, "; ".join((words or {}).get("unsure_about", ()))]
         if policy.sets is not None:
             cells.append(", ".join(decision.classes or ()))
         cells.append(f"{answer['probability']:.3f}")
@@ -267,7 +284,7 @@ def decisions_table(
         rows.append(tuple(cells))
     heading = "image" if answers and "image" in answers[0] else "text"
     headings = [heading, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
-    notes = [f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]
+    notes = _decided_by(policy)
     if novelty := novelty_words(policy):
         notes.append(f"To a person go also {novelty}; their novelty is 1 or more.")
     return Sheet(
@@ -276,6 +293,26 @@ def decisions_table(
         words=len(headings),
         notes=tuple(notes),
     )
+
+
+def with_decisions(table: Any, decisions: Sequence[tuple[Decision, Words | None]], policy: Policy) -> Sheet:
+    """A head's table of answers without classes, with what becomes of them and their intervals."""
+    ends = ("low", "high") if decisions and decisions[0][0].interval else ()
+    rows = [
+        (decision.words, *row, *(f"{end:.3f}" for end in decision.interval or ()))
+        for (decision, _), row in zip(decisions, table.groups[0].rows, strict=True)
+    ]
+    return Sheet(
+        ("decision", *table.headings, *ends),
+        (Group("", tuple(rows)),),
+        words=table.words + 1,
+        notes=(*table.notes, *_decided_by(policy)),
+    )
+
+
+def _decided_by(policy: Policy) -> list[str]:
+    promise = f"Promise: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."
+    return [promise, *wrong_words(policy)]
 
 
 SHOWN_CLASSES = 40
@@ -298,6 +335,7 @@ def page(results: TriageResults) -> str:
             ("Network", plain(results.run.network)),
             ("Method", plain(results.run.method)),
             ("Promise", promise_words(policy)),
+            *([] if policy.wrong_when is None else [("Wrong where", policy.wrong_when)]),
             ("Uncertainty", policy.score.replace("_", " ")),
         ),
         package="probattn.triage",
@@ -322,7 +360,8 @@ def _sections(results: TriageResults) -> Iterator[Section]:
     if people is not None:
         yield replace(people, heading="For a person: the most uncertain inputs, and their words")
     yield section("outcomes", "Data sets", "What the policy does")
-    yield section("classes", "Classes", "By class", **_classes(results))
+    if results.policy.classes:
+        yield section("classes", "Classes", "By class", **_classes(results))
     yield section("costs", "Costs", "What a decision costs")
     if results.set_sizes is not None:
         yield section("sets", "Sets", "Sets of classes")
