@@ -364,8 +364,7 @@ class ProbabilisticTrainer(Checkpoints):
         """Which inputs are answered at a target error rate, by held-out labels; the others are left to people.
 
         Args:
-            dataset: held-out data with labels, by which nothing was chosen; predicted as :meth:`predict` does. Tokens,
-                and several labels, are right or wrong as a whole.
+            dataset: held-out labelled data that chose nothing; several tokens or labels are right or wrong as a whole.
             error: of the answered inputs, at most, with the ``confidence`` of the options (0.95); None with a ``cost``.
             pilot: others of the same kind, which say where the tests begin; ``eval_dataset`` where that is another one.
             **options: those of :class:`probattn.triage.TriageOptions`.

@@ -44,5 +44,6 @@ def test_a_run_is_recorded_and_drawn_from(name, tolerance, tmp_path, monkeypatch
     assert (run["task"], run["tolerance"]) == (name, tolerance) and 1 < run["predictions"] < 48
     rows = run["promises"].values()
     assert all(0 <= row["held"] <= 1 and row["answered"] <= 1 and row["oracle"] <= 1 for row in rows)
-    assert all(("intervals" in row) == (name == "regression") and "together" not in row for row in rows)
+    assert all(("intervals" in row) == (name == "regression") for row in rows)
+    assert all(("together" in row) == (name == "spans") for row in rows)
     assert study.main()["runs"] == content["runs"]

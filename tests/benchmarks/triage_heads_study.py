@@ -31,7 +31,10 @@ SETTINGS: dict[str, dict[str, Any]] = study.declared("triage_heads")
 
 @dataclass(frozen=True)
 class Recorded:
-    """Answers that stand for all inputs, what each is about, and how many of their scale numbers miss the true ones."""
+    """Answers that stand for all inputs, the texts that several are about, and by what numbers miss the true ones.
+
+    The last is in units of their scale.
+    """
 
     answers: triage_study.Population
     groups: list[str]
@@ -52,10 +55,10 @@ def recorded(job: study.Job, place: Path) -> Recorded:
         judged = judged.rows(new)
         scores.append(judged.scores("least_confidence"))
         wrong.append(judged.wrong)
-        groups += [inputs.texts[row] for row in new]
+        groups += [inputs.texts[row] for row in new if inputs.about is not None]
         answers += list(zip(judged.answers, judged.labels or (), strict=True))
     same = triage_study.Population(
-        torch.cat(scores), [0] * len(groups), torch.cat(wrong), torch.zeros(len(groups)).double()
+        torch.cat(scores), [0] * len(answers), torch.cat(wrong), torch.zeros(len(answers)).double()
     )
     numbers = [(answer, truth) for answer, truth in answers if "scale" in answer]
     misses = [abs(answer["prediction"] - truth) / answer["scale"] for answer, truth in numbers]
@@ -108,13 +111,14 @@ class TriageHeadsStudy(triage_study.TriageStudy):
 
     def measure(self, job: study.Job) -> study.Run:
         """Trains a network, records its predictions of all inputs that it was not trained on, and draws from them."""
-        found = recorded(job, self.place(job))
-        same, shared = found.answers, len(set(found.groups)) < 0.9 * len(found.groups)
+        run = SETTINGS[job.head["task"]].get("run", job.head["task"])
+        found = recorded(job, self.folder / run / f"seed-{job.head['seed']}")
+        same = found.answers
         promises = {}
         for error in triage_study.PROMISES:
             row = triage_study.over_splits(same, {}, error, self.splits)
             row |= {"certain": same.certain(error), "oracle": same.oracle(error)}
-            if shared:
+            if found.groups:
                 draws = (together(found.groups, seed) for seed in range(self.splits))
                 row["together"] = triage_study.over_splits(same, {}, error, self.splits, rows=draws)
             if len(found.misses):
@@ -122,7 +126,7 @@ class TriageHeadsStudy(triage_study.TriageStudy):
             promises[str(error)] = row
         return {
             "predictions": len(same.scores),
-            "texts": len(set(found.groups)),
+            "texts": len(set(found.groups)) or None,
             "tolerance": SETTINGS[job.head["task"]].get("tolerance"),
             "error": float(same.wrong.double().mean()),
             "promises": promises,

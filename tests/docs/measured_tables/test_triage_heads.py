@@ -31,7 +31,7 @@ def test_guarantees_stand_beside_those_of_whole_texts(load):
     assert shown[2:] == [
         "| spans, RESTAURANTS-8K (7,000, 10.0 wrong) | 5 | 97.0 [90.0, 100.0] | 4.0 | 60.0 | 65.0 | 70.0 |",
         "| spans, RESTAURANTS-8K (7,000, 10.0 wrong), whole texts drawn | 5 | 93.0 [90.0, 100.0] | 4.0 | 60.0 |  |  |",
-        "| numbers, SICK (5,000, 20.0 wrong) | 10 | 96.0 [90.0, 100.0] | 4.0 | 60.0 | 65.0 | 70.0 |",
+        "| numbers within 0.5, SICK (5,000, 20.0 wrong) | 10 | 96.0 [90.0, 100.0] | 4.0 | 60.0 | 65.0 | 70.0 |",
     ]
 
 
