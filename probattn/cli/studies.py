@@ -158,7 +158,7 @@ def reproduce(
 @fails_in_one_line
 @takes_options
 def triage(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run that gives each input one class.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run whose answers are right or wrong.")],
     options: TriageOptions,
     data: Annotated[
         str | None,

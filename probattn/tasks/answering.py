@@ -159,11 +159,20 @@ class Answering(ABC):
 
 
 class Deciding(ABC):
-    """What :mod:`probattn.triage` needs of a task that gives one class to each input.
+    """What :mod:`probattn.triage` needs of a task whose answers are right or wrong.
 
     Args:
         task: of the run.
+
+    Attributes:
+        needs_draws: why a network without draws cannot be decided about; None where it can.
+        tolerance: how far from the true answer one may be; None where that does not count.
+        wrong_when: when an answer is wrong, in words; None for classes.
     """
+
+    needs_draws: ClassVar[str | None] = None
+    tolerance: float | None = None
+    wrong_when: str | None = None
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -185,6 +194,20 @@ class Deciding(ABC):
 
         ``run`` is the folder of a finished run, ``inputs`` what :meth:`held_out` gives, ``drawing`` how to predict.
         """
+
+    @abstractmethod
+    def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An object of :meth:`Answering.answers` with what a policy reads: its class, or its "uncertainty"."""
+
+    @abstractmethod
+    def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
+        """Whether an answer is wrong, given the true one of :meth:`held_out`."""
+
+    def within(self, tolerance: float | None) -> Self:
+        """The same with a tolerance or, for None, without; ``RunError`` where the task has none, or needs one."""
+        if tolerance is not None:
+            raise RunError(f"--tolerance {tolerance:g}: expected a run of numbers with it; leave it out")
+        return self
 
     @abstractmethod
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue, TypeAdapter, model_validator
 
 from probattn.checks import shown
 from probattn.data import TextDataset
@@ -29,24 +29,31 @@ NEAR_ONE = 1e-2
 """How far from 1 the sum of probabilities in half precision may be."""
 
 
-class _Answer(Record):
-    """What is kept of an answer, as :meth:`probattn.tasks.Answering.answers` has it for programs."""
+class ClassAnswer(Record):
+    """What is stored of an answer of one class, as :meth:`probattn.tasks.Answering.answers` has it for programs."""
 
     label: str
     probabilities: dict[str, float]
     entropy: float
     mutual_information: float
 
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (problem := answer_problem(vars(self))) is not None:
+            raise ValueError(problem)
+        return self
 
-KEPT = tuple(_Answer.model_fields)
-_ANSWER, _HEAD = TypeAdapter(_Answer), TypeAdapter(dict[str, JsonValue])
+
+_HEAD = TypeAdapter(dict[str, JsonValue])
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Inputs that a run was not trained on: texts, names of classes, and ``examples`` where a text does not say all.
+    """Inputs that a run was not trained on: texts, true answers, and ``examples`` where a text does not say all.
 
-    ``seen`` are numbers of the inputs that are in the training or validation data too.
+    ``labels`` are names of classes, or what :meth:`probattn.tasks.Deciding.wrong` compares with; ``seen`` are numbers
+    of the inputs that are in the training or validation data too; ``about`` are texts, in the plural, several inputs
+    of which may share one; ``kept`` is what is stored of an answer.
     """
 
     title: str
@@ -54,9 +61,11 @@ class HeldOut:
     source: str
     texts: Sequence[str]
     pairs: Sequence[str] | None
-    labels: Sequence[str] | None
+    labels: Sequence[Any] | None
     examples: Sequence[Mapping[str, Any]] | None = None
     seen: Sequence[int] = ()
+    about: str | None = None
+    kept: type[Record] = ClassAnswer
 
     def rows(self, indices: Sequence[int]) -> HeldOut:
         """The inputs at some places, in the order given."""
@@ -90,7 +99,8 @@ class HeldOut:
             written = head.pop(ANSWERS, None)
             if head != self._head(run, drawing):
                 return None
-            answers = [_checked(line, number) for number, line in enumerate(lines, 2)]
+            read: TypeAdapter[Any] = TypeAdapter(self.kept)
+            answers = [_parsed(line, number, read).model_dump() for number, line in enumerate(lines, 2)]
             if len(lines) != len(self.texts) or digest(lines) != written:
                 raise JSONError(": expected the lines that were written, got others")
         except FileNotFoundError:
@@ -107,7 +117,7 @@ class HeldOut:
         self, run: Path, key: str, drawing: Drawing, answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`stored`."""
-        rows = [{name: answer[name] for name in KEPT} for answer in answers]
+        rows = [{name: answer[name] for name in self.kept.model_fields} for answer in answers]
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         head = json.dumps({**self._head(run, drawing), ANSWERS: digest(lines)}, ensure_ascii=False)
         file = run / FOLDER / f"{key}.jsonl"
@@ -141,7 +151,13 @@ class HeldOut:
                 "and are left out."
             )
         copies = rest.as_texts().copies()
-        if self.examples is None and copies > len(rest.texts) / 100:
+        if self.about is not None and copies:
+            yield (
+                f"{self.source}: its {len(rest.texts):,} inputs are about {len(rest.texts) - copies:,} {self.about}; "
+                "the guarantee counts them as independent and holds less often than stated where answers about one "
+                "text are wrong together."
+            )
+        elif self.examples is None and copies > len(rest.texts) / 100:
             yield (
                 f"{self.source}: {copies:,} of its {len(rest.texts):,} inputs are copies of others; the guarantee "
                 "counts them as independent and holds less often than stated: leave each input in once."
@@ -152,7 +168,10 @@ def network_digest(run: Path, recipe: Any = None) -> str:
     """A fingerprint of the network in a run's folder and, with a recipe, of how long its inputs may be."""
     sections = {} if recipe is None else {name: getattr(recipe, name) for name in type(recipe).model_fields}
     lengths = [
-        f"{name} {value.max_length}" for name, value in sections.items() if hasattr(value, "max_length")
+        f"{name} {getattr(value, key)}"
+        for name, value in sections.items()
+        for key in ("max_length", "stride", "max_answer_length")
+        if hasattr(value, key)
     ]
     return digest([_network(run), *lengths])
 
@@ -179,21 +198,26 @@ def answer_problem(answer: Mapping[str, Any]) -> str | None:
     return None if wrong is None else f"expected a finite {wrong}, got {numbers[wrong]}"
 
 
+def named(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An answer whose classes have names; numbered ones, such as the endings of a multiple choice, are "0", "1", ...
+
+    Example:
+        >>> named({"label": 1, "probabilities": [0.25, 0.75]})
+        {'label': '1', 'probabilities': {'0': 0.25, '1': 0.75}}
+    """
+    values = answer.get("probabilities", {})
+    if isinstance(values, Mapping):
+        return answer
+    numbered = {str(number): value for number, value in enumerate(values)}
+    return {**answer, "label": str(answer["label"]), "probabilities": numbered}
+
+
 def _parsed(line: str, number: int, kind: TypeAdapter[Any]) -> Any:
     """A line of a file of predictions; :class:`JSONError` says what is wrong with it, and where."""
     try:
         return parse_json(line, kind)
     except JSONError as error:
         raise JSONError(f" line {number}: {error}") from error
-
-
-def _checked(line: str, number: int) -> dict[str, Any]:
-    """An answer in a line of such a file."""
-    answer: dict[str, Any] = _parsed(line, number, _ANSWER).model_dump()
-    problem = answer_problem(answer)
-    if problem is not None:
-        raise JSONError(f" line {number}: {problem}")
-    return answer
 
 
 def _named(value: Any) -> Any:

@@ -130,5 +130,6 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     def deciding(self) -> Deciding | str:
         """How it is decided which answers can stand, or why it is not."""
         return (
-            f"expected a run that gives one class to each input, got one of {self.section or 'another kind'}"
+            "expected a run of classes, choices, images, labels, numbers, spans or tokens, got one of "
+            f"{self.section or 'another kind'}"
         )

@@ -364,7 +364,7 @@ class ProbabilisticTrainer(Checkpoints):
         """Which inputs are answered at a target error rate, by held-out labels; the others are left to people.
 
         Args:
-            dataset: held-out data with one class a row, by which nothing was chosen; predicted as :meth:`predict` does.
+            dataset: held-out labelled data that chose nothing; several tokens or labels are right or wrong as a whole.
             error: of the answered inputs, at most, with the ``confidence`` of the options (0.95); None with a ``cost``.
             pilot: other in-domain data, which say where the tests begin; ``eval_dataset`` where that is another one.
             **options: those of :class:`probattn.triage.TriageOptions`.
@@ -375,7 +375,7 @@ class ProbabilisticTrainer(Checkpoints):
 
         Raises:
             RunError: no inputs, or a guarantee that needs more of them.
-            ValueError: another head than a classifier of one class, rows without labels, or an option out of its range.
+            ValueError: a head of numbers, spans or choices, rows without labels, or an option out of its range.
 
         Example:
             ``trainer.triage(test, error=0.1, sets="lac")``

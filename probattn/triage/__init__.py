@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from probattn.checks import imported_when_used
 
 if TYPE_CHECKING:
-    from probattn.triage.calibration import Judged, calibrate, judged_probabilities
+    from probattn.triage.calibration import Judged, calibrate, judged_probabilities, judged_scores
     from probattn.triage.options import Score, TriageOptions
     from probattn.triage.page import decisions_table, triage_table
     from probattn.triage.policy import (
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 # A policy and its file
 __all__ = ["Policy", "Limit", "SetRule", "NoveltyRule", "Decision", "read_policy", "write_policy"]
 # Making and applying one
-__all__ += ["TriageOptions", "Score", "Judged", "judged_probabilities", "calibrate", "triage_run"]
+__all__ += ["TriageOptions", "Score", "Judged", "judged_probabilities", "judged_scores"]
+__all__ += ["calibrate", "triage_run"]
 __all__ += ["AppliedPolicy", "apply_policy"]
 # Records of what it does, as tables, and distribution shift
 __all__ += ["TriageResults", "Outcome", "ClassRow", "Wrong", "triage_table", "decisions_table", "Seen"]

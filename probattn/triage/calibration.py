@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from probattn.checks import shown
 from probattn.metrics import functional
 from probattn.report import RiskCoverage
 from probattn.tasks.answering import Drawing
@@ -30,23 +33,31 @@ CONFUSIONS = 132
 """Most pairs of classes that are kept: all pairs of twelve classes."""
 
 
+def mislabelled(answer: policies.Answer, label: Any) -> bool:
+    """Whether the class of an answer is another."""
+    return bool(answer["label"] != label)
+
+
 @dataclass(frozen=True)
 class Judged:
-    """Predictions of a data set beside the true classes.
+    """Predictions of a data set beside the true classes, or other true answers.
 
     Attributes:
         title: of the data set.
         role: validation, in_domain, shifted or out_of_domain.
         source: where its inputs are from.
-        answers: one an input, with ``label``, ``probabilities`` by class name, ``entropy``, ``mutual_information``.
-        labels: the true classes; None where they are unknown.
+        answers: one an input, with ``label``, ``probabilities`` by class name, ``entropy``, ``mutual_information``, or
+            with its ``uncertainty`` where an answer is right or wrong as a whole.
+        labels: the true classes or answers; None where they are unknown.
+        judge: whether an answer is wrong, given the true one.
     """
 
     title: str
     role: str
     source: str
     answers: Sequence[policies.Answer]
-    labels: Sequence[str] | None
+    labels: Sequence[Any] | None
+    judge: Callable[[policies.Answer, Any], bool] = mislabelled
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -67,7 +78,7 @@ class Judged:
         if self.labels is None:
             raise RunError(f"{self.source}: expected inputs with their classes, got none")
         pairs = zip(self.answers, self.labels, strict=True)
-        return torch.tensor([answer["label"] != label for answer, label in pairs], dtype=torch.bool)
+        return torch.tensor([self.judge(*pair) for pair in pairs], dtype=torch.bool)
 
     @property
     def distances(self) -> Tensor:
@@ -93,13 +104,13 @@ class Judged:
 
     def seen(self, score: Score, *, distances: bool = False) -> Seen:
         """What a comparison with other inputs needs (:func:`dataset_shift`), with their distances or without."""
-        labels = [answer["label"] for answer in self.answers]
+        labels = [answer["label"] if self.classes else "" for answer in self.answers]
         return Seen.of(self.scores(score), labels, self.distances if distances else ())
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return tuple(self.answers[0]["probabilities"]) if self.answers else ()
+        """Names of the classes; none where an answer is right or wrong as a whole."""
+        return tuple(self.answers[0].get("probabilities", ())) if self.answers else ()
 
     def predicted_as(self, label: str | None) -> Judged:
         """The predictions of a class; all for None."""
@@ -111,7 +122,7 @@ class Judged:
         """Some of the predictions."""
         rows = list(rows)
         labels = None if self.labels is None else [self.labels[row] for row in rows]
-        return Judged(self.title, self.role, self.source, [self.answers[row] for row in rows], labels)
+        return replace(self, answers=[self.answers[row] for row in rows], labels=labels)
 
 
 def judged_probabilities(
@@ -190,6 +201,40 @@ def judged_probabilities(
     return Judged(title, role, title, answers, labels).at_distances(far)
 
 
+def judged_scores(
+    scores: Tensor, wrong: Tensor | None, *, title: str = "Held-out inputs", role: str = "in_domain"
+) -> Judged:
+    """Answers of any program that are right or wrong as a whole, such as entities of a text or numbers.
+
+    Args:
+        scores: uncertainty of each answer, in any units, the larger the less certain, ``[N]``.
+        wrong: whether it is wrong, bool ``[N]``; None where that is unknown.
+        title: of the data set.
+        role: validation, in_domain, shifted or out_of_domain.
+
+    Returns:
+        What :func:`calibrate` takes with the usual ``score``; its policy decides on ``{"uncertainty": 0.3}``.
+
+    Raises:
+        ValueError: the shapes differ, a score is no finite number, or ``wrong`` is not bool.
+
+    Example:
+        >>> judged = judged_scores(torch.arange(100.0), torch.arange(100) >= 80)
+        >>> policy = calibrate(judged, None, TriageOptions(error=0.05))
+        >>> policy.decide({"uncertainty": 70.0}).words, policy.decide({"uncertainty": 90.0}).words
+        ('answer', 'person')
+    """
+    scores = torch.as_tensor(scores).double()
+    wrong = None if wrong is None else torch.as_tensor(wrong)
+    if scores.dim() != 1 or not scores.isfinite().all():
+        raise ValueError(f"scores: expected finite numbers [N], got {shown(scores.tolist())}")
+    if wrong is not None and (wrong.dtype != torch.bool or wrong.shape != scores.shape):
+        raise ValueError(f"wrong: expected bool [{len(scores)}], got {wrong.dtype} {list(wrong.shape)}")
+    answers = [{"uncertainty": score} for score in scores.tolist()]
+    flags = None if wrong is None else wrong.tolist()
+    return Judged(title, role, title, answers, flags, lambda _, flag: bool(flag))
+
+
 def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions) -> policies.Policy:
     """The policy of largest coverage whose error rate keeps the target.
 
@@ -205,7 +250,7 @@ def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions)
 
     Raises:
         RunError: a data set has no classes, no inputs, or others than the pilot; scores that are all 0; too few inputs
-            for the share of ``novelty``, or none with a distance.
+            for the share of ``novelty``, or none with a distance; options of classes without them.
     """
     if not len(calibration):
         raise RunError(f"{calibration.source}: expected held-out inputs, got none")
@@ -218,6 +263,11 @@ def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions)
         raise RunError(
             f"{calibration.source}: expected a mutual information of some inputs, got 0 for all; give it to "
             "judged_probabilities, or take another score"
+        )
+    if not calibration.classes and (options.by_class or options.sets not in (None, "interval")):
+        option = "by_class" if options.by_class else f"sets {options.sets}"
+        raise RunError(
+            f"{option}: expected predictions of one class for each input, got others; leave it out"
         )
     novelty, drawing = _novelty(calibration, options), Drawing.of(options=options)
     promised = {name: getattr(options, name) for name in ("error", "confidence", "cost", "score")}
@@ -308,21 +358,33 @@ def _threshold(controlled: functional.ControlledThreshold, score: Score, classes
     if not controlled.attained:
         return None
     maximum = 1.0 if score == "least_confidence" else math.log(max(classes, 1)) + 1e-6
+    maximum = maximum if classes else sys.float_info.max
     return min(controlled.threshold, maximum)
 
 
 def _sets(calibration: Judged, options: TriageOptions) -> policies.SetRule | None:
     if options.sets is None or options.error is None:
         return None
-    names = calibration.classes
-    unknown = sorted(set(calibration.labels or ()) - set(names))
-    if unknown:
-        raise RunError(f"{calibration.source}: expected classes of the network, got {unknown[0]!r}")
-    values = [[answer["probabilities"][name] for name in names] for answer in calibration.answers]
-    target = torch.tensor([names.index(label) for label in calibration.labels or ()])
-    threshold = functional.conformal_threshold(
-        torch.tensor(values, dtype=torch.float64), target, error=options.error, score=options.sets
-    )
+    names, labels = calibration.classes, calibration.labels or ()
+    if options.sets == "interval":  # Lei et al. 2018, section 5.2
+        if not all("scale" in answer for answer in calibration.answers):
+            raise RunError("sets interval: expected predictions of numbers, got others; leave it out")
+        rows = zip(calibration.answers, labels, strict=True)
+        misses = [abs(answer["prediction"] - number) / answer["scale"] for answer, number in rows]
+        threshold = functional.conformal_quantile(
+            torch.tensor(misses, dtype=torch.float64), error=options.error
+        )
+    else:
+        unknown = sorted(set(labels) - set(names))
+        if unknown:
+            raise RunError(f"{calibration.source}: expected classes of the network, got {unknown[0]!r}")
+        values = [[answer["probabilities"][name] for name in names] for answer in calibration.answers]
+        threshold = functional.conformal_threshold(
+            torch.tensor(values, dtype=torch.float64),
+            torch.tensor([names.index(label) for label in labels]),
+            error=options.error,
+            score=options.sets,
+        )
     return policies.SetRule(
         score=options.sets, error=options.error, threshold=None if math.isinf(threshold) else threshold
     )
@@ -377,7 +439,9 @@ def decisions(judged: Judged, policy: policies.Policy) -> Tensor:
 
 
 def class_rows(calibration: Judged, answered: Tensor, confidence: float) -> tuple[policies.ClassRow, ...]:
-    """What becomes of each class."""
+    """What becomes of each class; nothing where there are none."""
+    if not calibration.classes:
+        return ()
     predicted, labels = [answer["label"] for answer in calibration.answers], calibration.labels or ()
     answered_rows = [row for row, item in enumerate(answered.tolist()) if item]
     counts = {
@@ -397,7 +461,9 @@ def class_rows(calibration: Judged, answered: Tensor, confidence: float) -> tupl
 
 
 def confusions(calibration: Judged, answered: Tensor) -> tuple[policies.Wrong, ...]:
-    """The most frequent wrong predictions."""
+    """The most frequent wrong predictions; nothing where there are no classes."""
+    if not calibration.classes:
+        return ()
     pairs = [
         (label, answer["label"])
         for label, answer in zip(calibration.labels or (), calibration.answers, strict=True)
@@ -432,7 +498,7 @@ def costs(calibration: Judged, answered: Tensor, policy: policies.Policy) -> tup
 
 
 def set_sizes(calibration: Judged, policy: policies.Policy) -> dict[int, int] | None:
-    """Number of inputs by the size of their set."""
-    if policy.sets is None:
+    """Number of inputs by the size of their set of classes."""
+    if policy.sets is None or not policy.classes:
         return None
     return dict(sorted(Counter(len(policy.set_of(answer) or ()) for answer in calibration.answers).items()))

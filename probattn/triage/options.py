@@ -9,6 +9,8 @@ from probattn.options import ConformalScore, DrawingOptions, OpenShare, Positive
 
 Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
 """The uncertainty that orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
+Sets = Literal[ConformalScore, "interval"]
+"""Conformal sets of classes, or intervals of numbers."""
 ERROR = 0.05
 """The target error rate without a cost."""
 
@@ -24,9 +26,10 @@ class TriageOptions(DrawingOptions):
         cost: cost of a wrong answer, where a human review costs 1.
         by_class: a separate threshold and guarantee for each predicted class.
         score: uncertainty by which inputs are ordered.
-        sets: conformal sets of classes, which miss the true one with at most the target error rate.
+        sets: conformal sets of classes, which miss the true one at most at the target error rate; or intervals of numbers.
         novelty: largest share of in-domain inputs, on average, that is left for human review as out-of-distribution
             by their distance from the training data; without it the distance does not count.
+        tolerance: how far from the true number a predicted one may be, in its units; needed for numbers alone.
 
     Raises:
         ValueError: a value is not as described.
@@ -37,8 +40,9 @@ class TriageOptions(DrawingOptions):
     cost: Positive | None = None
     by_class: bool = False
     score: Score = "least_confidence"
-    sets: ConformalScore | None = None
+    sets: Sets | None = None
     novelty: OpenShare | None = None
+    tolerance: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

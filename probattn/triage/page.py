@@ -66,6 +66,11 @@ def novelty_words(policy: Policy) -> str | None:
     )
 
 
+def wrong_words(policy: Policy) -> list[str]:
+    """When an answer is wrong, of a policy without classes."""
+    return [] if policy.wrong_when is None else [f"An answer is wrong where {policy.wrong_when}."]
+
+
 def headline(results: TriageResults) -> str:
     """The share of the inputs that is answered."""
     policy, first = results.policy, results.outcomes[0]
@@ -125,7 +130,7 @@ def triage_table(results: TriageResults) -> Sheet:
     words.append(f"Guarantee: {promise_words(policy)}.")
     if novelty := novelty_words(policy):
         words.append(f"For human review also: {novelty}.")
-    words += results.doubts
+    words += [*wrong_words(policy), *results.doubts]
     if any(outcome.role != "in_domain" for outcome in results.outcomes):
         words.append("No guarantee holds on shifted and out-of-domain data.")
     words += [
@@ -143,6 +148,11 @@ def triage_table(results: TriageResults) -> Sheet:
         words.append(
             f"Conformal sets contain the true class with a probability of at least {percent(1 - policy.sets.error)}; "
             f"{mean:.2f} classes on average."
+        )
+    if policy.sets is not None and policy.sets.score == "interval":
+        words.append(
+            "Intervals, low to high, hold the true number with a probability of at least "
+            f"{percent(1 - policy.sets.error)}."
         )
     words += [
         f"Cost of a decision, if a wrong answer costs {cost.cost:g} times a human review: {cost.answer_all:.3f} where "
@@ -238,11 +248,16 @@ def likeliest(probabilities: Mapping[str, float]) -> list[str]:
     return [f"{name} {probabilities[name]:.0%}" for name in first]
 
 
-def decision_columns(decision: Decision, explanation: Explanation | None) -> dict[str, Any]:
-    """What a policy adds to an answer for programs."""
-    words = {} if explanation is None else explanation.columns()
+def decision_columns(
+    decision: Decision, explanation: Explanation | None, *, explained: bool = True
+) -> dict[str, Any]:
+    """What a policy adds to an answer for programs; without columns of words where nothing names them."""
     columns: dict[str, Any] = {"decision": decision.words, "why": list(decision.reasons)}
-    columns |= {name: list(words.get(name, ())) for name in WORDS}
+    if explained:
+        words = {} if explanation is None else explanation.columns()
+        columns |= {name: list(words.get(name, ())) for name in WORDS}
+    if decision.interval is not None:
+        columns |= dict(zip(("low", "high"), decision.interval, strict=True))
     if decision.novelty is not None:
         columns["novelty"] = shown_novelty(decision.novelty, 6)
     return columns if decision.classes is None else {**columns, "set": list(decision.classes)}
@@ -276,7 +291,7 @@ def decisions_table(
         text = " / ".join(str(answer[name]) for name in INPUTS if answer.get(name) is not None)
         label = str(answer.get("choice", answer["label"]))
         label = label if decision.answered else f"({label})"
-        cells = [text, decision.words, label, "; ".join(words.get("unsure_about", ()))]
+        cells = [text, decision.words, label, "; ".join((words or {}).get("unsure_about", ()))]
         if policy.sets is not None:
             cells.append(", ".join(decision.classes or ()))
         cells.append(f"{answer['probability']:.3f}")
@@ -286,7 +301,7 @@ def decisions_table(
         rows.append(tuple(cells))
     heading = "image" if answers and "image" in answers[0] else "text"
     headings = [heading, "decision", "class", "unsure about", *(["set"] if policy.sets is not None else [])]
-    notes = [f"Guarantee: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."]
+    notes = _decided_by(policy)
     if novelty := novelty_words(policy):
         notes.append(f"For human review also: {novelty}; their novelty is 1 or more.")
     return Sheet(
@@ -295,6 +310,26 @@ def decisions_table(
         words=len(headings),
         notes=tuple(notes),
     )
+
+
+def with_decisions(table: Any, decisions: Sequence[tuple[Decision, Any]], policy: Policy) -> Sheet:
+    """A head's table of answers without classes, with what becomes of them and their intervals."""
+    ends = ("low", "high") if decisions and decisions[0][0].interval else ()
+    rows = [
+        (decision.words, *row, *(f"{end:.3f}" for end in decision.interval or ()))
+        for (decision, _), row in zip(decisions, table.groups[0].rows, strict=True)
+    ]
+    return Sheet(
+        ("decision", *table.headings, *ends),
+        (Group("", tuple(rows)),),
+        words=table.words + 1,
+        notes=(*table.notes, *_decided_by(policy)),
+    )
+
+
+def _decided_by(policy: Policy) -> list[str]:
+    guarantee = f"Guarantee: {promise_words(policy)}; calibrated on {policy.size:,} inputs of {policy.data}."
+    return [guarantee, *wrong_words(policy)]
 
 
 SHOWN_CLASSES = 40
@@ -317,6 +352,7 @@ def page(results: TriageResults) -> str:
             ("Network", plain(results.run.network)),
             ("Method", plain(results.run.method)),
             ("Guarantee", promise_words(policy)),
+            *([] if policy.wrong_when is None else [("Wrong where", policy.wrong_when)]),
             ("Uncertainty", policy.score.replace("_", " ")),
         ),
         package="probattn.triage",
@@ -341,7 +377,8 @@ def _sections(results: TriageResults) -> Iterator[Section]:
     if people is not None:
         yield replace(people, heading="For human review: the most uncertain inputs, and their words")
     yield section("outcomes", "Data sets", "What the policy does")
-    yield section("classes", "Classes", "By class", **_classes(results))
+    if results.policy.classes:
+        yield section("classes", "Classes", "By class", **_classes(results))
     yield section("costs", "Costs", "What a decision costs")
     if results.set_sizes is not None:
         yield section("sets", "Sets", "Conformal sets of classes")

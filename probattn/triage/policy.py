@@ -15,12 +15,12 @@ from probattn.checks import shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import first_problem
 from probattn.metrics.functional import prediction_sets
-from probattn.options import ConformalScore, DrawingOptions, Uncertainty
+from probattn.options import DrawingOptions, Uncertainty
 from probattn.report.record import Count, Probability, Record, RiskCoverage, RunDescription
 from probattn.report.words import WordsExample
 from probattn.tasks.errors import RunError
-from probattn.tasks.held_out import answer_problem
-from probattn.triage.options import Score
+from probattn.tasks.held_out import answer_problem, named
+from probattn.triage.options import Score, Sets
 from probattn.triage.shift import Seen, Shift
 
 POLICY = "policy.json"
@@ -66,9 +66,12 @@ class Limit(Record):
 
 
 class SetRule(Record):
-    """Conformal sets: classes whose score is at most ``threshold``; None lets sets hold all classes."""
+    """Conformal sets: classes whose score is at most ``threshold``; None lets sets hold all classes.
 
-    score: ConformalScore
+    Of "interval", numbers whose distance from the predicted one is at most ``threshold`` times its scale.
+    """
+
+    score: Sets
     error: Share
     threshold: float | None
 
@@ -103,7 +106,9 @@ class Policy(Record):
         limits: one for all inputs, or one for each predicted class.
         sets: the rule for sets of classes; None without.
         novelty: the rule for out-of-distribution inputs; None without.
-        classes: names.
+        classes: names; none where an answer is right or wrong as a whole.
+        wrong_when: when such an answer is wrong, in words; None for classes.
+        tolerance: how far from the true number a predicted one may be; None for other answers.
         data: what it was calibrated on.
         size: number of these inputs.
         held: their uncertainties and predicted classes, with which others are compared.
@@ -124,6 +129,8 @@ class Policy(Record):
     sets: SetRule | None
     novelty: NoveltyRule | None = None
     classes: tuple[str, ...]
+    wrong_when: str | None = None
+    tolerance: Annotated[float, Field(gt=0)] | None = None
     data: str
     size: Annotated[int, Field(ge=0, le=MOST)]
     held: Seen
@@ -141,7 +148,7 @@ class Policy(Record):
                 f"limits: expected one for all inputs, or one for each of the classes {', '.join(self.classes[:12])}, "
                 f"got {shown(labels)}"
             )
-        other = next((name for name in self.held.predicted if name not in self.classes), None)
+        other = next((name for name in self.held.predicted if name not in (self.classes or ("",))), None)
         if other is not None:
             raise ValueError(f"held.predicted: expected the classes of the policy, got {shown(other)}")
         sizes = {"limits": sum(limit.size for limit in self.limits), "held": self.held.size}
@@ -177,30 +184,33 @@ class Policy(Record):
         """What becomes of an input.
 
         Args:
-            answer: its class and probabilities, and its "distance" where the policy has a rule for that.
+            answer: its class and probabilities, or its "uncertainty" where the policy has no classes, and its
+                "distance" where the policy has a rule for that.
 
         Returns:
-            Whether it is answered, the set of its classes, and how far from the training data it is.
+            Whether it is answered, the set of its classes or its interval, and how far from the training data it is.
 
         Raises:
-            RunError: the policy is one for other classes, the label or the probabilities are none, or the distance is
-                not there.
+            RunError: the policy is one for other classes, the label or the probabilities are none, or the uncertainty
+                or the distance is not there.
         """
         answer = named(answer)
-        by_name = answer["probabilities"]
+        by_name = answer.get("probabilities", {})
         if set(by_name) != set(self.classes):
-            got, expected = (", ".join(map(str, list(names)[:12])) for names in (by_name, self.classes))
+            got, expected = (
+                ", ".join(map(str, list(names)[:12])) or "none" for names in (by_name, self.classes)
+            )
             raise RunError(
                 f"policy: expected answers of the classes {expected}, got {got}; make it for this run"
             )
-        if (problem := answer_problem(answer)) is not None:
+        if by_name and (problem := answer_problem(answer)) is not None:
             raise RunError(f"policy: {problem}")
         limits = {limit.label: limit.threshold for limit in self.limits}
-        threshold = limits.get(None, limits.get(answer["label"]))
+        threshold = limits.get(answer["label"] if self.by_class else None)
         novelty = self.novelty_of(answer)
         sure = threshold is not None and score_of(answer, self.score) <= threshold
         reasons = [UNSURE] * (not sure) + [FAR] * (novelty is not None and novelty >= 1)
-        return Decision(not reasons, self.set_of(answer), novelty, tuple(reasons))
+        return Decision(not reasons, self.set_of(answer), novelty, tuple(reasons), self.interval_of(answer))
 
     def novelty_of(self, answer: Answer) -> float | None:
         """The distance of an input over the limit, 1 or more where a person decides; None without a rule.
@@ -212,7 +222,7 @@ class Policy(Record):
 
     def set_of(self, answer: Answer) -> tuple[str, ...] | None:
         """The classes of an input, the most probable first; None without a rule."""
-        if self.sets is None:
+        if self.sets is None or self.sets.score == "interval":
             return None
         by_name: Mapping[str, float] = answer["probabilities"]
         names = sorted(by_name, key=lambda name: -by_name[name])
@@ -221,6 +231,13 @@ class Policy(Record):
         values = torch.tensor([[by_name[name] for name in names]], dtype=torch.float64)
         inside = prediction_sets(values, self.sets.threshold, score=self.sets.score)[0]
         return tuple(name for name, is_inside in zip(names, inside.tolist(), strict=True) if is_inside)
+
+    def interval_of(self, answer: Answer) -> tuple[float, float] | None:
+        """Ends of the interval of a number; None without a rule for intervals, and where they would be infinite."""
+        if self.sets is None or self.sets.score != "interval" or self.sets.threshold is None:
+            return None
+        half = self.sets.threshold * answer["scale"]
+        return answer["prediction"] - half, answer["prediction"] + half
 
 
 UNSURE, FAR, CHECKED = "unsure", "unlike the training data", "audit"
@@ -236,12 +253,14 @@ class Decision:
         classes: which it may have; None where the policy has no sets.
         novelty: its distance from the training data over the limit; None where the policy has none.
         reasons: why it goes to human review; of an answer nothing, or that it is one of those that people check.
+        interval: where its number lies; None where the policy has no intervals.
     """
 
     answered: bool
     classes: tuple[str, ...] | None
     novelty: float | None = None
     reasons: tuple[str, ...] = ()
+    interval: tuple[float, float] | None = None
 
     @property
     def words(self) -> str:
@@ -249,22 +268,11 @@ class Decision:
         return "answer" if self.answered else "person"
 
 
-def named(answer: Answer) -> Answer:
-    """An answer whose classes have names; numbered ones, such as the endings of a multiple choice, are "0", "1", ...
-
-    Example:
-        >>> named({"label": 1, "probabilities": [0.25, 0.75]})
-        {'label': '1', 'probabilities': {'0': 0.25, '1': 0.75}}
-    """
-    values = answer["probabilities"]
-    if isinstance(values, Mapping):
-        return answer
-    numbered = {str(number): value for number, value in enumerate(values)}
-    return {**answer, "label": str(answer["label"]), "probabilities": numbered}
-
-
 def score_of(answer: Answer, score: Score) -> float:
-    """The uncertainty of an answer.
+    """The uncertainty of an answer: of one without classes its "uncertainty", or of its entropies.
+
+    Raises:
+        RunError: that is not there.
 
     Example:
         >>> answer = {"label": "a", "probabilities": {"a": 0.75, "b": 0.25}}
@@ -272,8 +280,14 @@ def score_of(answer: Answer, score: Score) -> float:
         >>> [round(score_of(given, name), 4) for name in ("least_confidence", "expected_entropy")]
         [0.25, 0.4623]
     """
+    lacking = {"uncertainty"} if score == "least_confidence" else {"entropy", "mutual_information"}
+    if "probabilities" not in answer and (lacking := lacking - answer.keys()):
+        raise RunError(
+            f"score {score}: expected answers with {' and '.join(sorted(lacking))}, got {', '.join(answer) or 'none'}"
+        )
     if score == "least_confidence":  # the other classes have digits where the first rounds to 1
-        return float(sum(value for name, value in answer["probabilities"].items() if name != answer["label"]))
+        others = (value for name, value in answer.get("probabilities", {}).items() if name != answer["label"])
+        return float(answer["uncertainty"] if "uncertainty" in answer else sum(others))
     entropy, information = float(answer["entropy"]), float(answer["mutual_information"])
     values = {"predictive_entropy": entropy, "expected_entropy": entropy - information}
     return values.get(score, information)

@@ -109,6 +109,8 @@ def review(
     Raises:
         RunError: no row is reviewed, or columns of a decision are missing.
     """
+    if not policy.classes:
+        raise RunError(f"{source}: expected a policy of classes, got one of other answers")
     done = [row for row in rows if person_of(row, column)]
     if not done:
         raise RunError(

@@ -22,7 +22,7 @@ from probattn.inference.last_layer import FeatureDistance
 from probattn.report import Example, Sheet, WordsExample
 from probattn.tasks import RunError, Task, required
 from probattn.tasks.answering import Answering, Deciding, Drawing
-from probattn.tasks.held_out import KEPT, HeldOut, network_digest
+from probattn.tasks.held_out import HeldOut, network_digest
 from probattn.tasks.networks import in_batches
 from probattn.tasks.progress import note, shown, tracked
 from probattn.triage import calibration
@@ -36,6 +36,8 @@ EXAMPLES = 3
 """Inputs on the page of a policy."""
 FEATURES = ".features.safetensors"
 """Ending of the file beside a policy by which out-of-distribution inputs are detected."""
+MUTUAL = "its mutual information is 0: take another score"
+"""Why a network without samples is not decided about by that."""
 
 
 def triage_run(
@@ -70,17 +72,18 @@ def triage_run(
         RunError: the folder holds no finished run of single classes, or the data no classes; the network has no layer
             whose features tell how far inputs are from the training data.
     """
-    deciding = required(task.deciding, run)
+    deciding = required(task.deciding, run).within(options.tolerance)
     network = deciding.task.network(run)
     described = deciding.task.describe(run, network)
     held_out = deciding.held_out(data)
     drawing = required(deciding.task.answering, run).drawing(options)
     if network.key != "bayesian_mean":
         drawing = drawing._replace(uncertainty="draws")
-    if not network.has_draws and options.score == "mutual_information":
+    undrawn = MUTUAL if options.score == "mutual_information" else deciding.needs_draws
+    if not network.has_draws and undrawn is not None:
         raise RunError(
-            "--score mutual_information: expected a run with latent attention or particles, whose draws differ; the "
-            f"network in {run} is deterministic, and its mutual information is 0: take another score"
+            f"--score {options.score}: expected a run with latent attention or particles, whose draws differ; the "
+            f"network in {run} is deterministic, and {undrawn}"
         )
     file = output or run / policies.POLICY
     _check_replaced(file)
@@ -103,13 +106,13 @@ def triage_run(
     reference = reference.rows(tested.unseen)
     drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
     policy = calibration.calibrate(reference, pilot, replace(options, **drawn))
-    fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
+    of_run: dict[str, Any] = {name: getattr(deciding, name) for name in ("wrong_when", "tolerance")}
     measured_by = {"features": digest([features or b""])}
     novelty = None if policy.novelty is None else policy.novelty.model_copy(update=measured_by)
-    policy = policy.model_copy(update={**fingerprints, "novelty": novelty})
+    fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
+    policy = policy.model_copy(update={**fingerprints, **of_run, "novelty": novelty})
     answered = calibration.decisions(reference, policy)
-    train, _ = described.commands
-    commands = (train, f"probattn triage NEW_FOLDER{_words_of(options, data)}")
+    commands = (described.commands[0], f"probattn triage NEW_FOLDER{_words_of(options, data)}")
     results = policies.TriageResults(
         run=described.model_copy(update={"commands": commands}),
         policy=policy,
@@ -158,11 +161,13 @@ def _for_a_person(
 ) -> tuple[WordsExample, ...]:
     """The words of the inputs for human review with the largest entropy."""
     reasons, examples = deciding.reasons(run), []
+    if reasons is None:
+        return ()
     left = [number for number, is_answered in enumerate(answered.tolist()) if not is_answered]
     for number in sorted(left, key=lambda number: -judged.answers[number]["entropy"])[:EXAMPLES]:
         row, answer = inputs.unseen[number], judged.answers[number]
         text, pair = inputs.texts[row], None if inputs.pairs is None else inputs.pairs[row]
-        explanation = None if reasons is None else reasons({"text": text, "pair": pair, **answer})
+        explanation = reasons({"text": text, "pair": pair, **answer})
         if explanation is not None:
             example = Example(
                 text=text,
@@ -232,15 +237,15 @@ def judge(
         predicted = deciding.predict(run, inputs.rows(order), drawing)
         predictions = tracked(predicted, f"predictions of {inputs.title}", total=len(order))
         answering = required(deciding.task.answering, run)
-        objects = dict(zip(order, answering.answers(list(predictions))[1], strict=True))
+        objects = dict(zip(order, map(deciding.read, answering.answers(list(predictions))[1]), strict=True))
         for item in objects.values():
-            lacking = next((name for name in KEPT if name not in item), None)
+            lacking = next((name for name in inputs.kept.model_fields if name not in item), None)
             if lacking is not None:
-                raise RunError(f"{run}: expected answers of one class each, with {lacking}, got none")
-        answers = inputs.store(
-            run, role, drawing, [policies.named(objects[index]) for index in range(len(order))]
-        )
-    return calibration.Judged(inputs.title, inputs.role, inputs.source, answers, inputs.labels)
+                raise RunError(f"{run}: expected answers with {lacking}, got none")
+        rows = [objects[index] for index in range(len(order))]
+        answers = inputs.store(run, role, drawing, rows)
+    read = list(map(deciding.read, answers))
+    return calibration.Judged(inputs.title, inputs.role, inputs.source, read, inputs.labels, deciding.wrong)
 
 
 @dataclass(frozen=True)
@@ -249,6 +254,7 @@ class AppliedPolicy:
 
     Attributes:
         answering: of the run's task.
+        deciding: of the run's task.
         policy: what decides.
         reasons: names the words for and against an answer and those that make it unsure; None where nothing does.
         distances: how far from the training data inputs are; None where the policy does not ask.
@@ -262,6 +268,7 @@ class AppliedPolicy:
     """
 
     answering: Answering
+    deciding: Deciding
     policy: policies.Policy
     reasons: Callable[[policies.Answer], Explanation | None] | None
     distances: Callable[[HeldOut], Tensor] | None = None
@@ -275,21 +282,24 @@ class AppliedPolicy:
 
     def decide(self, answer: policies.Answer) -> tuple[policies.Decision, Explanation | None]:
         """What becomes of an object of :meth:`objects`, and the words of one for human review."""
+        answer = self.deciding.read(answer)
         decision = self.policy.decide(answer)
-        answer = policies.named(answer)
         self.scores.append(policies.score_of(answer, self.policy.score))
         if self.distances is not None:
             self.far.append(policies.distance_of(answer))
-        self.decided[answer["label"], decision.answered] += 1
+        self.decided[answer.get("label", ""), decision.answered] += 1
         if decision.answered and self.draw.random() < self.audit:
             decision = replace(decision, reasons=(policies.CHECKED,))
         return decision, self.reasons(answer) if decision.reasons and self.reasons else None
+
+    def _columns(self, decision: policies.Decision, explanation: Explanation | None) -> dict[str, Any]:
+        return pages.decision_columns(decision, explanation, explained=self.reasons is not None)
 
     @property
     def undecided(self) -> dict[str, Any]:
         """Columns for a row of a file that has no text: a person decides."""
         decision = policies.Decision(answered=False, classes=None, reasons=("no text",))
-        return pages.decision_columns(decision, None)
+        return self._columns(decision, None)
 
     def objects(self, answers: Sequence[Any]) -> list[dict[str, Any]]:
         """Answers for programs, with their distances where the policy asks."""
@@ -305,16 +315,20 @@ class AppliedPolicy:
     def columns(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, those of people first.
 
-        The likeliest classes replace a column for each class, and people write theirs into the column ``reviewed``.
+        The likeliest classes replace a column for each class, and people write theirs into the column ``reviewed``;
+        answers without classes have neither.
         """
         for batch in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
             for answer, described in zip(batch, self.objects(batch), strict=True):
                 decision, explanation = self.decide(described)
-                columns = {**pages.decision_columns(decision, explanation), **self.answering.columns(answer)}
+                columns = {**self._columns(decision, explanation), **self.answering.columns(answer)}
                 columns = {name: value for name, value in columns.items() if name not in self.surplus}
+                if not self.policy.classes:
+                    yield columns
+                    continue
                 names = [name for name in ("decision", "why", "label", "probability") if name in columns]
                 first: dict[str, Any] = {name: columns.pop(name) for name in names}
-                likeliest = pages.likeliest(policies.named(described)["probabilities"])
+                likeliest = pages.likeliest(self.deciding.read(described)["probabilities"])
                 marked = {} if self.tasks is None else {SPANS: spans(explanation)}
                 yield {**first, REVIEWED: None, "likeliest": likeliest, **columns, **marked}
 
@@ -337,13 +351,12 @@ class AppliedPolicy:
         """A table, and the same for programs."""
         objects = self.objects(batch)
         decided = [self.decide(item) for item in objects]
-        both = [
-            {**item, **pages.decision_columns(*decision)}
-            for item, decision in zip(objects, decided, strict=True)
-        ]
+        both = [{**item, **self._columns(*decision)} for item, decision in zip(objects, decided, strict=True)]
         for item in both:
             item.pop("distance", None)  # the decision has it over the limit
-        return pages.decisions_table(objects, decided, self.policy), both
+        if self.policy.classes:
+            return pages.decisions_table(objects, decided, self.policy), both
+        return pages.with_decisions(self.answering.answers(batch)[0], decided, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:
         """What was decided until now, and a warning of a distribution shift against the calibration data."""
@@ -370,7 +383,7 @@ def apply_policy(
         RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
     """
     policy = policies.read_policy(path)
-    deciding = required(task.deciding, run)
+    deciding = required(task.deciding, run).within(policy.tolerance)
     if policy.network is None or policy.network != network_digest(run, task.recipe):
         other = (
             "got one that names no network"
@@ -381,9 +394,14 @@ def apply_policy(
             f"{path}: expected a policy for the network in {run}, {other}; `probattn triage "
             f"{shlex.quote(str(run))}` makes one"
         )
-    drawn = () if deciding.task.network(run).has_draws else ("mutual_information", "spread")
+    if tasks and not policy.classes:
+        raise RunError("--label-studio: expected a policy of classes, got one of other answers")
+    drawn = (
+        () if deciding.task.network(run).has_draws or not policy.classes else ("mutual_information", "spread")
+    )
     return AppliedPolicy(
         required(task.answering, run),
+        deciding,
         policy,
         deciding.reasons(run),
         _distances(deciding, run, policy, path),

@@ -35,7 +35,7 @@ class Seen(Record):
 
     Attributes:
         scores: uncertainties, ascending; of more than 1,000 as many quantiles.
-        predicted: number of inputs by predicted class.
+        predicted: number of inputs by predicted class; of an empty name where answers are of no classes.
         distances: from the training data, like the scores; none where they are not known.
     """
 
@@ -80,7 +80,8 @@ class Shift(Record):
     Attributes:
         uncertainty: D, 0 to 1.
         uncertainty_p: of the Kolmogorov-Smirnov test: probability of such a D between in-domain inputs.
-        classes: V, 0 to 1; between in-domain inputs it is the larger the more classes and the fewer inputs there are.
+        classes: V, 0 to 1; between in-domain inputs it is the larger the more classes and the fewer inputs there are;
+            None where answers are of no classes.
         classes_p: of the chi-square statistic, among 20,000 random tables of the same totals; so it is 5e-5 or more.
         distance: D of the distances; None where they are not known.
         distance_p: of the same test of them.
@@ -88,8 +89,8 @@ class Shift(Record):
 
     uncertainty: Probability
     uncertainty_p: Probability
-    classes: Probability
-    classes_p: Probability
+    classes: Probability | None
+    classes_p: Probability | None
     distance: Probability | None = None
     distance_p: Probability | None = None
 
@@ -137,13 +138,12 @@ def dataset_shift(seen: Seen, reference: Seen) -> Shift | None:
     distance, distance_p = _kolmogorov(*pair) if all(pair) else (None, None)
     names = reference.predicted.keys() | seen.predicted.keys()
     rows = [[item.predicted.get(name, 0) for name in names] for item in (seen, reference)]
+    apart = sum(abs(a / seen.size - b / reference.size) for a, b in zip(*rows, strict=True)) / 2
     return Shift(
         uncertainty=uncertainty,
         uncertainty_p=uncertainty_p,
-        classes=min(
-            sum(abs(a / seen.size - b / reference.size) for a, b in zip(*rows, strict=True)) / 2, 1.0
-        ),
-        classes_p=_same_classes(*rows),
+        classes=min(apart, 1.0) if any(names) else None,
+        classes_p=_same_classes(*rows) if any(names) else None,
         distance=distance,
         distance_p=distance_p,
     )

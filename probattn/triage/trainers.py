@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from probattn.triage.calibration import Judged, calibrate, judged_probabilities
+from probattn.models.program import IGNORED
+from probattn.triage.calibration import Judged, calibrate, judged_probabilities, judged_scores
 from probattn.triage.options import TriageOptions
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ OWNER = "ProbabilisticTrainer.triage"
 
 def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, options: TriageOptions) -> Policy:
     """See :meth:`probattn.trainer.ProbabilisticTrainer.triage`."""
-    if trainer.program.link != "softmax":
-        raise ValueError(f"{OWNER}: expected a head that gives each input one class, got {trainer.program}")
+    if trainer.program.link == "identity":
+        raise ValueError(f"{OWNER}: expected a head of classes, tokens or labels, got {trainer.program}")
     watched = trainer.eval_dataset  # or several by name
     if pilot is None and watched is not dataset and not isinstance(watched, dict):
         pilot = watched
@@ -31,17 +32,26 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
 
 
 def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:
-    """Predictions of a data set beside its labels."""
+    """Predictions of a data set beside its labels; those of tokens, and several labels, are right as a whole."""
     predicted = trainer.predict(dataset, metric_key_prefix="triage")
     logits: Any = predicted.predictions
     labels: Any = predicted.label_ids
     logits = logits[0] if isinstance(logits, tuple) else logits
-    if labels is None or logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        shapes = (
-            f"predictions {list(logits.shape)} and {'no labels' if labels is None else list(labels.shape)}"
-        )
-        raise ValueError(f"{OWNER}: {name}: expected logits [N, C] and one class a row, got {shapes}")
+    labelled = labels is not None and not isinstance(labels, tuple) and labels.shape
+    several, tokens = trainer.program.link == "sigmoid", logits.ndim == 3
+    if labelled != (logits.shape if several else logits.shape[:-1]) or logits.ndim != 2 + tokens:
+        expected = "logits [N, C] and one class a row, or those of tokens or labels"
+        got = f"predictions {list(logits.shape)} and {list(labelled) if labelled else 'no labels'}"
+        raise ValueError(f"{OWNER}: {name}: expected {expected}, got {got}")
+    values, target = torch.as_tensor(logits).double(), torch.as_tensor(labels)
+    if several:
+        probabilities = values.sigmoid()
+        doubts, errors = torch.minimum(probabilities, 1 - probabilities), (values > 0) != target.bool()
+        return judged_scores(doubts.amax(dim=1), errors.any(dim=1), title=name)
+    best, guesses = (probabilities := values.softmax(dim=-1)).max(dim=-1)
+    if tokens:
+        doubts, errors = (part * (target != IGNORED) for part in (1 - best, guesses != target))
+        return judged_scores(doubts.amax(dim=1), errors.any(dim=1), title=name)
     names = cast(Any, trainer.program.net).config.id2label
-    probabilities = torch.as_tensor(logits).double().softmax(dim=-1)
     classes = [str(names[number]) for number in range(logits.shape[1])]
-    return judged_probabilities(probabilities, torch.as_tensor(labels), classes, title=name)
+    return judged_probabilities(probabilities, target, classes, title=name)

@@ -37,7 +37,7 @@ from probattn.tasks.networks import predictions
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 
-STUDIES = ("effects", "methods", "sentiment", "triage")
+STUDIES = ("effects", "methods", "sentiment", "triage", "triage-heads")
 DATA = Path(__file__).resolve().parents[2] / "docs" / "data"
 MEASURED = "measured.json"
 """What a finished run's folder holds."""
@@ -234,7 +234,7 @@ def main() -> None:
     """The command line of all studies."""
     app = typer.Typer(help="Runs a study and writes what was measured.", rich_markup_mode=None)
     for name in STUDIES:
-        module = import_module(f"{name}_study")
+        module = import_module(f"{name.replace('-', '_')}_study")
         app.command(name, help=module.__doc__)(command(module.STUDY))
     app()
 

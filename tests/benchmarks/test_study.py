@@ -81,7 +81,7 @@ def test_options_of_the_command_line_are_the_fields(tmp_path):
 
 @pytest.mark.parametrize("name", study.STUDIES)
 def test_every_study_has_a_command(name):
-    kind, app = import_module(f"{name}_study").STUDY, typer.Typer()
+    kind, app = import_module(f"{name.replace('-', '_')}_study").STUDY, typer.Typer()
     app.command()(study.command(kind))
     found = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
     assert found.exit_code == 0

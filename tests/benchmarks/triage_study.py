@@ -14,7 +14,7 @@ inputs far from the training data to a person (`--novelty`). It writes docs/data
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -94,10 +94,8 @@ class Population(NamedTuple):
 
         return self.largest(passes)
 
-    def limits(self, error: float, novelty: float | None, seed: int) -> tuple[float, float]:
+    def limits(self, error: float, novelty: float | None, rows: Tensor) -> tuple[float, float]:
         """The largest uncertainty and distance that the policy of one draw of held-out inputs answers."""
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randint(len(self.scores), (PILOT + HELD,), generator=generator)
         limit = math.inf
         if novelty is not None:
             limit = conformal_quantile(self.distances[rows[PILOT:]], error=novelty)
@@ -115,6 +113,11 @@ class Population(NamedTuple):
         return answers, None if self.wrong is None else torch.stack(
             [(each & self.wrong).sum() for each in answered]
         )
+
+
+def drawn(size: int, seed: int) -> Tensor:
+    """Rows of the inputs of one split, those that say where tests begin first."""
+    return torch.randint(size, (PILOT + HELD,), generator=torch.Generator().manual_seed(seed))
 
 
 def exact(count: int, number: int) -> list[float]:
@@ -144,9 +147,11 @@ def over_splits(
     error: float,
     splits: int,
     novelty: float | None = None,
+    rows: Iterable[Tensor] | None = None,
 ) -> study.Content:
-    """How often a promise holds, what is answered, and what is answered of other data."""
-    limits = [same.limits(error, novelty, seed) for seed in range(splits)]
+    """How often a promise holds, what is answered, and what is answered of other data; ``rows`` are of each split."""
+    rows = (drawn(len(same.scores), seed) for seed in range(splits)) if rows is None else rows
+    limits = [same.limits(error, novelty, split) for split in rows]
     answers, mistakes = same.under(limits)
     errors, shares = mistakes / answers.clamp_min(1), answers / len(same.scores)
     held = int((errors <= error).sum())

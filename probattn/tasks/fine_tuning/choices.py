@@ -170,6 +170,7 @@ class Choices(HeadTask):
 
     section = "choices"
     recipe_class = ChoicesRecipe
+    decides = ClassesDeciding
     unit = "texts"
     auto = AutoModelForMultipleChoice
     inputs = ("text", "endings")
@@ -186,11 +187,6 @@ class Choices(HeadTask):
     validation_metrics = ProgramTask.validation_metrics
     evaluation = class_evaluation
     figures = class_figures
-
-    @property
-    def deciding(self) -> ClassesDeciding:
-        """Decisions by the validation texts and those that are measured."""
-        return ClassesDeciding(self)
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
         """Columns of the endings."""

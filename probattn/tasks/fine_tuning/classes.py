@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,13 +17,14 @@ from probattn.report.bootstrap import Columns
 from probattn.report.columns import THRESHOLDS, ClassMeasures, class_columns
 from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.report.record import DrawsSource
-from probattn.tasks.answering import DIGITS, Deciding, Drawing
+from probattn.tasks.answering import DIGITS
 from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.deciding import HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, output_names
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import HeadTask
-from probattn.tasks.held_out import HeldOut
+from probattn.tasks.held_out import ClassAnswer, HeldOut, named
 
 MEASURES: Mapping[str, MeasureText] = {
     name: CLASS_MEASURES[name]
@@ -89,31 +90,22 @@ def _measures(task: HeadTask) -> ClassMeasures:
     return ClassMeasures(report.bins, getattr(report, "thresholds", THRESHOLDS), further, classes)
 
 
-class ClassesDeciding(Deciding):
-    """Decisions by the validation examples and those that are measured."""
+class ClassesDeciding(HeadDeciding):
+    """Decisions about one class for each input."""
 
-    task: HeadTask
+    kept = ClassAnswer
 
-    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
-        """The validation examples and those that are measured; see the base class."""
-        task, section = self.task, self.task.section_of_examples
-        trained = {section.identity(row) for split in ("train", "validation") for row in task.examples[split]}
-        title, source = f"{Path(section.train).name} (validation)", str(section.validation or section.train)
-        data = {"validation": self._held_out(task.examples["validation"], title, "validation", source)}
-        for key in task.measured_splits:
-            described = task.described(key)
-            data[key] = self._held_out(task.examples[key], described.title, described.role, described.source)
-        if file is not None:
-            data["test"] = self._held_out(section.read_examples(file, "test"), file, "in_domain", file)
-        test = data["test"]
-        shared = [
-            row for row, example in enumerate(test.examples or ()) if section.identity(example) in trained
-        ]
-        return {**data, "test": replace(test, seen=shared)}
+    def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The same, with names of classes."""
+        return named(answer)
 
-    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
-        """Answers for held-out examples; see the base class."""
-        return self.task.answering.of_examples(run, self._examples(inputs), drawing)
+    def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
+        """Whether its class is another."""
+        return bool(answer["label"] != truth)
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        """The name of its class."""
+        return str(example.get("label", self.task.truth(example)))
 
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
         """What reads the features of examples; see the base class."""
@@ -124,17 +116,13 @@ class ClassesDeciding(Deciding):
             if inputs is None:
                 examples, title = self.training(network), f"training {task.unit}"
             else:
-                rows, title = self._examples(inputs), inputs.title
+                rows, title = self.examples(inputs), inputs.title
                 examples = [{key: row[key] for key in row if key not in ("label", "target")} for row in rows]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # what predicts them says what is truncated
                 return Predictor(task, network).features(examples, title)
 
         return features
-
-    def _examples(self, inputs: HeldOut) -> Examples:
-        pairs: Sequence[str | None] = inputs.pairs or [None] * len(inputs.texts)
-        return inputs.examples or list(map(self.task.section_of_examples.unlabelled, inputs.texts, pairs))
 
     def training(self, network: TrainedHead) -> Examples:
         """A fixed choice of the training examples, whose classes a network must know."""
@@ -152,15 +140,3 @@ class ClassesDeciding(Deciding):
         training = task.examples["train"]
         rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]
         return [training[row] for row in rows.sort().values.tolist()]
-
-    def _held_out(self, examples: Examples, title: str, role: str, source: str) -> HeldOut:
-        labelled = role != "out_of_domain"
-        return HeldOut(
-            title=title,
-            role=role,
-            source=source,
-            texts=[str(row.get("name", row.get("text"))) for row in examples],
-            pairs=[str(row["pair"]) for row in examples] if "pair" in examples[0] else None,
-            labels=[str(row.get("label", self.task.truth(row))) for row in examples] if labelled else None,
-            examples=examples,
-        )

@@ -189,6 +189,7 @@ class Images(HeadTask):
 
     section = "images"
     recipe_class = ImagesRecipe
+    decides = ClassesDeciding
     unit = "images"
     auto = AutoModelForImageClassification
     reads_with = AutoImageProcessor
@@ -262,11 +263,6 @@ class Images(HeadTask):
     validation_metrics = ProgramTask.validation_metrics
     evaluation = class_evaluation
     figures = class_figures
-
-    @property
-    def deciding(self) -> ClassesDeciding:
-        """Decisions by the validation images and those that are measured."""
-        return ClassesDeciding(self)
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
         """Columns of the classes."""

@@ -18,6 +18,7 @@ from probattn.inference.posterior import Posterior
 from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
+from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import HeadTask
@@ -70,11 +71,34 @@ class LabelsRecipe(HeadRecipe):
     labels: LabelsSection = Field(description="The texts and their labels.")
 
 
+class LabelsAnswer(Entropies):
+    """What is stored of the labels of a text."""
+
+    labels: str
+    probability: dict[str, float]
+
+
+class LabelsDeciding(HeadDeciding):
+    """Decisions about all labels of a text together."""
+
+    kept = LabelsAnswer
+    wrong_when = "a label of the text is wrong, missing or too many"
+
+    def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With 1 less the probability of the least confident decision about a label."""
+        return {**answer, "uncertainty": max(min(p, 1 - p) for p in answer["probability"].values())}
+
+    def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
+        """Whether any label differs."""
+        return bool(answer["labels"] != _listed(truth))
+
+
 class Labels(HeadTask):
     """Any number of labels for each text, by a network whose outputs are decisions of their own."""
 
     section = "labels"
     recipe_class = LabelsRecipe
+    decides = LabelsDeciding
     unit = "texts"
     inputs = TEXTS
     auto = AutoModelForSequenceClassification

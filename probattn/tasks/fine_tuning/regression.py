@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from statistics import NormalDist
+from typing import Any, ClassVar, Literal, Self
 
 import scipy
 import torch
@@ -22,7 +24,10 @@ from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import interval_coverage, interval_score, interval_stretch
 from probattn.report import MODEL_TITLES, Listing, ModelKey
 from probattn.report.bootstrap import Columns
+from probattn.report.record import Record
 from probattn.sites.observation import ObservationNoise
+from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.deciding import HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import HeadTask
@@ -31,6 +36,8 @@ from probattn.tasks.measures import number, share
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the intervals whose coverage is measured."""
+NINTH_DECILE = NormalDist().inv_cdf(0.9)
+"""Half the width of an 80% interval, in standard deviations of a normal law."""
 STATED = (0.8, 0.95)
 """Those that are compared between models."""
 
@@ -81,11 +88,51 @@ class RegressionRecipe(HeadRecipe):
     regression: RegressionSection = Field(description="The texts and their numbers.")
 
 
+class NumberAnswer(Record):
+    """What is stored of a predicted number."""
+
+    prediction: float
+    lower_80: float
+    upper_80: float
+
+
+class NumbersDeciding(HeadDeciding):
+    """Decisions about a number by the width of its interval."""
+
+    kept = NumberAnswer
+    needs_draws = "all its intervals are as wide"
+
+    def within(self, tolerance: float | None) -> Self:
+        """The same with a tolerance, which it needs; see the base class."""
+        if tolerance is None:
+            raise RunError(
+                "--tolerance: expected how far from the true number a predicted one may be, got none; give it"
+            )
+        self.tolerance, self.wrong_when = (
+            tolerance,
+            f"it is more than {tolerance:g} away from the true number",
+        )
+        return self
+
+    def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With the probability of an error beyond the tolerance, of a normal law as wide as its interval."""
+        scale = max((answer["upper_80"] - answer["lower_80"]) / (2 * NINTH_DECILE), sys.float_info.min)
+        assert self.tolerance is not None
+        risk = math.erfc(self.tolerance / (math.sqrt(2) * scale))
+        return {**answer, "uncertainty": risk, "scale": scale}
+
+    def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
+        """Whether it is farther from the true number than the tolerance."""
+        assert self.tolerance is not None
+        return bool(abs(answer["prediction"] - truth) > self.tolerance)
+
+
 class Regression(HeadTask):
     """A number for each text, with intervals, by a network with a head of one output."""
 
     section = "regression"
     recipe_class = RegressionRecipe
+    decides = NumbersDeciding
     unit = "texts"
     inputs = TEXTS
     auto = AutoModelForSequenceClassification

@@ -38,6 +38,7 @@ from probattn.tasks.fine_tuning.answers import (
     visible,
     word_f1,
 )
+from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
@@ -234,6 +235,32 @@ class SpansRecipe(HeadRecipe):
     spans: SpansSection = Field(description="The questions, their contexts and answers.")
 
 
+class SpanAnswer(Entropies):
+    """What is stored of the answer to a question."""
+
+    answer: str
+    probability: float
+
+
+class SpansDeciding(HeadDeciding):
+    """Decisions about the answer to a question, or that there is none."""
+
+    kept = SpanAnswer
+    wrong_when = "it is no exact match of a true one, as SQuAD's script compares them"
+
+    def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With 1 less its probability."""
+        return {**answer, "uncertainty": 1 - answer["probability"]}
+
+    def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
+        """Whether it equals none of the true answers."""
+        return not best_match(exact_match, answer["answer"], (text for text, _ in truth))
+
+    def truth(self, example: Mapping[str, Any]) -> Any:
+        """Its answers."""
+        return example["answers"]
+
+
 class Spans(HeadTask):
     r"""Answers as spans of a context, or none, by a network that marks first and last token.
 
@@ -252,6 +279,7 @@ class Spans(HeadTask):
 
     section = "spans"
     recipe_class = SpansRecipe
+    decides = SpansDeciding
     unit = "questions"
     cluster = ("context", "texts")
     auto = AutoModelForQuestionAnswering

@@ -33,9 +33,10 @@ from probattn.report import (
 from probattn.report.bootstrap import Columns
 from probattn.report.columns import entropy_record
 from probattn.report.measures import within
-from probattn.tasks.answering import write_predictions
+from probattn.tasks.answering import Deciding, write_predictions
 from probattn.tasks.classification.networks import load_head, load_tokenizer
 from probattn.tasks.fine_tuning.answering import HeadAnswering
+from probattn.tasks.fine_tuning.deciding import HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData, padded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples
@@ -66,6 +67,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         ranked_by: the key of an answer that holds its uncertainty.
         calibrates: whether validation examples are predicted too, see :meth:`calibrated`.
         guided: whether predictions of labelled examples follow the labels, as those of tokens behind a true text do.
+        decides: what decides which answers can stand; None where nothing does.
         cluster: the key of what several examples may share, which a bootstrap then draws together, and its name in the
             plural; None where examples are independent.
     """
@@ -76,6 +78,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     ranked_by: ClassVar[str] = "entropy"
     calibrates: ClassVar[bool] = False
     guided: ClassVar[bool] = False
+    decides: ClassVar[type[HeadDeciding] | None] = None
     cluster: ClassVar[tuple[str, str] | None] = None
 
     @property
@@ -228,6 +231,11 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     def answering(self) -> HeadAnswering:
         """Answers of the head."""
         return HeadAnswering(self)
+
+    @property
+    def deciding(self) -> Deciding | str:
+        """Decisions by the validation examples and those that are measured."""
+        return super().deciding if self.decides is None else self.decides(self)
 
     def reading(
         self, program: HeadProgram, tensors: Mapping[str, Tensor]

@@ -23,6 +23,7 @@ from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
 from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
@@ -148,11 +149,38 @@ class TokensRecipe(HeadRecipe):
     tokens: TokensSection = Field(description="The texts, as words with tags.")
 
 
+class TagsAnswer(Entropies):
+    """What is stored of the tags of a text."""
+
+    tags: list[str]
+    probability: list[float]
+
+
+class TokensDeciding(HeadDeciding):
+    """Decisions about all spans of a text together."""
+
+    kept = TagsAnswer
+    wrong_when = "a span of the text is wrong, missing or too many"
+
+    def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With 1 less the probability of the least confident tag."""
+        return {**answer, "uncertainty": 1 - min(answer["probability"], default=0.0)}
+
+    def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
+        """Whether any span differs, by its type or its ends."""
+        return set(spans(answer["tags"])) != set(spans(truth))
+
+    def truth(self, example: Mapping[str, Any]) -> Any:
+        """Its tags."""
+        return example["tags"]
+
+
 class Tokens(HeadTask):
     """Classes of words, and spans of them, by a network for token classification."""
 
     section = "tokens"
     recipe_class = TokensRecipe
+    decides = TokensDeciding
     unit = "texts"
     auto = AutoModelForTokenClassification
     measures: ClassVar[Any] = {

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from probattn import BayesianAttention, ProbabilisticTrainer
-from probattn.triage import TriageOptions, calibrate, judged_probabilities
+from probattn.tasks import RunError
+from probattn.triage import TriageOptions, calibrate, judged_probabilities, judged_scores
 
 
-def trainer_of(scene, folder):
-    net = scene.network(scene.bert, BayesianAttention())
+def trainer_of(scene, folder, *head, **options):
+    net = scene.network(lambda: scene.bert(*head, **options), BayesianAttention())
     return ProbabilisticTrainer(model=net, args=scene.arguments(folder), data_collator=scene.collate)
 
 
@@ -42,8 +43,66 @@ def test_what_it_cannot_judge_is_refused(scene, tmp_path):
         {name: value for name, value in row.items() if name != "labels"} for row in scene.classes(4)
     ]
     with pytest.raises(
-        ValueError, match=r"the data set: expected logits .* and one class a row, got .* no labels"
+        ValueError, match=r"the data set: expected logits .* and one class a row, .* got .* no labels"
     ):
         trainer.triage(unlabelled)
     with pytest.raises(ValueError, match="confidence"):
         trainer.triage(scene.classes(4), confidence=2.0)
+    numbers = trainer_of(scene, tmp_path, num_labels=1)
+    with pytest.raises(ValueError, match=r"expected a head of classes, tokens or labels, got Regressor"):
+        numbers.triage(scene.classes(4))
+    with pytest.raises(ValueError, match=r"or those of tokens or labels, got predictions"):
+        trainer_of(scene, tmp_path, "QuestionAnswering").triage(spans(scene, 4))
+
+
+def spans(scene, count):
+    rows = [{name: row[name] for name in ("input_ids", "attention_mask")} for row in scene.classes(count)]
+    return [{**row, "start_positions": 1, "end_positions": 2} for row in rows]
+
+
+def several(scene, count, seed=0):
+    rows = scene.classes(count, seed=seed)
+    return [{**row, "labels": [float(row["labels"]), float(n % 3 > 0)]} for n, row in enumerate(rows)]
+
+
+def right_but_thirds(trainer, rows):
+    """Texts whose classes are those that the network predicts, but for the first word of every third."""
+    for number, (row, logits) in enumerate(zip(rows, trainer.predict(rows).predictions, strict=True)):
+        best = torch.as_tensor(logits).argmax(dim=-1)
+        best[0] = (best[0] + (number % 3 == 0)) % 3
+        row["labels"] = best.where(row["labels"] >= 0, -100)
+    return rows
+
+
+@pytest.mark.parametrize("head", ["tokens", "labels"])
+def test_what_has_several_decisions_is_wrong_as_a_whole(scene, tmp_path, head):
+    if head == "tokens":
+        trainer = trainer_of(scene, tmp_path, "TokenClassification", num_labels=3)
+        test, pilot = (right_but_thirds(trainer, scene.tokens(size, seed=size)) for size in (80, 20))
+    else:
+        trainer = trainer_of(scene, tmp_path, num_labels=2, problem_type="multi_label_classification")
+        test, pilot = several(scene, 80), several(scene, 20, seed=1)
+
+    def judged(part, name):
+        output = trainer.predict(part)
+        scores, wrong = [], []
+        for logits, labels in zip(output.predictions, output.label_ids, strict=True):
+            values = torch.as_tensor(logits).double()
+            if head == "labels":
+                pairs = [(p.item(), bool(truth)) for p, truth in zip(values.sigmoid(), labels, strict=True)]
+                scores.append(1 - min(max(p, 1 - p) for p, _ in pairs))
+                wrong.append(any((p > 0.5) != truth for p, truth in pairs))
+                continue
+            decided = [
+                (row.softmax(dim=-1), truth) for row, truth in zip(values, labels, strict=True) if truth >= 0
+            ]
+            scores.append(1 - min(p.max().item() for p, _ in decided))
+            wrong.append(any(p.argmax() != truth for p, truth in decided))
+        return judged_scores(torch.tensor(scores).double(), torch.tensor(wrong), title=name)
+
+    expected = calibrate(judged(test, "the data set"), judged(pilot, "pilot"), TriageOptions(error=0.9))
+    policy = trainer.triage(test, error=0.9, pilot=pilot)
+    assert policy.limits[0].answered > 0 and policy.limits == expected.limits
+    assert policy.classes == () and policy.held.scores == pytest.approx(expected.held.scores)
+    with pytest.raises(RunError, match="by_class: expected predictions of one class for each input"):
+        trainer.triage(test, error=0.9, by_class=True)

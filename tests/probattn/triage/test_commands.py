@@ -347,10 +347,20 @@ def predicted(triaged, command, tmp_path_factory):
             3,
             '"label": "',
             '"label": "x',
-            "line 4: expected a label among its classes negative, positive, got 'x",
+            "line 4: at the whole: expected a label among its classes negative, positive, got 'x",
         ),
-        (2, '"negative": 0.', '"negative": -0.', "line 3: expected probabilities >= 0 that sum to 1"),
-        (4, '"negative": 0.', '"negative": 1.', "line 5: expected probabilities >= 0 that sum to 1"),
+        (
+            2,
+            '"negative": 0.',
+            '"negative": -0.',
+            "line 3: at the whole: expected probabilities >= 0 that sum to 1",
+        ),
+        (
+            4,
+            '"negative": 0.',
+            '"negative": 1.',
+            "line 5: at the whole: expected probabilities >= 0 that sum to 1",
+        ),
         (5, '"entropy": ', '"entropy": NaN, "x": ', "line 6: at entropy: Input should be a finite number"),
         (6, "{", "[", "line 7: expected JSON, got"),
         (7, '"entropy": 0.', '"entropy": 1.', "jsonl: expected the lines that were written, got others"),
@@ -508,7 +518,10 @@ def test_copies_and_texts_that_chose_the_network_are_told(run, command, tmp_path
 def test_a_run_without_classes_is_refused(translation_run, command):
     done = command("triage", translation_run)
     assert done.exit_code == 2
-    assert "expected a run that gives one class to each input, got one of translation" in done.output
+    assert (
+        "expected a run of classes, choices, images, labels, numbers, spans or tokens, got one of translation"
+        in done.output
+    )
     done = command("predict", translation_run, "ein haus", "--policy", translation_run)
     assert done.exit_code == 2 and "`probattn triage RUN` makes one" in done.output
 
@@ -560,7 +573,7 @@ def test_far_inputs_go_to_a_person(by_distance, command, tmp_path):
     network = run_task(folder).network(folder)
     distance = FeatureDistance.fit(task.features(network, task.texts.train))
     given = task.deciding.held_out()["test"]
-    held = judge(task, folder, "test", given, task.answering.drawing(policy.drawing))
+    held = judge(task.deciding, folder, "test", given, task.answering.drawing(policy.drawing))
     held = held.at_distances(distance(task.features(network, given.as_texts()).inputs)).rows(given.unseen)
     assert results.curve == error_curve(held.near(policy.novelty), policy.score)
     assert results.curve != error_curve(held, policy.score)

@@ -22,6 +22,7 @@ from probattn.triage import (
     calibrate,
     dataset_shift,
     judged_probabilities,
+    judged_scores,
     read_policy,
     shift,
     write_policy,
@@ -149,7 +150,7 @@ def test_nothing_is_answered_where_the_promise_is_not_attainable():
         ({"num_samples": 0}, "num_samples: expected an integer >= 1 or None, got 0"),
         ({"num_samples": 2.5}, "num_samples: expected an integer >= 1 or None, got 2.5"),
         ({"seed": -1}, "seed: expected an integer >= 0 or None, got -1"),
-        ({"sets": "foo"}, "sets: expected 'lac', 'aps' or None, got 'foo'"),
+        ({"sets": "foo"}, "sets: expected 'lac', 'aps', 'interval' or None, got 'foo'"),
         ({"uncertainty": "foo"}, "uncertainty: expected"),
         ({"by_class": "no"}, "by_class: expected"),
         ({"error": "0.1"}, "error: expected a number"),
@@ -720,3 +721,102 @@ def test_messages_name_a_dozen_classes():
         judged_probabilities(torch.full((1, 14), 1 / 14), None, [*"abcdefghijklm", "a"])
     with pytest.raises(ValueError, match=r"got \[1(\.0, 1){5}\.0\] in row 1"):
         judged_probabilities(torch.stack([torch.full((14,), 1 / 14), torch.ones(14)]), None, names)
+
+
+def documents(size, generator, words=6):
+    """Least confidence of texts of several tags, whose errors are as probable as the tags say, and their true risk."""
+    confidence = 1 - 0.5 * torch.rand(size, words, generator=generator).double() ** 8
+    wrong = torch.rand(size, words, generator=generator).double() > confidence
+    return 1 - confidence.amin(dim=1), wrong.any(dim=1), 1 - confidence.prod(dim=1)
+
+
+@pytest.mark.parametrize("error", [0.1, 0.2])
+def test_guarantees_hold_for_answers_that_are_wrong_as_a_whole(error):
+    """Of 300 simulated calibrations; the risk of every text is known, 1 less the product over its tags."""
+    generator = torch.Generator().manual_seed(0)
+    everywhere, _, risks = documents(100_000, generator)
+    assert risks.mean().item() > 1.2 * error
+    broken, answered = 0, []
+    for _ in range(300):
+        held, pilot = (judged_scores(*documents(size, generator)[:2]) for size in (600, 150))
+        policy = calibrate(held, pilot, TriageOptions(error=error))
+        kept = everywhere <= (policy.limits[0].threshold if policy.limits[0].threshold is not None else -1)
+        answered.append(kept.double().mean().item())
+        broken += bool(kept.any()) and risks[kept].mean().item() > error
+    assert broken <= stats.binom.ppf(0.999, 300, 0.05) and np.mean(answered) > 0.1
+
+
+def test_scores_of_any_program_give_a_policy(tmp_path):
+    scores, wrong, _ = documents(600, torch.Generator().manual_seed(1))
+    judged = judged_scores(40 * scores - 7, wrong)  # in any units
+    policy = read_policy(write_policy(calibrate(judged, None, TriageOptions(error=0.2)), tmp_path / "p.json"))
+    known = controlled_threshold(40 * scores - 7, wrong, error=0.2)
+    (limit,) = policy.limits
+    assert (limit.threshold, limit.answered, limit.errors) == (known.threshold, known.answered, known.errors)
+    assert policy.classes == () and policy.held.predicted == {"": 600}
+    decided = [policy.decide(answer).answered for answer in judged.answers]
+    assert decided == (40 * scores - 7 <= known.threshold).tolist()
+    assert not policy.decide({"uncertainty": math.nan}).answered
+    found = shift_of(judged_scores(40 * scores[:200] - 3, None), policy)
+    assert (found.classes, found.classes_p) == (None, None) and "uncertainty by" in found.differences[0]
+    assert shift_of(judged.rows(range(200)), policy).differences == ()
+    everything = calibrate(judged_scores(scores, wrong & False), None, TriageOptions(error=0.2))
+    assert everything.decide({"uncertainty": 1e300}).answered
+    kept = decisions(judged, policy)
+    assert class_rows(judged, kept, 0.95) == confusions(judged, kept) == () and costs(judged, kept, policy)
+
+
+def test_scores_without_a_rank_and_options_of_classes_are_refused():
+    judged = judged_scores(torch.rand(50), torch.zeros(50, dtype=torch.bool))
+    for scores, wrong, message in (
+        (torch.tensor([0.5, math.nan]), None, r"scores: expected finite numbers \[N\], got \[0.5, nan\]"),
+        (torch.rand(2, 2), None, r"scores: expected finite numbers \[N\]"),
+        (torch.rand(3), torch.tensor([True]), r"wrong: expected bool \[3\], got torch.bool \[1\]"),
+        (torch.rand(1), torch.ones(1), r"wrong: expected bool \[1\], got torch.float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            judged_scores(scores, wrong)
+    for options, message in (
+        ({"by_class": True}, "by_class: expected predictions of one class for each input, got others"),
+        ({"sets": "lac"}, "sets lac: expected predictions of one class"),
+        ({"sets": "interval"}, "sets interval: expected predictions of numbers, got others"),
+        ({"score": "predictive_entropy"}, "expected answers with entropy and mutual_information, got uncert"),
+    ):
+        with pytest.raises(RunError, match=message):
+            calibrate(judged, None, TriageOptions(error=0.2, **options))
+    policy = calibrate(judged, None, TriageOptions(error=0.2))
+    with pytest.raises(
+        RunError, match="score least_confidence: expected answers with uncertainty, got answer"
+    ):
+        policy.decide({"answer": "yes"})
+    with pytest.raises(RunError, match="expected answers of the classes none, got a, b"):
+        policy.decide({"label": "a", "probabilities": {"a": 0.5, "b": 0.5}})
+    with pytest.raises(RunError, match="expected answers of the classes cold, mild, warm, got none"):
+        calibrate(judged_of_classes(), None, TriageOptions(error=0.2)).decide({"uncertainty": 0.1})
+    with pytest.raises(RunError, match="got others"):
+        calibrate(judged_of_classes(), None, TriageOptions(error=0.2, sets="interval"))
+
+
+def judged_of_classes():
+    return judged(8)[0]
+
+
+@pytest.mark.parametrize("error", [0.05, 0.3])
+def test_intervals_hold_the_true_number_as_often_as_stated(error):
+    """Of normal errors in known units: the mean coverage over calibrations is that of the rank, in closed form."""
+    generator = torch.Generator().manual_seed(0)
+    size, coverages = 99, []
+    for _ in range(400):
+        scale = 0.5 + torch.rand(size, generator=generator).double()
+        numbers = (3 * scale * torch.randn(size, generator=generator).double()).tolist()
+        answers = [{"uncertainty": each, "prediction": 0.0, "scale": each} for each in scale.tolist()]
+        held = replace(judged_scores(scale, scale > 1), answers=answers, labels=numbers)
+        held = replace(held, judge=lambda answer, number: abs(answer["prediction"] - number) > 2)
+        rule = calibrate(held, None, TriageOptions(error=error, sets="interval")).sets
+        coverages.append(2 * stats.norm.cdf(rule.threshold / 3) - 1)
+    rank = math.ceil((size + 1) * (1 - error) - 1e-9)
+    expected = rank / (size + 1)
+    deviation = math.sqrt(
+        expected * (1 - expected) / (size + 2) / 400
+    )  # of the mean of Beta(rank, size + 1 - rank)
+    assert expected >= 1 - error - 1e-9 and np.mean(coverages) == pytest.approx(expected, abs=3.5 * deviation)

@@ -210,9 +210,11 @@ def test_changed_endings_are_predicted_anew(tmp_path: Path) -> None:
     assert held("bad").stored(tmp_path, "test", Drawing(seed=1)) is None
 
 
-def test_other_heads_say_that_they_have_no_class_to_decide_about(reported) -> None:
-    message = refused("triage", reported("regression"), "--error", "0.1", "--quiet")
-    assert "expected a run that gives one class to each input, got one of regression" in message
+def test_heads_without_right_and_wrong_answers_say_so(finished) -> None:
+    message = refused("triage", finished("language"), "--error", "0.1", "--quiet")
+    assert (
+        "expected a run of classes, choices, images, labels, numbers, spans or tokens, got one of" in message
+    )
 
 
 def test_files_are_answered(folder: Path, reported, tmp_path: Path) -> None:
