@@ -26,7 +26,7 @@ class TriageOptions(DrawingOptions):
         cost: cost of a wrong answer, where a human review costs 1.
         by_class: a separate threshold and guarantee for each predicted class.
         score: uncertainty by which inputs are ordered.
-        sets: conformal sets of classes, which miss the true one at most at the target error rate; or intervals of numbers.
+        sets: conformal sets of classes, which miss the true one at most at the target rate; or intervals of numbers.
         novelty: largest share of in-domain inputs, on average, that is left for human review as out-of-distribution
             by their distance from the training data; without it the distance does not count.
         tolerance: how far from the true number a predicted one may be, in its units; needed for numbers alone.
