@@ -10,7 +10,8 @@ of numbers are measured on the same draws. It writes docs/data/triage_heads.json
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,9 +20,10 @@ import study
 import torch
 import triage_study
 import typer
+from scipy.stats import spearmanr
 from torch import Tensor
 
-from probattn.metrics.functional import conformal_quantile
+from probattn.metrics.functional import area_under_risk_coverage, conformal_quantile
 from probattn.tasks import Drawing
 from probattn.triage.running import judge
 
@@ -33,13 +35,22 @@ SETTINGS: dict[str, dict[str, Any]] = study.declared("triage_heads")
 class Recorded:
     """Answers that stand for all inputs, the texts that several are about, and by what numbers miss the true ones.
 
-    The last is in units of their scale.
+    The last is in units of their scale. ``products`` are other scores, 1 less the product of all decisions of an input.
     """
 
     answers: triage_study.Population
     groups: list[str]
     misses: Tensor
     scales: Tensor
+    products: Tensor
+
+
+def product(answer: Mapping[str, Any]) -> list[float]:
+    """The product of the probabilities of several decisions, taken from 1; nothing of a single one."""
+    several = answer.get("probability")
+    if isinstance(several, Mapping):
+        several = [max(p, 1 - p) for p in several.values()]
+    return [1 - math.prod(several)] if isinstance(several, list) else []
 
 
 def recorded(job: study.Job, place: Path) -> Recorded:
@@ -63,7 +74,9 @@ def recorded(job: study.Job, place: Path) -> Recorded:
     numbers = [(answer, truth) for answer, truth in answers if "scale" in answer]
     misses = [abs(answer["prediction"] - truth) / answer["scale"] for answer, truth in numbers]
     scales = [answer["scale"] for answer, _ in numbers]
-    return Recorded(same, groups, *(torch.tensor(each, dtype=torch.float64) for each in (misses, scales)))
+    products = [score for answer, _ in answers for score in product(answer)]
+    columns = (torch.tensor(each, dtype=torch.float64) for each in (misses, scales, products))
+    return Recorded(same, groups, *columns)
 
 
 def together(groups: Sequence[str], seed: int) -> Tensor:
@@ -101,6 +114,10 @@ class TriageHeadsStudy(triage_study.TriageStudy):
     def __post_init__(self) -> None:
         self.names = study.chosen("tasks", self.tasks, SETTINGS)
 
+    def setting(self) -> study.Content:
+        """What all runs have in common."""
+        return {name: value for name, value in super().setting().items() if name not in ("recipe", "files")}
+
     def jobs(self) -> Iterator[study.Job]:
         """The tasks, seed by seed."""
         for seed in range(self.seeds):
@@ -124,11 +141,20 @@ class TriageHeadsStudy(triage_study.TriageStudy):
             if len(found.misses):
                 row["intervals"] = intervals(found, error, self.splits)
             promises[str(error)] = row
+        wrong, further = same.wrong.double(), {}
+        if len(found.products):
+            areas = {"least": same.scores, "product": found.products}
+            further = {
+                "aurc": {key: float(area_under_risk_coverage(each, wrong)) for key, each in areas.items()}
+            }
+        if len(found.misses):
+            further = {"correlation": float(spearmanr(found.scales, found.misses * found.scales).statistic)}
         return {
             "predictions": len(same.scores),
             "texts": len(set(found.groups)) or None,
             "tolerance": SETTINGS[job.head["task"]].get("tolerance"),
-            "error": float(same.wrong.double().mean()),
+            "error": float(wrong.mean()),
+            **further,
             "promises": promises,
         }
 

@@ -112,6 +112,7 @@ def test_decisions_stand_before_the_usual_columns(triaged, tmp_path) -> None:
     ]
     expected = ["answer" if score <= middle else "person" for score in scores]
     assert [answer.pop("decision") for answer in answers] == expected and "person" in expected
+    assert [answer.pop("why") for answer in answers] == [["unsure"] * (name == "person") for name in expected]
     if name == "regression":
         for answer in answers:
             deviation = (answer["upper_80"] - answer["lower_80"]) / (2 * stats.norm.ppf(0.9))
@@ -132,7 +133,7 @@ def test_decisions_stand_before_the_usual_columns(triaged, tmp_path) -> None:
     with out.open(newline="", encoding="utf-8") as file:
         first, blank = csv.DictReader(file)
     names = list(first)
-    assert names[: len(row) + 1] == [*row, "decision"] and "words_for" not in names
+    assert names[: len(row) + 2] == [*row, "decision", "why"] and not {"words_for", "reviewed"} & set(names)
     assert first["decision"] == expected[0] and blank["decision"] == "person"
 
 
