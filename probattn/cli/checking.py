@@ -97,7 +97,7 @@ class Checked(NamedTuple):
         """Every row that is flagged, with its problem; what concerns the whole file is left out."""
         some = (damage for damage in self.damages if len(damage.rows) < len(self.rows.fields))
         problems = [(row, damage.kind, None, None) for damage in some for row in damage.rows]
-        wrong = [(row, "label probably wrong", name, round(p, 4)) for row, _, _, name, p in suspected]
+        wrong = [(row, "suspected label", name, round(p, 4)) for row, _, _, name, p in suspected]
         for row, problem, name, probability in (*problems, *wrong):
             answer = {"line": self.line(row), "problem": problem, **self.rows.fields[row]}
             yield {**answer, "suggestion": name, "probability": probability}
@@ -149,9 +149,7 @@ def check(
     pair_column: PairColumn = None,
     suspects: Annotated[
         bool,
-        typer.Option(
-            "--suspects", help="Rows whose label is probably wrong, too, by cleanlab (extra labels)."
-        ),
+        typer.Option("--suspects", help="Labels that may be wrong, too, by cleanlab (extra labels)."),
     ] = False,
     output: Annotated[
         Path | None, output_option("A .csv, .tsv or .jsonl file for all rows that are flagged.")
@@ -180,7 +178,7 @@ def check(
 
 
 def _suspects_table(checked: Checked, suspected: list[Suspect], accuracy: float, compared: int) -> Sheet:
-    """The labels that are most probably wrong."""
+    """The labels that are most suspect."""
     listed = tuple(
         (
             str(checked.line(item.row)),
@@ -191,7 +189,7 @@ def _suspects_table(checked: Checked, suspected: list[Suspect], accuracy: float,
         for item in suspected[:LISTED]
     )
     note = (
-        f"{len(suspected):,} of {compared:,} labels are probably wrong, the likeliest first; look at them before they "
+        f"{len(suspected):,} of {compared:,} labels are suspect, the likeliest first; look at them before they "
         f"are changed. A classifier of words predicts {accuracy:.0%} of the labels from the other rows."
     )
     headings = ("line", "label", "suggestion", "text", "probability")

@@ -1,4 +1,4 @@
-"""Labels that are probably wrong, by cleanlab (extra ``labels``)."""
+"""Labels that may be wrong, by cleanlab (extra ``labels``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDS = 5
 
 
 class Suspect(NamedTuple):
-    """A row whose label is probably wrong, with the likeliest label, and the probabilities of both."""
+    """A row whose label may be wrong, with the likeliest label, and the probabilities of both."""
 
     row: int
     label: str
@@ -23,7 +23,7 @@ class Suspect(NamedTuple):
 
 
 def suspects(rows: Rows) -> tuple[list[Suspect], float, int]:
-    """Rows whose label is probably wrong, the likeliest first; accuracy of the predictions; rows that were compared.
+    """Rows whose label may be wrong, the likeliest first; accuracy of the predictions; rows that were compared.
 
     cleanlab (Northcutt et al. 2021) judges out-of-fold probabilities of a logistic regression on words and pairs of
     words: a label is suspect below the mean confidence of its class. Classes of fewer than five rows are left out.

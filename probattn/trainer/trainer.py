@@ -375,7 +375,7 @@ class ProbabilisticTrainer(Checkpoints):
 
         Raises:
             RunError: no inputs, or a guarantee that needs more of them.
-            ValueError: a head of numbers, spans or choices, rows without labels, or an option out of its range.
+            ValueError: a head of numbers or spans, rows without labels, or an option out of its range.
 
         Example:
             ``trainer.triage(test, error=0.1, sets="lac")``

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,10 +15,12 @@ import pytest
 from runs import refused, succeeds
 
 from probattn.checks import MissingPackageError
+from probattn.cli import app
 from probattn.cli.columns import recognise
 from probattn.data import DataError, checking
 from probattn.data.suspects import suspects
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "use" / "own_data.md"
 SYLLABLES = ("ba", "ko", "ri", "mu", "te", "sol", "van", "dip", "gur", "len", "fex", "who")
 CLASSES = ("billing", "delivery", "account")
 TEXT, LABEL = "rows without text in 'text'", "rows without a label in 'label'"
@@ -304,6 +307,16 @@ def test_doubtful_columns_are_asked_for_on_terminals_alone(command, monkeypatch)
     assert recognise("a.csv", None, None, None, asks=False)[:3] == ("reply", None, "channel")
 
 
+def test_the_page_shows_what_the_command_prints_in_eighty_columns(monkeypatch, capsys):
+    page = PAGE.read_text(encoding="utf-8").partition("## Check a file first")[2]
+    code, shown = re.search(r"```python\n(.*?)```\n\n```console\n(.*?)```", page, re.DOTALL).groups()
+    exec(code, {})
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    app(["check", "export.csv"], standalone_mode=False)
+    assert capsys.readouterr().out == shown.removeprefix("$ probattn check export.csv\n")
+
+
 def test_a_check_imports_no_torch():
     write(Path("a.csv"), several()[0])
     code = "import sys; from probattn.cli import app; app(['check', 'a.csv'], standalone_mode=False)"
@@ -342,9 +355,9 @@ def test_wrong_labels_are_suspected(command):
     assert all(texts[line - 2][1] == lines[line]["suggestion"] for line in planted)
     assert checked["accuracy"] > 0.85
     written = [json.loads(line) for line in Path("flagged.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [row["line"] for row in written if row["problem"] == "label probably wrong"] == list(lines)
+    assert [row["line"] for row in written if row["problem"] == "suspected label"] == list(lines)
     shown = succeeds("check", "a.csv", "--suspects")
-    assert f"{len(lines)} of 300 labels are probably wrong" in shown
+    assert f"{len(lines)} of 300 labels are suspect" in shown
     write(Path("b.csv"), rows[:9])
     assert "classes of 5 rows, got 0 such" in refused("check", "b.csv", "--suspects")
 
