@@ -53,7 +53,7 @@ class HeldOut:
 
     ``labels`` are names of classes, or what :meth:`probattn.tasks.Deciding.wrong` compares with; ``seen`` are numbers
     of the inputs that are in the training or validation data too; ``about`` are texts, in the plural, several inputs
-    of which may share one; ``kept`` is what is stored of an answer.
+    of which may share one; ``record`` is what is stored of an answer.
     """
 
     title: str
@@ -65,7 +65,7 @@ class HeldOut:
     examples: Sequence[Mapping[str, Any]] | None = None
     seen: Sequence[int] = ()
     about: str | None = None
-    kept: type[Record] = ClassAnswer
+    record: type[Record] = ClassAnswer
 
     def rows(self, indices: Sequence[int]) -> HeldOut:
         """The inputs at some places, in the order given."""
@@ -99,7 +99,7 @@ class HeldOut:
             written = head.pop(ANSWERS, None)
             if head != self._head(run, drawing):
                 return None
-            read: TypeAdapter[Any] = TypeAdapter(self.kept)
+            read: TypeAdapter[Any] = TypeAdapter(self.record)
             answers = [_parsed(line, number, read).model_dump() for number, line in enumerate(lines, 2)]
             if len(lines) != len(self.texts) or digest(lines) != written:
                 raise JSONError(": expected the lines that were written, got others")
@@ -117,7 +117,7 @@ class HeldOut:
         self, run: Path, key: str, drawing: Drawing, answers: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Writes predictions into the run's folder, and returns what it wrote of them; see :meth:`stored`."""
-        rows = [{name: answer[name] for name in self.kept.model_fields} for answer in answers]
+        rows = [{name: answer[name] for name in self.record.model_fields} for answer in answers]
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         head = json.dumps({**self._head(run, drawing), ANSWERS: digest(lines)}, ensure_ascii=False)
         file = run / FOLDER / f"{key}.jsonl"

@@ -99,7 +99,7 @@ def write_tasks(
     path: Path, tasks: Sequence[Mapping[str, Any]], classes: Iterable[str], *, paired: bool
 ) -> Path:
     """Writes tasks and, beside them, their labelling configuration, whose path it returns."""
-    beside = path.with_suffix(".xml")
+    configured = path.with_suffix(".xml")
     write_atomically(path, (json.dumps(tasks, ensure_ascii=False, indent=1) + "\n").encode())
-    write_atomically(beside, configuration(classes, paired=paired).encode())
-    return beside
+    write_atomically(configured, configuration(classes, paired=paired).encode())
+    return configured

@@ -239,7 +239,7 @@ def judge(
         answering = required(deciding.task.answering, run)
         objects = dict(zip(order, map(deciding.read, answering.answers(list(predictions))[1]), strict=True))
         for item in objects.values():
-            lacking = next((name for name in inputs.kept.model_fields if name not in item), None)
+            lacking = next((name for name in inputs.record.model_fields if name not in item), None)
             if lacking is not None:
                 raise RunError(f"{run}: expected answers with {lacking}, got none")
         rows = [objects[index] for index in range(len(order))]

@@ -50,7 +50,7 @@ def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:
         return judged_scores(doubts.amax(dim=1), errors.any(dim=1), title=name)
     best, guesses = (probabilities := values.softmax(dim=-1)).max(dim=-1)
     if tokens:
-        doubts, errors = (part * (target != IGNORED) for part in (1 - best, guesses != target))
+        doubts, errors = (values * (target != IGNORED) for values in (1 - best, guesses != target))
         return judged_scores(doubts.amax(dim=1), errors.any(dim=1), title=name)
     names = cast(Any, trainer.program.net).config.id2label
     classes = [str(names[number]) for number in range(logits.shape[1])]

@@ -93,7 +93,7 @@ def _measures(task: HeadTask) -> ClassMeasures:
 class ClassesDeciding(HeadDeciding):
     """Decisions about one class for each input."""
 
-    kept = ClassAnswer
+    record = ClassAnswer
 
     def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
         """The same, with names of classes."""

@@ -30,11 +30,11 @@ class HeadDeciding(Deciding):
     """Decisions by the validation examples and those that are measured.
 
     A head subclasses it beside its task and says how probable it is that an answer is wrong (:meth:`read`), whether it
-    is (:meth:`wrong`, :meth:`truth`), and what both need of it (``kept``).
+    is (:meth:`wrong`, :meth:`truth`), and what both need of it (``record``).
     """
 
     task: HeadTask
-    kept: ClassVar[type[Record]]
+    record: ClassVar[type[Record]]
 
     def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
         """The validation examples and those that are measured; see the base class."""
@@ -82,6 +82,6 @@ class HeadDeciding(Deciding):
             pairs=[str(row["pair"]) for row in examples] if "pair" in examples[0] else None,
             labels=[self.truth(row) for row in examples] if labelled else None,
             examples=examples,
-            kept=self.kept,
+            record=self.record,
             about=None if self.task.cluster is None else self.task.cluster[1],
         )

@@ -81,7 +81,7 @@ class LabelsAnswer(Entropies):
 class LabelsDeciding(HeadDeciding):
     """Decisions about all labels of a text together."""
 
-    kept = LabelsAnswer
+    record = LabelsAnswer
     wrong_when = "a label of the text is wrong, missing or too many"
 
     def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -99,7 +99,7 @@ class NumberAnswer(Record):
 class NumbersDeciding(HeadDeciding):
     """Decisions about a number by the width of its interval."""
 
-    kept = NumberAnswer
+    record = NumberAnswer
     needs_draws = "all its intervals are as wide"
 
     def within(self, tolerance: float | None) -> Self:

@@ -245,7 +245,7 @@ class SpanAnswer(Entropies):
 class SpansDeciding(HeadDeciding):
     """Decisions about the answer to a question, or that there is none."""
 
-    kept = SpanAnswer
+    record = SpanAnswer
     wrong_when = "it is no exact match of a true one, as SQuAD's script compares them"
 
     def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -159,7 +159,7 @@ class TagsAnswer(Entropies):
 class TokensDeciding(HeadDeciding):
     """Decisions about all spans of a text together."""
 
-    kept = TagsAnswer
+    record = TagsAnswer
     wrong_when = "a span of the text is wrong, missing or too many"
 
     def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
