@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         write_policy,
     )
     from probattn.triage.running import AppliedPolicy, apply_policy, triage_run
+    from probattn.triage.serving import SelectivePipeline, save_policy, selective_pipeline
     from probattn.triage.shift import Seen, Shift, dataset_shift
 
 # A policy and its file
@@ -35,7 +36,7 @@ __all__ = ["Policy", "Limit", "SetRule", "NoveltyRule", "Decision", "read_policy
 # Making and applying one
 __all__ += ["TriageOptions", "Score", "Judged", "judged_probabilities", "judged_scores"]
 __all__ += ["calibrate", "triage_run"]
-__all__ += ["AppliedPolicy", "apply_policy"]
+__all__ += ["AppliedPolicy", "apply_policy", "save_policy", "selective_pipeline", "SelectivePipeline"]
 # Records of what it does, as tables, and distribution shift
 __all__ += ["TriageResults", "Outcome", "ClassRow", "Wrong", "triage_table", "decisions_table", "Seen"]
 __all__ += ["Shift", "dataset_shift"]
@@ -43,6 +44,6 @@ __all__ += ["Shift", "dataset_shift"]
 __getattr__ = imported_when_used(
     __name__,
     __all__,
-    ("policy", "shift", "calibration", "page", "running"),
+    ("policy", "shift", "calibration", "page", "running", "serving"),
     options=("Score", "TriageOptions"),
 )

@@ -101,7 +101,7 @@ class Policy(Record):
         cost: of a wrong answer, where a human review costs 1; None where none was given.
         score: the uncertainty that orders inputs.
         uncertainty: how probabilities are predicted, by draws or by moments.
-        num_samples: posterior draws.
+        num_samples: posterior samples; 0 for one pass at the posterior mean.
         seed: of the draws.
         limits: one for all inputs, or one for each predicted class.
         sets: the rule for sets of classes; None without.
@@ -123,7 +123,7 @@ class Policy(Record):
     cost: Annotated[float, Field(gt=0)] | None
     score: Score
     uncertainty: Uncertainty
-    num_samples: Annotated[int, Field(ge=1, le=MOST)]
+    num_samples: Annotated[int, Field(ge=0, le=MOST)]
     seed: Annotated[int, Field(ge=0)]
     limits: Annotated[tuple[Limit, ...], Field(min_length=1)]
     sets: SetRule | None

@@ -24,11 +24,14 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
     watched = trainer.eval_dataset  # or several by name
     if pilot is None and watched is not dataset and not isinstance(watched, dict):
         pilot = watched
-    return calibrate(
+    policy = calibrate(
         _judged(trainer, dataset, "the data set"),
         None if pilot is None else _judged(trainer, pilot, "pilot"),
         options,
     )
+    samples = 0 if trainer.prediction == "mean" else trainer.num_samples
+    uncertainty = "moments" if trainer.prediction == "moments" else "draws"
+    return policy.model_copy(update={"num_samples": samples, "uncertainty": uncertainty})
 
 
 def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:

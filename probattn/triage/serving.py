@@ -1,0 +1,138 @@
+"""A policy beside a saved network, and a pipeline of transformers that abstains by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, TextClassificationPipeline
+from transformers.utils.generic import ModelOutput
+
+from probattn.files.durable import digest
+from probattn.files.manifest import manifest_content
+from probattn.inference import posterior_moments, posterior_predict
+from probattn.inference.configuration import attention_sites
+from probattn.metrics.functional import entropy
+from probattn.models.hosts.description import CARD, FILE
+from probattn.models.hosts.store import load
+from probattn.sites.particle_layers import particle_count
+from probattn.tasks import run_task
+from probattn.tasks.errors import RunError
+from probattn.tasks.held_out import network_digest
+from probattn.triage.policy import POLICY, Policy, read_policy, write_policy
+
+
+def save_policy(policy: Policy, folder: Path | str) -> Path:
+    """Writes a policy beside a saved network, for :func:`selective_pipeline`; it belongs to no other weights.
+
+    Args:
+        policy: of :meth:`probattn.ProbabilisticTrainer.triage` or :func:`probattn.triage.calibrate`.
+        folder: what ``save_pretrained`` or ``trainer.save_model`` wrote.
+
+    Returns:
+        The policy's file, ``policy.json``.
+
+    Raises:
+        RunError: the folder has no saved network.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder}: expected the folder of a saved network, got none with config.json")
+    return write_policy(policy.model_copy(update={"network": _fingerprint(folder)}), folder / POLICY)
+
+
+def _fingerprint(folder: Path) -> str:
+    return digest([manifest_content(folder, without=(CARD, POLICY))])
+
+
+class SelectivePipeline(TextClassificationPipeline):
+    """A ``text-classification`` pipeline whose answers have a decision: answer, or human review.
+
+    Each output is ``{"label", "score", "decision", "why"}``, and ``"set"`` where the policy has conformal sets.
+    ``decision`` is "answer" or "person", ``why`` lists the reasons of the latter. The class and its probability are
+    those by which the policy was calibrated: of one pass, of samples, or in closed form.
+
+    Args:
+        policy: what decides.
+        **options: those of transformers' pipeline: ``model``, ``tokenizer``, ``device``, ``batch_size``,
+            ``max_length``.
+
+    Raises:
+        RunError: the policy compares distances from the training data, or decides about other answers than classes.
+    """
+
+    def __init__(self, *, policy: Policy, **options: Any) -> None:
+        if policy.novelty is not None or not policy.classes:
+            kind = "distances from the training data" if policy.classes else "answers without classes"
+            raise RunError(
+                f"SelectivePipeline: expected a policy of classes by their uncertainty, got one of {kind}"
+            )
+        self.policy = policy
+        super().__init__(**options)
+        latent = bool(attention_sites(self.model)) or particle_count(self.model) is not None
+        self._samples = policy.num_samples if latent else 0
+
+    # transformers declares both methods below with other names of arguments in each of its classes.
+    def _forward(self, input_tensors: Any, **_: Any) -> ModelOutput:  # type: ignore[override]
+        """Mean probabilities and their mutual information, nats, as the policy's held-out predictions were made."""
+        if not self._samples:
+            probabilities = self.model(**input_tensors).logits.double().softmax(dim=-1)
+            return ModelOutput(logits=probabilities, information=probabilities.new_zeros(len(probabilities)))
+        predict: Any = posterior_moments if self.policy.uncertainty == "moments" else posterior_predict
+        posterior = predict(self.model, dict(input_tensors), num_samples=self._samples, seed=self.policy.seed)
+        return ModelOutput(
+            logits=posterior.mean_probabilities.double(), information=posterior.mutual_information
+        )
+
+    def postprocess(self, model_outputs: Any, **_: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The class, its probability, and what becomes of the input."""
+        names: Any = self.model.config.id2label
+        row = model_outputs["logits"][0]
+        answer = {
+            "label": names[int(row.argmax())],
+            "probabilities": {names[number]: value for number, value in enumerate(row.tolist())},
+            "entropy": float(entropy(row)),
+            "mutual_information": float(model_outputs["information"][0]),
+        }
+        decision = self.policy.decide(answer)
+        output = {"label": answer["label"], "score": float(row.max()), "decision": decision.words}
+        output["why"] = list(decision.reasons)
+        return output if decision.classes is None else {**output, "set": list(decision.classes)}
+
+
+def selective_pipeline(
+    folder: Path | str, policy: Policy | Path | str | None = None, **options: Any
+) -> SelectivePipeline:
+    """A pipeline that abstains, of a saved network with its policy or of a run after ``probattn triage``.
+
+    Args:
+        folder: what :func:`save_policy` wrote into, with the tokenizer; or the folder of a run, whose texts are
+            truncated as its recipe says.
+        policy: another policy, or its file; that of the folder by default.
+        **options: for :class:`SelectivePipeline`, such as ``device`` and ``batch_size``.
+
+    Raises:
+        RunError: there is no policy, or it was made for another network.
+        StoredNetworkError: there is no network, or it is damaged.
+
+    Example:
+        ``selective_pipeline("runs/tickets")(["Where is my card?"])`` gives ``[{"label": "card_arrival", "score": 0.93,
+        "decision": "answer", "why": []}]``.
+    """
+    folder = Path(folder)
+    decides = policy if isinstance(policy, Policy) else read_policy(policy or folder)
+    if (folder / "recipe.yaml").exists():
+        recipe: Any = run_task(folder).recipe
+        expected, network = network_digest(folder, recipe), folder / "model"
+        options = {"truncation": True, "max_length": recipe.data.max_length, **options}
+    else:
+        expected, network = _fingerprint(folder), folder
+    if decides.network != expected:
+        raise RunError(
+            f"{folder}: expected a policy for this network, got one for another; calibrate it again, and keep it with "
+            "`save_policy` or `probattn triage`"
+        )
+    plain = AutoModelForSequenceClassification.from_pretrained
+    net = (load if (network / FILE).exists() else plain)(network)
+    loaded = {"model": net, "tokenizer": AutoTokenizer.from_pretrained(network), **options}
+    return SelectivePipeline(policy=decides, task="text-classification", **loaded)

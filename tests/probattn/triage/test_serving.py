@@ -1,0 +1,127 @@
+"""A policy beside a saved network, and a pipeline of transformers that abstains by it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+from probattn import BayesianAttention, convert, posterior_moments, posterior_predict
+from probattn.tasks import RunError
+from probattn.triage import (
+    NoveltyRule,
+    TriageOptions,
+    calibrate,
+    judged_probabilities,
+    read_policy,
+    save_policy,
+    selective_pipeline,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+TEXTS = ["a good film", "bad", "the plot was good and the cast was bad", "film film"]
+
+
+def tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *["a", "the", "good", "bad", "film", "plot", "cast", "was", "and"],
+    ]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, "[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
+
+
+@pytest.fixture(scope="module", params=["plain", "latent", "moments"])
+def saved(request, tmp_path_factory):
+    """A saved network, its policy in memory, and the probabilities by which it decides."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp(request.param)
+    config = BertConfig(
+        vocab_size=13,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=3,
+    )
+    net = BertForSequenceClassification(config).eval()
+    with torch.no_grad():
+        net.classifier.weight.mul_(30)
+    if request.param != "plain":
+        net = convert(net, BayesianAttention.bam(concentration=2.0)).eval()
+    codec = tokenizer()
+    net.save_pretrained(folder)
+    codec.save_pretrained(folder)
+    batch = codec(TEXTS, return_tensors="pt", padding=True)
+    if request.param == "plain":
+        probabilities = net(**batch).logits.softmax(dim=-1)
+    elif request.param == "latent":
+        probabilities = posterior_predict(net, batch, 7, seed=3).mean_probabilities
+    else:
+        probabilities = posterior_moments(net, batch, num_samples=7, seed=3).mean_probabilities
+    many, labels = probabilities.detach().double().repeat(60, 1), torch.randint(3, (240,))
+    judged = judged_probabilities(many, labels, ["LABEL_0", "LABEL_1", "LABEL_2"])
+    uncertainty = "moments" if request.param == "moments" else "draws"
+    options = TriageOptions(error=0.9, num_samples=7, seed=3, uncertainty=uncertainty, sets="lac")
+    policy = calibrate(judged, None, options)
+    middle = probabilities.amax(dim=-1).sort().values[1:3].mean().item()
+    limit = policy.limits[0].model_copy(update={"threshold": 1 - middle})
+    return folder, policy.model_copy(update={"limits": (limit,)}), probabilities
+
+
+def test_it_decides_as_its_policy_does(saved):
+    folder, policy, probabilities = saved
+    assert save_policy(policy, folder).name == "policy.json"
+    outputs = selective_pipeline(folder, batch_size=len(TEXTS))(TEXTS)
+    names = ["LABEL_0", "LABEL_1", "LABEL_2"]
+    for output, row in zip(outputs, probabilities, strict=True):
+        answer = {
+            "label": names[int(row.argmax())],
+            "probabilities": dict(zip(names, row.tolist(), strict=True)),
+        }
+        decision = policy.decide(answer)
+        assert output["decision"] == decision.words and output["set"] == list(decision.classes)
+        assert output["label"] == answer["label"] and output["score"] == pytest.approx(
+            row.max().item(), abs=1e-5
+        )
+        assert output["why"] == ([] if decision.answered else ["unsure"])
+    assert {output["decision"] for output in outputs} == {"answer", "person"}
+
+
+def test_a_policy_belongs_to_its_weights(saved, tmp_path):
+    folder, policy, _ = saved
+    with pytest.raises(RunError, match="expected a policy for this network, got one for another"):
+        selective_pipeline(folder, policy)  # it names no network
+    save_policy(policy, folder)
+    other = shutil.copytree(folder, tmp_path / "other")
+    net = selective_pipeline(other).model
+    with torch.no_grad():
+        net.classifier.bias.add_(1)
+    net.save_pretrained(other)
+    with pytest.raises(RunError, match="got one for another"):
+        selective_pipeline(other)
+    with pytest.raises(RunError, match=r"config\.json"):
+        save_policy(policy, tmp_path)
+    save_policy(policy.model_copy(update={"novelty": NoveltyRule(share=0.1, threshold=1.0)}), folder)
+    with pytest.raises(RunError, match="got one of distances from the training data"):
+        selective_pipeline(folder)
+
+
+def test_a_run_decides_as_predict_does(run, command, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    assert command("triage", folder, "--error", "0.9", "--num-samples", "5", "--quiet").exit_code == 0
+    done = command("predict", folder, *TEXTS, "--policy", folder, "--json", "--quiet")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    outputs = selective_pipeline(folder, batch_size=len(TEXTS))(TEXTS)
+    for answer, output in zip(answers, outputs, strict=True):
+        assert output["label"] == answer["label"] and output["decision"] == answer["decision"]
+        assert output["score"] == pytest.approx(answer["probability"], abs=1e-5)
+    assert read_policy(folder).num_samples == 5
