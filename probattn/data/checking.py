@@ -160,15 +160,15 @@ def _near_copies(rows: Rows, names: Sequence[str], without: Collection[int]) -> 
     an earlier one is compared with no later one.
     """
     keys = rows.identities()
-    sets = [[_shingles(part) for part in key.split("\n")] for key in keys]
-    counts = Counter(item for parts in sets for item in parts[-1])
+    sets = [[_shingles(piece) for piece in key.split("\n")] for key in keys]
+    counts = Counter(item for pieces in sets for item in pieces[-1])
     index, leaders, near = defaultdict[str, list[int]](list), dict[str, int](), dict[int, int]()
-    for row, parts in enumerate(sets):
-        ordered = sorted(parts[-1], key=lambda item: (counts[item], item))
+    for row, pieces in enumerate(sets):
+        ordered = sorted(pieces[-1], key=lambda item: (counts[item], item))
         rarest = ordered[: len(ordered) - ceil(SIMILAR * len(ordered)) + 1]
         prefix = [item for item in rarest if counts[item] > 1][:PROBES]
         candidates = dict.fromkeys(other for item in prefix for other in index[item])
-        like = next((other for other in candidates if all(map(_similar, parts, sets[other]))), row)
+        like = next((other for other in candidates if all(map(_similar, pieces, sets[other]))), row)
         leader = leaders.setdefault(keys[row], like)
         if leader != row:
             near[row] = leader
@@ -209,11 +209,11 @@ def _signs(rows: Rows, kind: str, find: Callable[[str], str | None], advice: str
 
 def _garbled(text: str) -> str | None:
     """What was UTF-8 and was read as Windows-1252, or lost; None without."""
-    for part in () if text.isascii() else re.findall(r"[^\x00-\x7f]{2,}", text):
-        data = b"".join(sign.encode("cp1252", "ignore") or sign.encode("latin-1", "ignore") for sign in part)
+    for piece in () if text.isascii() else re.findall(r"[^\x00-\x7f]{2,}", text):
+        data = b"".join(sign.encode("cp1252", "ignore") or sign.encode("latin-1", "ignore") for sign in piece)
         with contextlib.suppress(UnicodeDecodeError):
-            if len(data) == len(part):
-                return f"{shown(part)} for {shown(data.decode())}"
+            if len(data) == len(piece):
+                return f"{shown(piece)} for {shown(data.decode())}"
     broken = BROKEN.search(text)
     return f"U+{ord(broken[0]):04X}" if broken else None
 
