@@ -73,6 +73,7 @@ def fails_in_one_line(
     @_open_streams()
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         from probattn.checks import PlainWarning
+        from probattn.data.errors import DataError
         from probattn.terminal import printable
 
         if not light:
@@ -84,16 +85,25 @@ def fails_in_one_line(
             try:
                 _check_arguments([*args, *kwargs.values()])
                 return command(*args, **kwargs)
+            except DataError as error:  # a line already, without the imports of the others
+                raise _failure(str(error)) from error
             except expected_errors() as error:
                 from probattn.tasks.errors import one_line
 
-                typer.echo(wrapped(printable(f"error: {one_line(error)}"), sys.stderr), err=True)
-                raise typer.Exit(EXIT_STATUS) from error
+                raise _failure(one_line(error)) from error
             except KeyboardInterrupt as error:
                 typer.echo(printable(f"interrupted{f': {error}' if error.args else ''}"), err=True)
                 raise typer.Exit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error
 
     return guarded
+
+
+def _failure(message: str) -> typer.Exit:
+    """Prints an error's line; what ends the program."""
+    from probattn.terminal import printable
+
+    typer.echo(wrapped(printable(f"error: {message}"), sys.stderr), err=True)
+    return typer.Exit(EXIT_STATUS)
 
 
 def wrapped(text: str, stream: TextIO) -> str:

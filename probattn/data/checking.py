@@ -160,15 +160,15 @@ def _near_copies(rows: Rows, names: Sequence[str], without: Collection[int]) -> 
     an earlier one is compared with no later one.
     """
     keys = rows.identities()
-    sets = [[_shingles(text) for text in key.split("\n")] for key in keys]
-    counts = Counter(item for texts in sets for item in texts[-1])
+    sets = [[_shingles(piece) for piece in key.split("\n")] for key in keys]
+    counts = Counter(item for pieces in sets for item in pieces[-1])
     index, leaders, near = defaultdict[str, list[int]](list), dict[str, int](), dict[int, int]()
-    for row, texts in enumerate(sets):
-        ordered = sorted(texts[-1], key=lambda item: (counts[item], item))
+    for row, pieces in enumerate(sets):
+        ordered = sorted(pieces[-1], key=lambda item: (counts[item], item))
         rarest = ordered[: len(ordered) - ceil(SIMILAR * len(ordered)) + 1]
         prefix = [item for item in rarest if counts[item] > 1][:PROBES]
         candidates = dict.fromkeys(other for item in prefix for other in index[item])
-        like = next((other for other in candidates if all(map(_similar, texts, sets[other]))), row)
+        like = next((other for other in candidates if all(map(_similar, pieces, sets[other]))), row)
         leader = leaders.setdefault(keys[row], like)
         if leader != row:
             near[row] = leader
