@@ -193,18 +193,16 @@ def headline(results: Results) -> str:
         return (
             f"{measures.MODEL_TITLES[results.compared]} attention: {text.short} {text.value(value)} {basis}"
         )
-    reliable = [finding for finding in comparisons if finding.verdict != "unclear"]
-    if not reliable:
+    clear = [finding for finding in comparisons if finding.verdict != "unclear"]
+    if not clear:
         return f"No significant difference between {model} and deterministic attention {basis}"
     gains, losses = (
-        measures.listed(
-            [finding.claim for finding in reliable if finding.leads and finding.verdict == verdict]
-        )
+        measures.listed([finding.claim for finding in clear if finding.leads and finding.verdict == verdict])
         for verdict in ("better", "worse")
     )
     words = f"{gains}, but {losses}" if gains and losses else gains or losses
     words = (
-        words or f"{len(reliable)} of {measures.counted(len(comparisons), 'comparison')} differ significantly"
+        words or f"{len(clear)} of {measures.counted(len(comparisons), 'comparison')} differ significantly"
     )
     subject = f"{model} against deterministic attention"
     return f"{measures.capital(subject) if results.runs else f'In this run, {subject}'}: {words} {basis}"

@@ -209,8 +209,7 @@ def shift_words(shift: Shift | None, policy: Policy) -> str | None:
     return (
         f"distribution shift: these inputs differ from the {policy.size:,} that the policy was calibrated on "
         f"({policy.data}): {listed}. Its guarantee holds only for in-domain inputs. Label some of these, and calibrate "
-        "a policy on them: "
-        "probattn triage RUN --data FILE"
+        "a policy on them: probattn triage RUN --data FILE"
     )
 
 
