@@ -20,6 +20,14 @@ class PlainWarning(UserWarning):
     """A warning that the command line prints as a line."""
 
 
+def no_run(run: object) -> str:
+    """The message for a folder that is not one of a run."""
+    return (
+        f"{run}: expected a run folder with recipe.yaml, found none; `probattn train` makes one (networks of a Trainer "
+        "are for Python)"
+    )
+
+
 def missing(owner: str, package: str, extra: str) -> MissingPackageError:
     """The error to raise where ``owner`` needs a package of an extra that is not installed."""
     return MissingPackageError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer.models import CommandInfo
 
 from probattn.cli import checking, explaining, studies
 from probattn.cli.checking import LabelColumn, PairColumn, TextColumn, check_file
@@ -29,7 +30,7 @@ from probattn.cli.options import (
 from probattn.options import DrawingOptions, ReleasePreset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from probattn.inference.run import FitResult
 
@@ -37,13 +38,17 @@ NOT_SHOWN = frozenset({"epoch", "log_likelihood", "kl", "kl_nats", "factors", "k
 """Figures of a validation that the end of a training does not name: parts of the loss, and its circumstances."""
 
 app = typer.Typer(
-    help="Attention weights as latent variables: train, evaluate, predict, report.",
+    help="From labelled texts to decisions: which answers can stand, which need a person, and why.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(studies.commands)
-app.add_typer(explaining.commands)
-app.add_typer(checking.commands)
+
+PANELS = {
+    "From labels to decisions": "demo check init train triage predict review explain",
+    "Evaluate and compare": "evaluate report compare attack attack-table attack-vectors",
+    "Research": "recipes methods reproduce agreement inspect",
+}
+"""Commands in the order of ``--help``, by what they are for."""
 
 
 def _recipe_names() -> list[str]:
@@ -451,3 +456,24 @@ def _free_folder(folder: Path) -> Path:
     while path.exists() and any(path.iterdir()):
         path, number = folder.with_name(f"{folder.name}-{number}"), number + 1
     return path
+
+
+def _in_panels(commands: Iterable[CommandInfo]) -> Iterator[CommandInfo]:
+    """The commands in the order of :data:`PANELS`, with their panels."""
+    by_name = {
+        str(item.name or item.callback.__name__).replace("_", "-"): item for item in commands if item.callback
+    }
+    for panel, names in PANELS.items():
+        for name in names.split():
+            by_name[name].rich_help_panel = panel
+            yield by_name.pop(name)
+    yield from by_name.values()
+
+
+app.registered_commands = [
+    *_in_panels(
+        command
+        for commands in (app, studies.commands, explaining.commands, checking.commands)
+        for command in commands.registered_commands
+    )
+]

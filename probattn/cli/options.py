@@ -14,8 +14,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 from annotated_types import Ge, Le
 
+from probattn.checks import no_run
 from probattn.files.spreadsheets import Escape
 from probattn.options import DrawingOptions, OpenShare, Options, descriptions, hints
+from probattn.terminal import printable
 
 SENTENCE = re.compile(r"(?<!\bal)(?<!\bFig)\.(?=\s|$)(?!\s+[a-z0-9(])")
 """The full stop that ends a sentence."""
@@ -150,9 +152,19 @@ def _constraints(annotation: Any) -> Iterable[Any]:
     yield from getattr(annotation, "__metadata__", ())
 
 
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+def _runs(value: Any) -> Any:
+    """Refuses folders without a recipe before anything large is imported."""
+    for run in value if isinstance(value, list) else [value]:
+        if not (run / "recipe.yaml").exists():
+            typer.echo(f"error: {printable(no_run(run))}", err=True)
+            raise typer.Exit(2)
+    return value
+
+
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.", callback=_runs)]
 RunsArgument = Annotated[
-    list[Path], typer.Argument(help="Folder of a finished run, or of several: one recipe, a seed each.")
+    list[Path],
+    typer.Argument(help="Folder of a finished run, or of several: one recipe, a seed each.", callback=_runs),
 ]
 BaselineOption = Annotated[Path | None, typer.Option(help="Folder of a deterministic run to compare with.")]
 JsonOption = Annotated[

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from probattn.checks import no_run
 from probattn.report import read_results
 from probattn.sites import METHODS
 from probattn.tasks.classification import Classification
@@ -186,10 +187,7 @@ def run_task(run: Path | str) -> Task[Any, Any]:
     """The task of a run folder; ``RecipeError`` where its recipe is damaged, ``RunError`` where it has none."""
     file = Path(run) / RECIPE
     if not file.exists():
-        raise RunError(
-            f"{run}: expected a run folder with {RECIPE}, found none; `probattn train` makes one (networks of a "
-            "Trainer are for Python)"
-        )
+        raise RunError(no_run(run))
     return load_task(file)
 
 

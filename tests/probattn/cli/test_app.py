@@ -173,3 +173,15 @@ def test_folders_that_do_not_fit(run, command, tmp_path):
         assert result.exit_code == 2 and result.output.startswith("error: ")
     assert command("inspect", tmp_path / "nothing").exit_code == 2
     assert command("predict", run, " ").exit_code == 2
+
+
+def test_help_is_in_groups_the_decision_first(command):
+    shown = command("--help").output
+    from probattn.cli.app import PANELS
+
+    titles = [shown.index(f"─ {title} ─") for title in PANELS]
+    names = [name for names in PANELS.values() for name in names.split()]
+    assert titles == sorted(titles) and "─ Commands ─" not in shown  # every command is in a group
+    assert [shown.index(f"│ {name} ") for name in names] == sorted(
+        shown.index(f"│ {name} ") for name in names
+    )
