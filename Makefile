@@ -16,11 +16,12 @@ ORACLES := bertviz mapie netcal nltk
 
 LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
 
-.PHONY: help demo test test-data compat docs picture bench cuda lint format type imports dist clean
+.PHONY: help demo test test-slow test-data compat docs picture bench cuda lint format type imports dist clean
 
 help:
 	@echo 'make demo     set up everything and go from labels to decisions: a network that abstains, and why'
-	@echo 'make test     set up everything, run the tests (WORKERS=$(WORKERS) processes) and show the slowest ten'
+	@echo 'make test     set up everything, run all but the slow tests (WORKERS=$(WORKERS) processes) and show the slowest ten'
+	@echo 'make test-slow  the slow ones: compilation, whole pages, killed runs, further network families'
 	@echo 'make test-data  those of them that need the public data sets of the folder that PROBATTN_DATA names'
 	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
@@ -50,7 +51,10 @@ demo: $(VENV)/.base
 	$(OFFLINE) $(VENV)/bin/probattn demo
 
 test: $(VENV)/.dev
-	$(TESTS)
+	$(TESTS) -m 'not slow'
+
+test-slow: $(VENV)/.dev
+	$(TESTS) -m slow
 
 test-data: $(VENV)/.dev
 	$(TESTS) -m data tests

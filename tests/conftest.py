@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,10 +110,40 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that take ``public_data`` have the marker ``data``: ``-m data`` selects them."""
+    """Sets ``data`` on tests that take ``public_data`` and ``slow`` where ``slow_but`` names other parameters."""
     for item in items:
         if "public_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
+        quick = item.get_closest_marker("slow_but")
+        if quick is not None and isinstance(item, pytest.Function) and item.callspec.id not in quick.args:
+            item.add_marker("slow")
+
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Counts slow tests that ``-m`` leaves out, in every worker."""
+    config = items[0].config
+    number = sum(item.get_closest_marker("slow") is not None for item in items)
+    config.stash[LEFT_OUT] = config.stash.get(LEFT_OUT, 0) + number
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over the number that a worker counted; all count the same."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says how many slow tests were left out, and what runs them."""
+    if "slow" in config.option.markexpr and (number := config.stash.get(LEFT_OUT, 0)):
+        terminalreporter.write_line(
+            f"{number} slow tests were left out: `make test-slow` runs them, and so does pytest with their names",
+            yellow=True,
+        )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -123,7 +153,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("only")
     traits = marker.args if marker else ()
     chosen = [each for each in _families().FAMILIES if all(getattr(each, trait) for trait in traits)]
-    metafunc.parametrize("family", chosen, ids=[each.name for each in chosen])
+    further = _families().FURTHER
+    cases = [
+        pytest.param(each, id=each.name, marks=pytest.mark.slow if each.name in further else ())
+        for each in chosen
+    ]
+    metafunc.parametrize("family", cases)
 
 
 @pytest.fixture(scope="session", autouse=True)

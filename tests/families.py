@@ -583,6 +583,11 @@ FAMILIES = [
     Family("mcan", mcan, places=False, layers=6, regions=True),
 ]
 BY_NAME = {family.name: family for family in FAMILIES}
+FURTHER = (
+    *("albert", "roberta", "electra", "distilbert", "opt", "llama", "marian"),
+    *("self_attentive_pairs", "esim"),
+)
+"""Families whose attention is that of another one above: their tests run with ``make test-slow``."""
 
 REFUSED: dict[str, Callable[[], hf.PreTrainedModel]] = {
     "MPNet": lambda: hf.MPNetModel(hf.MPNetConfig(**small())),

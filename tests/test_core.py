@@ -42,6 +42,7 @@ def test_all_is_these_extras_and_development_has_them() -> None:
     assert not {Requirement(each).name for each in PROJECT["dependencies"]} & set(ABSENT)
 
 
+@pytest.mark.slow
 def test_core_works_and_what_needs_more_names_the_extra() -> None:
     done = python(str(ROOT / "tests" / "core.py"), *ABSENT, "torch_geometric")
     assert done.returncode == 0, done.stderr

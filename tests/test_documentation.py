@@ -20,6 +20,18 @@ FENCE = re.compile(r"^```(?P<kind>python|text)\n(?P<body>.*?)^```$", re.MULTILIN
 WITHIN = re.compile(r"<!-- within (?P<tolerance>[\d.]+) -->")
 DECIMAL = re.compile(r"-?\d+\.\d+")
 RECIPE = re.compile(r"^```yaml\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+SLOW = (
+    "costs",
+    "graph_attention",
+    "graph_text",
+    "particles",
+    "plain_loop",
+    "posterior",
+    "pretraining",
+    "sklearn",
+)
+SLOW += ("trainer", "translation", "visual_questions")
+"""Pages that train for more than two seconds, beside the tutorials."""
 OUTPUT_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -138,7 +150,7 @@ def pages() -> list[object]:
             id=path.relative_to(ROOT).as_posix(),
             marks=[pytest.mark.lightning, pytest.mark.filterwarnings("ignore")]
             if path.name == "lightning.md"
-            else [],
+            else [pytest.mark.slow] * (path.parent.name == "tutorials" or path.stem in SLOW),
         )
         for path in paths
         if examples(path.read_text(encoding="utf-8"))

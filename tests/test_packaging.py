@@ -72,6 +72,7 @@ def test_wheel_holds_recipes_and_templates(installed: Path) -> None:
         assert {path for path in wanted if not (installed / "probattn" / path).is_file()} == set()
 
 
+@pytest.mark.slow
 def test_wheel_imports_from_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
     names = ("probattn", "probattn.models", "probattn.inference")
     code = f"import {', '.join(names)}; print(*(m.__file__ for m in ({', '.join(names)})), sep='\\n')"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def run_section(
     return Section("run", "Run", "Run details", "run.html", context)
 
 
+@cache  # compiled templates serve the next page too
 def _environment(package: str | None) -> Environment:
     """Renders the templates of reports and those beside the modules of another package."""
     loader = PackageLoader("probattn.report")

@@ -123,6 +123,7 @@ def finished(kind, options):
     return Ran(study, options, content, printed.getvalue(), jobs, [study.read(job) for job in jobs])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_measures_each_of_its_jobs_once(name, ran):
     study, _, content, printed, jobs, runs, again = ran(name)

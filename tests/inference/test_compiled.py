@@ -61,6 +61,7 @@ def traced(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_and_has_one_graph_for_all_lengths(traced, tmp_path):
     rows = texts(28, 3, 5, 6, 9, 11)
     nets, results = [network(BayesianAttention(), dtype=torch.float32) for _ in range(2)], []

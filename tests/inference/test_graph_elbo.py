@@ -83,6 +83,7 @@ def analytic():
     return gradients(TraceGraphMeanFieldELBO(), 300)
 
 
+@pytest.mark.slow
 def test_loss_and_gradient_have_the_expectation_of_the_exact_ones(analytic):
     loss, exact = gradients(TraceEnum_ELBO(max_plate_nesting=2), 1, enumerated=True)
     losses, drawn = analytic
@@ -92,6 +93,7 @@ def test_loss_and_gradient_have_the_expectation_of_the_exact_ones(analytic):
         assert z.abs().max() < 4.5, z
 
 
+@pytest.mark.slow
 def test_draws_scatter_less_than_those_of_pyro(analytic):
     torch.manual_seed(0)
     (ours, losses), (drawn, rows) = zip(analytic, gradients(TraceGraph_ELBO(), 150), strict=True)

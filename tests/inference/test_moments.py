@@ -136,11 +136,10 @@ def test_every_family_has_the_spread_of_its_draws(family, families):
     model = Logits(convert(family.network(), NARROW), families.logits).eval()
     inputs = family.inputs(rows=4)
     moments = posterior_moments(model, inputs, classes=2, method="expansion", attribution=True)
-    drawn = difference(
-        posterior_predict(model, inputs, 400, chunk_size=1 if family.name == "clip" else 400), moments
-    )
+    draws, chunk = (150, 1) if family.name == "clip" else (400, 400)
+    drawn = difference(posterior_predict(model, inputs, draws, chunk_size=chunk), moments)
     ratio = moments.difference_std() / drawn.std(dim=0)
-    # 400 draws know a standard deviation to 4%; these networks of six words are far from linear.
+    # 400 draws know a standard deviation to 4%, 150 to 6%; these networks of six words are far from linear.
     assert ratio.log().abs().median() < 0.1, ratio
     total = sum(share.flatten(1).sum(dim=1) for share in moments.noise_share.values())
     torch.testing.assert_close(total, torch.ones_like(total))
@@ -358,6 +357,7 @@ def test_nodes_of_a_graph_that_draws_check():
     torch.testing.assert_close(moments.difference_std(), drawn.std(dim=0))
 
 
+@pytest.mark.slow
 def test_nodes_of_a_graph_and_both_ends_of_a_span():
     model, inputs = node_classifier(NARROW), {"nodes": torch.arange(6)}
     found = posterior_moments(model, inputs, classes=2, method="expansion")

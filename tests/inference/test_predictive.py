@@ -80,6 +80,7 @@ def test_streamed_moments_are_those_of_all_draws(chunk_size):
         torch.testing.assert_close(found.attention_std[name], weights.std(dim=0))
 
 
+@pytest.mark.slow_but("names0")
 @pytest.mark.parametrize("names", [("a",), ("a", "b")])
 def test_antithetic_pairs_lie_about_the_mean(names):
     model = Twice(*names)

@@ -467,6 +467,7 @@ def test_pyros_examples_take_the_same_way_with_this_librarys_form_of_pyros_kerne
         )
 
 
+@pytest.mark.slow_but("normal")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_pyros_examples_end_at_their_posteriors_with_the_marginal_kernel(name):
     def widen(kernel, factor):

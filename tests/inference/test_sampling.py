@@ -132,8 +132,8 @@ def test_the_numbers_are_uniform_normal_and_independent(dtype):
     [
         {},
         {"num_beams": 3, "num_return_sequences": 2},
-        {"do_sample": True, "num_return_sequences": 2},
-        {"cache_implementation": "static"},
+        pytest.param({"do_sample": True, "num_return_sequences": 2}, marks=pytest.mark.slow),
+        pytest.param({"cache_implementation": "static"}, marks=pytest.mark.slow),
     ],
     ids=["greedy", "beams", "sampled", "static"],
 )

@@ -1,5 +1,6 @@
 """Driven passes of compiled networks: one graph, with the numbers of the network that is not compiled."""
 
+import itertools
 import shutil
 from functools import partial
 
@@ -99,6 +100,7 @@ ALWAYS = [("bart", "bam", {})]
 """Compiled in every run of the tests, in some seconds. BERT with BABN is compiled after an error below."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method", "sizes"),
     [*ALWAYS, *(pytest.param(*pair, {}, marks=pytest.mark.minutes) for pair in PAIRS)],
@@ -131,6 +133,7 @@ def test_batches_of_other_sizes_do_not_compile_anew_each():
     )  # training, prediction; fewer rows once
 
 
+@pytest.mark.slow
 def test_what_one_graph_cannot_hold_is_right_in_several():
     """Aligned queries and keys, and weights that are asked for; undriven passes answer as before."""
     nets = []
@@ -152,6 +155,7 @@ def test_what_one_graph_cannot_hold_is_right_in_several():
         torch.testing.assert_close(torch.compile(net, backend="eager")(**inputs).logits, expected)
 
 
+@pytest.mark.slow
 def test_an_error_in_a_pass_leaves_nothing_behind():
     compiled = torch.compile(network("bert", "babn", **ONE), fullgraph=True, backend="aot_eager")
     wrong = rows() | {"labels": torch.zeros(5, dtype=torch.long)}
@@ -218,13 +222,16 @@ def train(net):
     ("change", "use", "fullgraph"),
     [
         (bypass_one, partial(predict, attention=None), True),
-        (remove_one, partial(predict, attention="all"), False),
-        (bypass_all, partial(predict, attention="all"), False),
-        (bypass_outer, sample, False),
-        (swap_outer, partial(predict, attention=None), True),
-        (wrap_outer, sample, False),
-        (wrap_outer, train, True),
-        (bypass_all, train, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (remove_one, partial(predict, attention=None), True),
+                (bypass_all, partial(predict, attention="all"), False),
+                (bypass_outer, sample, False),
+                (swap_outer, partial(predict, attention=None), True),
+                (wrap_outer, train, True),
+            )
+        ),
     ],
 )
 def test_a_pass_that_goes_round_the_sites_is_refused(change, use, fullgraph):
@@ -240,7 +247,7 @@ class Two(nn.Module):
 
     def __init__(self):
         super().__init__()
-        networks = [hf.BertModel(hf.BertConfig(vocab_size=40, **BERT)).eval() for _ in range(2)]
+        networks = [hf.BertModel(hf.BertConfig(vocab_size=40, **(BERT | ONE))).eval() for _ in range(2)]
         self.first, self.second = (convert(net, METHODS["babn"]) for net in networks)
 
     def forward(self, batch):
@@ -261,9 +268,14 @@ def skip_encoder(net):
     )
 
 
-@pytest.mark.parametrize("change", [skip_attention, skip_encoder])
-@pytest.mark.parametrize("which", ["first", "second"])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("change", "which", "compiled"),
+    [
+        *itertools.product((skip_attention, skip_encoder), ("first", "second"), [False]),
+        pytest.param(skip_attention, "first", True, marks=pytest.mark.slow),
+        pytest.param(skip_encoder, "second", True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_network_that_goes_round_its_sites_beside_one_of_the_same_names_is_refused(change, which, compiled):
     program = Two()
     change(getattr(program, which))

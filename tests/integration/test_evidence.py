@@ -81,6 +81,7 @@ def fit(alpha, values, observed, steps=500):
 TWO, THREE = ([1.0, -1.0], 0.6), ([1.0, -1.0, 0.2], -0.5)
 
 
+@pytest.mark.slow_but("0.5-values0-0.6")
 @pytest.mark.parametrize(
     ("alpha", "values", "observed"),
     [(0.5, *TWO), (2.0, *TWO), (5.0, *THREE)],

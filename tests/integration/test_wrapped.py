@@ -72,6 +72,7 @@ def graphs():
 TORCHS_OWN = pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tensor:UserWarning")
 
 
+@pytest.mark.slow_but("before", "objective")
 @TORCHS_OWN
 @pytest.mark.parametrize("place", ["after", "before", "objective"])
 def test_a_compiled_network_trains_to_the_same_losses(graphs, place):

@@ -319,7 +319,11 @@ def test_another_module_in_place_of_all_that_run_sites_is_refused(swap):
 
 
 @pytest.mark.parametrize(
-    "wrap", [Around, partial(torch.compile, backend="eager")], ids=["module", "compiled"]
+    "wrap",
+    [
+        pytest.param(Around, id="module"),
+        pytest.param(partial(torch.compile, backend="eager"), id="compiled", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("name", [f"{LAYER}.attention.self", f"{LAYER}.attention", LAYER, "bert.encoder"])
 def test_a_wrapper_that_runs_the_module_is_accepted(wrap, name):

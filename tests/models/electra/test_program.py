@@ -138,6 +138,7 @@ def test_replacements_have_the_generators_distribution() -> None:
     assert (shares - expected).abs().max() < 5 * math.sqrt(0.25 / 6000)
 
 
+@pytest.mark.slow_but("dtype0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_draws_of_many_tokens_have_their_probabilities(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)

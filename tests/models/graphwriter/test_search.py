@@ -62,6 +62,7 @@ def best_of_all(net, row, penalty):
     return [token for token in best if token != END]
 
 
+@pytest.mark.slow_but("0-0.0", "1-1.0")
 @pytest.mark.parametrize(("seed", "penalty"), [(0, 0.0), (1, 1.0), (2, 0.0), (3, 1.0)])
 def test_a_wide_beam_finds_the_best_of_all_texts(seed, penalty):
     program = model(seed)

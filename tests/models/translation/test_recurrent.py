@@ -322,6 +322,7 @@ class Reversed:
         return [len(word) for word in self.words]
 
 
+@pytest.mark.slow
 def test_reversing_is_learned():
     sizes = {"embedding_size": 16, "hidden_size": 24, "decoder_hidden_size": 32, "output_size": 32}
     net = network(num_hidden_layers=1, num_attention_heads=1, **sizes)

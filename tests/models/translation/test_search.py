@@ -143,6 +143,7 @@ class Rows:
         return [len(word) for word in self.words]
 
 
+@pytest.mark.slow
 def test_copying_is_learned():
     size = TransformerSize(width=32, layers=1, heads=2, feed_forward=64, dropout=0.0, max_positions=24)
     net = convert(build_transformer(size, WORDS), probattn.BayesianAttention())

@@ -163,6 +163,7 @@ def test_with_a_closed_form_the_divergence_has_no_noise(weight):
     assert spread[TraceGraph_ELBO] > 0.05 or not weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_the_baseline_lowers_the_variance_and_the_loss_is_that_of_the_draw(kind):
     spread = {}

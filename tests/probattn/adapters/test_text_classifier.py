@@ -54,6 +54,7 @@ def test_it_learns_and_its_probabilities_are_means_over_draws(fitted, reviews):
     assert (told["mutual_information"] <= told["entropy"]).all()
 
 
+@pytest.mark.slow
 def test_moments_are_the_limit_of_many_draws(reviews):
     """Of mutual information, the leading order; its error by draws is small at 500."""
     texts = reviews[0][:12]
@@ -105,6 +106,7 @@ def test_labels_of_any_type(reviews, names):
     assert found.dtype == y.dtype and set(found) <= set(names)
 
 
+@pytest.mark.slow
 def test_it_works_in_the_tools_of_scikit_learn(reviews):
     texts, y = reviews
     model = estimator()

@@ -224,6 +224,7 @@ def test_a_folder_that_is_removed_in_mid_run_is_said(recipe, command, tmp_path, 
     assert str(folder) in said and "removed" in said and "train" in said
 
 
+@pytest.mark.slow
 @pytest.mark.fork
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_a_checkpoint_and_says_how_to_go_on(recipe, tmp_path, number):

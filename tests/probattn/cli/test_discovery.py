@@ -142,6 +142,7 @@ def test_devices_of_this_machine():
         assert devices.current_device() == torch.device("cuda:0") and torch.cuda.current_device() == 0
 
 
+@pytest.mark.slow
 def test_a_part_of_an_evaluation_says_so(run, command, tmp_path):
     whole = read_results(run / "metrics.json") if (run / "metrics.json").exists() else None
     result = command("evaluate", run, "--limit", 5, "--num-samples", 2)

@@ -90,6 +90,7 @@ def test_the_published_class_counts_of_trec_before_repeats_are_dropped(public_da
     assert dict(zip(BUILT_IN["trec"].label_names, counts, strict=True)) == published | {"numeric": 896}
 
 
+@pytest.mark.slow
 def test_reading_and_the_help_import_no_more_than_they_need() -> None:
     code = (
         "import sys, probattn.cli; print({'torch', 'pydantic', 'probattn.tasks'} & sys.modules.keys())\n"

@@ -322,7 +322,7 @@ def test_gradcheck_of_the_whole_site_with_noise_held_fixed(name):
         return terms.loss
 
     assert torch.autograd.gradcheck(
-        run, (*tensors, *site.parameters()), atol=1e-6, check_undefined_grad=False
+        run, (*tensors, *site.parameters()), atol=1e-6, check_undefined_grad=False, fast_mode=True
     )
 
 

@@ -222,7 +222,7 @@ def test_gradients_are_those_of_finite_differences(extra: str, posterior: Any, s
         return tiled_attention(*tensors[:3], bias, tensors[3], call)
 
     leaves = [query, key, value, logits] + ([] if bias is None else [bias])
-    assert torch.autograd.gradcheck(attend, [leaf.requires_grad_() for leaf in leaves])
+    assert torch.autograd.gradcheck(attend, [leaf.requires_grad_() for leaf in leaves], fast_mode=True)
 
 
 def _peak(length: int, folder: Path, kind: str = "float32") -> int:
@@ -253,6 +253,7 @@ def _peak(length: int, folder: Path, kind: str = "float32") -> int:
     return max(itertools.accumulate(size for _, size in changes))
 
 
+@pytest.mark.slow_but("float32")
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "autocast"])
 def test_memory_of_a_step_grows_linearly_with_the_length(kind, tmp_path, monkeypatch) -> None:
     _small_tiles(monkeypatch, 2**12)

@@ -30,6 +30,8 @@ NAMES = (
     *("texts", "graph", "translation", "graph_text", "visual_questions", "pretraining", "copying", "numbers"),
     *HEADS,
 )
+QUICK = ("texts", "regression", "translation", "copying", "numbers")
+"""Those on which every promise is tested by ``make test``; the slow ones on the others by ``make test-slow``."""
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
 WITH_BASELINE = tuple(name for name in NAMES if name != "copying")
@@ -151,6 +153,7 @@ def test_folders_that_do_not_fit_are_refused_before_anything_is_written(name, re
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_evaluated_and_reported(name: str, reported) -> None:
     place = reported(name)
@@ -166,6 +169,7 @@ def test_it_is_evaluated_and_reported(name: str, reported) -> None:
     assert task.view.headline(results)[:20] in page
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_damaged_evaluation_is_refused_in_one_line_and_made_anew(name: str, reported, copied) -> None:
     place, before = copied(name), json.loads((reported(name) / "metrics.json").read_text(encoding="utf-8"))
@@ -220,6 +224,7 @@ def test_predictions_of_texts_are_made_or_refused_in_one_line(name: str, finishe
         assert f"expected {FORMS.get(name, 'a run that answers texts')}" in refused(*words)
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_several_runs_are_compared_over_seeds_or_refused_in_one_line(name: str, reported, tmp_path) -> None:
     first = shutil.copytree(reported(name), tmp_path / "first")
@@ -291,6 +296,7 @@ def test_a_section_that_tells_no_recipes_apart_is_refused(monkeypatch, section, 
 LIMITED = tuple(name for name in NAMES if name not in WITHOUT_CHOICE)
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_evaluation_is_limited_and_says_so_or_refuses_it_in_one_line(name: str, copied) -> None:
     place = copied(name)
@@ -363,6 +369,7 @@ OUTSIDE = {
 """Rows of inputs outside the domain, without labels."""
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", HEADS)
 def test_uncertainty_detects_inputs_outside_the_domain(name: str, copied, tmp_path) -> None:
     place, source = copied(name), tmp_path / "outside.jsonl"

@@ -68,6 +68,7 @@ def test_report_tells_the_course(watched):
     assert "How did attention change in training?" in page and own.maps[0].text in page
 
 
+@pytest.mark.slow
 def test_a_baseline_watched_on_other_examples_is_left_out(watched, recipe, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(watched, folder)
@@ -99,6 +100,7 @@ def test_option_takes_the_defaults(translation_recipe, tmp_path):
     assert found.agreement() == own.steps[-1].agreement
 
 
+@pytest.mark.slow
 def test_files_of_other_examples_are_refused(watched, command, tmp_path):
     folder = tmp_path / "mixed"
     shutil.copytree(watched, folder)

@@ -42,6 +42,7 @@ def test_every_topic_has_a_method_and_every_task_a_row() -> None:
     assert sections - set(LEFT_OUT) == {*HEADS, *SYSTEMS}
 
 
+@pytest.mark.slow_but("texts", "regression")
 @pytest.mark.parametrize("name", [*SYSTEMS, *HEADS])
 def test_a_report_has_what_the_methods_ask_for(name, recipe_of, tmp_path) -> None:
     run = tmp_path / "run"

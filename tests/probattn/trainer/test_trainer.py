@@ -48,6 +48,7 @@ def test_arguments_that_change_the_objective_are_refused_by_name(scene, tmp_path
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled_by", ["user", "trainer"])
 def test_a_compiled_network_trains_as_the_network_does(scene, tmp_path, compiled_by):
     """The weight of the KL follows the schedule in both."""

@@ -31,6 +31,7 @@ def test_predictions_stand_in_the_order_of_the_data(run, recipe):
     assert spread.shape == (5, 2) and bool((spread > 0).all())
 
 
+@pytest.mark.slow
 def test_the_closed_form_agrees_with_500_draws(run, recipe):
     """And measures of draws take its points: their mean and mutual information are those of the moments."""
     trained = load_network(run)
@@ -48,6 +49,7 @@ def test_the_closed_form_agrees_with_500_draws(run, recipe):
     torch.testing.assert_close(*spreads, atol=0, rtol=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 def test_the_network_of_a_run_is_saved_with_its_figures(run, tmp_path):
     """As the page about saving has it; the evaluation itself leaves the network's folder alone."""

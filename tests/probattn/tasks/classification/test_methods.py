@@ -55,6 +55,7 @@ def test_without_repulsion_and_kernel_it_is_the_plain_run_bit_for_bit(recipe, pl
     same(plain["sgd"], runs.trained(recipe, tmp_path / "run", *PLAIN, *SGD, nothing))
 
 
+@pytest.mark.slow_but("keys0-bayesian_mean-alignment")
 @pytest.mark.parametrize(
     ("keys", "key", "section"),
     [
@@ -85,6 +86,7 @@ def regularised(recipe, tmp_path_factory):
     return runs.trained(recipe, folder, PLAIN[0], "disagreement={method: frobenius, weight: 1}")
 
 
+@pytest.mark.slow
 def test_training_pays_and_the_report_compares(regularised):
     records = [record for record in read_records(regularised / "metrics.jsonl") if record["kind"] == "train"]
     assert all(record["factors"] < 0 for record in records)

@@ -55,6 +55,7 @@ def test_a_policy_may_rank_by_the_disagreement_of_particles(run, tmp_path):
     assert len(answers) == 120
 
 
+@pytest.mark.slow
 def test_recipes_with_particles_are_compared_with_the_network_as_it_is(recipe, tmp_path):
     plain, particles = tmp_path / "plain.yaml", tmp_path / "particles.yaml"
     content = recipe.read_text().replace("method: babn", "method: deterministic")

@@ -50,6 +50,7 @@ def run(request, recipe, command, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow_but("repulsive")
 def test_every_method_trains_evaluates_reports_and_predicts(run, command):
     succeeds("report", run)
     found = read_results(run / "metrics.json")

@@ -276,6 +276,7 @@ def test_bad_input(section: str, message: str, folder: Path, tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_shifted_data_are_measured_beside_the_others(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
     other.write_text(
