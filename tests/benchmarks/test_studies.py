@@ -18,7 +18,7 @@ import runs
 import triage_study
 from study import MEASURED, read_json
 
-pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")]
 
 
 class Tiny:
@@ -123,7 +123,6 @@ def finished(kind, options):
     return Ran(study, options, content, printed.getvalue(), jobs, [study.read(job) for job in jobs])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_measures_each_of_its_jobs_once(name, ran):
     study, _, content, printed, jobs, runs, again = ran(name)

@@ -398,7 +398,7 @@ def test_effects_of_draws(method):
     one = attention_effects(net, {name: item[:1] for name, item in inputs.items()}, num_samples=2, seed=3)
     torch.testing.assert_close(one.slopes[:, 0], effects.slopes[:2, 0], **TIGHT)
     values = attention_effects(net, inputs, method="slope", num_samples=300, target=(0, 1)).value
-    drawn = posterior_predict(net, inputs, 300).logits
+    drawn = posterior_predict(net, inputs, 300, chunk_size=100).logits
     drawn = drawn[..., 0] - drawn[..., 1]
     error = (values.var(dim=0) / 300 + drawn.var(dim=0) / 300).sqrt()
     assert ((values.mean(dim=0) - drawn.mean(dim=0)).abs() < 4 * error).all()

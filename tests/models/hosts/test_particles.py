@@ -376,18 +376,20 @@ def test_adapters_are_particles_over_one_frozen_network(tmp_path):
     torch.testing.assert_close(loaded(**batch()).logits, net.eval()(**batch()).logits, **ROUNDING)
 
 
-@pytest.mark.slow
 def test_draws_of_latent_attention_are_those_of_each_particle():
     net, inputs = bert(), batch()
     convert(
         net, probattn.BayesianAttention.bam(3.0), probattn.ParticleLayers(num_particles=2, spread=0.2)
     ).eval()
-    drawn = posterior_predict(net, inputs, 400, attention="all")
+    drawn = posterior_predict(net, inputs, 400, chunk_size=100, attention="all")
     assert drawn.logits.shape == (800, 6, 3)
     again = posterior_predict(net, inputs, 400, chunk_size=64)
     torch.testing.assert_close(again.logits.sort(dim=0).values, drawn.logits.sort(dim=0).values, **ROUNDING)
     means = torch.stack(
-        [posterior_predict(particle(net, i), inputs, 400).probabilities.mean(0) for i in (0, 1)]
+        [
+            posterior_predict(particle(net, i), inputs, 400, chunk_size=100).probabilities.mean(0)
+            for i in (0, 1)
+        ]
     )
     error = 5 * drawn.probabilities.std(dim=0) / 20
     assert ((drawn.mean_probabilities - means.mean(dim=0)).abs() < error).all()

@@ -62,7 +62,7 @@ def test_fixed_draws_are_a_function_of_the_text(task, trained):
 def test_fixed_draws_have_the_law_of_draws(task, trained):
     inputs = batch(task, NetworkVictim(task, trained))
     fixed = fixed_draws(trained.program, inputs, 300, 0)
-    drawn = posterior_predict(trained.program, inputs, 300, seed=1).probabilities
+    drawn = posterior_predict(trained.program, inputs, 300, seed=1, chunk_size=100).probabilities
     error = drawn.std(dim=0) * (2 / 300) ** 0.5
     assert bool(((fixed - drawn.mean(dim=0)).abs() < 5 * error + 1e-6).all())
 
