@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from probattn.sites.particle_layers import ParticleLayers
     from probattn.sites.repulsive import RepulsiveAttention
     from probattn.sites.site import attention
-    from probattn.trainer import ProbabilisticTrainer
+    from probattn.trainer import ProbabilisticTrainer, training_free
 
 __version__ = "0.1.0"
 
@@ -50,6 +50,7 @@ __all__ = [
     "posterior_moments",
     "posterior_predict",
     "sampling",
+    "training_free",
 ]
 
 _MODULES = {
@@ -72,6 +73,7 @@ _MODULES = {
     "posterior_moments": "inference.expansion",
     "posterior_predict": "inference.predictive",
     "sampling": "inference.sampling",
+    "training_free": "trainer",
 }
 
 

@@ -1,0 +1,140 @@
+"""Latent attention for a network that is trained already: the largest spread that validation data allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from probattn.checks import check_number
+from probattn.inference.predictive import posterior_predict
+from probattn.models.choosing import program_for
+from probattn.models.hosts.convert import convert, revert
+from probattn.models.hosts.hosting import conversion
+from probattn.sites.bayesian import BayesianAttention
+
+OWNER = "training_free"
+BOUNDS = (1.0, 1000.0)
+"""Concentrations between which one is chosen."""
+HALVINGS = 5
+"""Halvings of the logarithm of that range: the choice is within a quarter of the concentration."""
+
+
+@dataclass(frozen=True)
+class TrainingFree:
+    """A concentration that validation data chose.
+
+    Attributes:
+        concentration: k of the posterior's Weibull laws; the network has it.
+        within_tolerance: whether any concentration kept the tolerance; if not, this is the largest one.
+        loss: mean negative log-likelihood of a validation label before conversion, nats.
+        trials: concentrations that were tried, with the loss of the mean prediction over samples.
+    """
+
+    concentration: float
+    within_tolerance: bool
+    loss: float
+    trials: tuple[tuple[float, float], ...]
+
+    def __str__(self) -> str:
+        """The concentration, and the loss with it and before."""
+        after = dict(self.trials)[self.concentration]
+        return f"concentration {self.concentration:.3g}: validation loss {after:.4f}, {self.loss:.4f} before conversion"
+
+
+def training_free(
+    net: PreTrainedModel,
+    validation: Iterable[Mapping[str, Tensor]],
+    *,
+    tolerance: float = 0.01,
+    num_samples: int = 10,
+    seed: int = 0,
+    layers: Any = "all",
+) -> TrainingFree:
+    r"""Converts a fine-tuned classifier to latent attention without any training.
+
+    Attention weights get the posterior of Bayesian attention modules (Fan et al. 2020): Weibull laws with one
+    concentration k and the network's own weights as means. The smaller k, the larger the spread. As in training-free
+    Bayesianization (Shi et al. 2024) the largest spread is taken that costs little on validation data:
+
+    .. math:: \min k \quad \text{subject to} \quad \mathrm{NLL}_k \le \mathrm{NLL} + \mathrm{tolerance}
+
+    by bisection of log k between 1 and 1,000, where the loss is taken to fall with k. Samples, moments, words, policies
+    and pipelines then work as for a trained posterior.
+
+    Args:
+        net: a classifier of one class a row, not converted; it is converted in place.
+        validation: batches with ``labels``, gone through several times: a list or a ``DataLoader``, not a generator.
+        tolerance: how much the mean negative log-likelihood of a label may rise, nats.
+        num_samples: posterior samples of a prediction; a smaller number makes the loss larger and the choice careful.
+        seed: of the samples.
+        layers: as of :func:`probattn.convert`.
+
+    Returns:
+        The choice; the network has it.
+
+    Raises:
+        ValueError: the network is converted already or gives no single class, or the batches come once or lack labels.
+
+    Example:
+        ``print(probattn.training_free(net, batches))`` says "concentration 4.2: validation loss 0.4312, 0.4263 before
+        conversion".
+    """
+    check_number(OWNER, "tolerance", tolerance, positive=True)
+    if conversion(net) is not None:
+        raise ValueError(f"{OWNER}: expected a plain network, got a converted one; revert(net) first")
+    if (link := program_for(net).link) != "softmax":
+        raise ValueError(f"{OWNER}: expected a classifier of one class a row, got a head with link {link!r}")
+    if iter(validation) is validation:
+        raise ValueError(
+            f"{OWNER}: expected batches that can be gone through again (a list), got an iterator"
+        )
+    before, trials = _loss(net, validation, 0, seed), dict[float, float]()
+
+    def fits(log_k: float) -> bool:
+        concentration = math.exp(log_k)
+        convert(net, BayesianAttention.bam(concentration), layers=layers)
+        trials[concentration] = _loss(net, validation, num_samples, seed)
+        revert(net)
+        return trials[concentration] <= before + tolerance
+
+    low, high = map(math.log, BOUNDS)
+    attained = fits(high)
+    if attained and fits(low):
+        high = low
+    for _ in range(HALVINGS if attained and high > low else 0):
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    convert(net, BayesianAttention.bam(math.exp(high)), layers=layers)
+    return TrainingFree(math.exp(high), attained, before, tuple(trials.items()))
+
+
+@torch.no_grad()
+def _loss(
+    net: PreTrainedModel, validation: Iterable[Mapping[str, Tensor]], num_samples: int, seed: int
+) -> float:
+    """Mean negative log-likelihood of a label, of the mean over samples, or of the network's output for none."""
+    total, count, training = 0.0, 0, net.training
+    net.eval()
+    for number, batch in enumerate(validation):
+        inputs = {name: value.to(net.device) for name, value in batch.items()}
+        if (labels := inputs.pop("labels", None)) is None:
+            raise ValueError(f"{OWNER}: expected batches with labels, got {', '.join(batch)}")
+        if num_samples:
+            probabilities = posterior_predict(
+                net, inputs, num_samples, seed=(seed, number)
+            ).mean_probabilities
+        else:
+            probabilities = net(**inputs).logits.float().softmax(dim=-1)
+        likelihood = probabilities.double().gather(1, labels.reshape(-1, 1))
+        total -= float(likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum())
+        count += len(labels)
+    net.train(training)
+    if not count:
+        raise ValueError(f"{OWNER}: expected validation batches, got none")
+    return total / count
