@@ -249,6 +249,13 @@ def _decided_by(
         return None, options
     from probattn.triage import apply_policy
 
+    queue = file.label_studio
+    if queue is not None and (queue.suffix != ".json" or not queue.parent.is_dir()):
+        raise RunError(
+            f"--label-studio {queue}: expected a file that ends in .json, in a folder that is there"
+        )
+    if queue is not None and queue.resolve() == Path(str(file.input)).resolve():
+        raise RunError(f"--label-studio {queue}: expected another file than --input, which it would replace")
     for option, value in (("--num-samples", options.num_samples), ("--seed", options.seed)):
         if value is not None:
             raise RunError(

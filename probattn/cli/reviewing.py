@@ -9,37 +9,56 @@ from typing import Any
 
 from probattn.cli.rows import format_of, opened, write_rows
 from probattn.data.tables import is_table
+from probattn.files.spreadsheets import unescaped
 from probattn.tasks import RunError, required
-from probattn.triage.review import exported_rows, person_of
+from probattn.triage.queue import REVIEWED
+from probattn.triage.review import column_of, exported_rows, person_of
 
 
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file of predictions, or of an export of Label Studio."""
+def rows_of(file: Path, column: str | None = None) -> list[dict[str, Any]]:
+    """The rows of a file of predictions, or of an export of Label Studio; classes have no apostrophe."""
     if file.suffix.lower() == ".json":
         return exported_rows(file)
-    with opened(str(file), format_of(str(file), None, "FILE, expected"), "decision") as table:
-        return [row for _, row in table.rows]
+    kind = format_of(str(file), None, "FILE, expected")
+    with opened(str(file), kind, "decision") as table:
+        rows = [row for _, row in table.rows]
+    if kind not in ("csv", "tsv"):
+        return rows
+    names = {column_of(rows[0], name) for name in ("label", "likeliest", column or REVIEWED)} & rows[0].keys()
+    return [row | {name: unescaped(row[name]) for name in names} for row in rows]
 
 
 def write_labels(
-    task: Any, run: Path, rows: Sequence[Mapping[str, Any]], output: Path, column: str, *, with_training: bool
+    task: Any,
+    run: Path,
+    rows: Sequence[Mapping[str, Any]],
+    output: Path,
+    column: str | None,
+    classes: Sequence[str],
+    *,
+    with_training: bool,
 ) -> int:
     """Writes reviewed rows with the columns of the training data; returns their number."""
-    train = task.recipe.data.train
+    train, column = task.recipe.data.train, column or column_of(rows[0], REVIEWED)
+    kind = format_of(str(output), None, "--output, expected")
+    if kind == "txt":
+        raise RunError(f"--output {output}: expected .csv, .tsv, .xlsx or .jsonl, got plain text")
     text, pair = required(task.answering, run).columns_read
     names = {"text": text, "pair": pair, "label": train.label or "label"}
 
     def labelled() -> Iterator[dict[str, Any]]:
         for row in rows:
-            if label := person_of(row, column):
+            if label := person_of(row, column, classes):
                 texts = {
                     name: row.get(name, row.get(tag))
                     for tag, name in (("text", text), ("pair", pair))
                     if name
                 }
-                if any(value is None for value in texts.values()):
+                lacking = next((name for name, value in texts.items() if value is None), None)
+                if lacking is not None:
                     raise RunError(
-                        f"{output}: expected columns {', '.join(texts)} in the reviewed rows, got none"
+                        f"{output}: expected a column {lacking!r} in the reviewed rows, as in the training data, got "
+                        f"{', '.join(row)}; rename the column of the texts"
                     )
                 yield {**texts, names["label"]: label}
 
@@ -47,9 +66,10 @@ def write_labels(
     if with_training:
         if not is_table(train.source):
             raise RunError(f"--with-training: expected a run of a file, got one of {train.source}")
-        with opened(train.source, format_of(train.source, None, "data.train.source"), text) as table:
+        form = format_of(train.source, None, "data.train.source")
+        with opened(train.source, form, text, quotes=train.quotes) as table:
             before = [{name: row[name] for name in names.values() if name} for _, row in table.rows]
     written: Iterator[tuple[dict[str, Any], dict[str, Any]]] = (
         (row, {}) for row in chain(before, labelled())
     )
-    return write_rows(written, format_of(str(output), None, "--output, expected"), output)
+    return write_rows(written, kind, output)

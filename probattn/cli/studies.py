@@ -209,7 +209,9 @@ def review(
     with_training: Annotated[
         bool, typer.Option("--with-training", help="The rows of the training file before them.")
     ] = False,
-    reviewed_column: Annotated[str, typer.Option(help="Column of people's classes.")] = "reviewed",
+    reviewed_column: Annotated[
+        str | None, typer.Option(help="Column of people's classes.", show_default="reviewed")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take people's decisions back: labels for the next training, and the guarantee of the answers tested again."""
@@ -220,11 +222,17 @@ def review(
 
     if with_training and output is None:
         raise RunError("--with-training: expected --output with it, got none")
-    task, decided, rows = run_task(run), read_policy(policy or run), rows_of(file)
+    task, decided = run_task(run), read_policy(policy or run)
+    for replaced in (file, Path(str(getattr(task.recipe.data.train, "source", file)))):
+        if output is not None and output.resolve() == replaced.expanduser().resolve():
+            raise RunError(f"--output {output}: expected another file, it would replace rows that are read")
+    rows = rows_of(file, reviewed_column)
     result = compared(rows, decided, reviewed_column, str(file))
     count = None
     if output is not None:
-        count = write_labels(task, run, rows, output, reviewed_column, with_training=with_training)
+        count = write_labels(
+            task, run, rows, output, reviewed_column, decided.classes, with_training=with_training
+        )
     if as_json:
         typer.echo(result.model_dump_json())
         return
@@ -232,6 +240,5 @@ def review(
         echo(line)
     if output is not None:
         echo(f"labels: {output} ({count:,} rows)")
-        echo(
-            f"next: probattn train {quote(str(run))}/recipe.yaml --set data.train.source={quote(str(output))}"
-        )
+        folder, source = quote(str(run)), quote(str(output))
+        echo(f"next: probattn train {folder}/recipe.yaml --set data.train.source={source} -o NEW_FOLDER")

@@ -15,6 +15,8 @@ from probattn.checks import optional
 Escape = Literal["words", "all", "none"]
 """Which cells of a table are escaped: words of predictions, those of the input too, or none."""
 
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""Characters that XML, and so a workbook, cannot hold."""
 _FORMULA, _ESCAPED = re.compile(r"'*[=+\-@\t\r]"), re.compile(r"'+[=+\-@\t\r]")
 
 
@@ -67,7 +69,7 @@ def workbook_text(path: Path) -> str:
         raise ValueError(f"expected a workbook of Excel ({error})") from None
     text = io.StringIO(newline="")
     rows = ([_as_text(cell) for cell in row] for row in book.worksheets[0].iter_rows(values_only=True))
-    csv.writer(text, lineterminator="\n").writerows(filter(any, rows))
+    csv.writer(text, lineterminator="\r\n").writerows(filter(any, rows))
     book.close()
     return text.getvalue()
 
@@ -81,6 +83,8 @@ def _as_text(cell: Any) -> str:
 def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
     """Writes rows into a workbook; numbers stay numbers, and no text is a formula.
 
+    Control characters and halves of surrogate pairs, which no workbook holds, become U+FFFD.
+
     Raises:
         MissingPackageError: openpyxl is not installed.
     """
@@ -88,7 +92,8 @@ def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
     book = openpyxl.Workbook(write_only=True)
     page = book.create_sheet()
     for row in rows:
-        cells = [openpyxl.cell.WriteOnlyCell(page, value) for value in row]
+        values = (_UNWRITABLE.sub("\ufffd", value) if isinstance(value, str) else value for value in row)
+        cells = [openpyxl.cell.WriteOnlyCell(page, value) for value in values]
         for cell in cells:
             if cell.data_type == "f":
                 cell.data_type = "s"

@@ -19,6 +19,8 @@ COLOURS = {"for": "#4078c0", "against": "#e0822c", "unsure": "#8a63d2"}
 """Kinds of words, and how Label Studio shows them."""
 TEXTS = ("text", "pair")
 """Tags of the texts, and keys of a task's data."""
+ANSWER = (REVIEWED, "words", "why", "likeliest", "decision", "label")
+"""Controls, and data of a task beside its texts."""
 
 
 def spans(explanation: Explanation | None) -> list[dict[str, Any]]:
@@ -46,7 +48,7 @@ def task_of(
     """A task of Label Studio's import format (https://labelstud.io/guide/predictions).
 
     Args:
-        row: of the file of inputs; its columns are data of the task.
+        row: of the file of inputs; its columns are data of the task, but those of an earlier answer.
         answer: columns of a policy, with :data:`SPANS`.
         texts: the text, or the two texts of a pair.
         version: what predicted.
@@ -68,7 +70,8 @@ def task_of(
         "value": {"choices": [answer["label"]]},
     }
     shown = {name: "; ".join(answer[name]) for name in ("why", "likeliest")}
-    data = {**row, **dict(zip(TEXTS, texts, strict=False)), **shown, "decision": answer["decision"]}
+    others = {name: row[name] for name in row if name.rpartition("predicted_")[2] not in ANSWER}
+    data = {**others, **dict(zip(TEXTS, texts, strict=False)), **shown, "decision": answer["decision"]}
     data["label"] = answer["label"]
     prediction = {"model_version": version, "score": answer["probability"], "result": [suggested, *marked]}
     return {"data": data, "predictions": [prediction]}

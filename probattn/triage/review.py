@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from scipy.stats import binomtest
 
 from probattn.checks import shown
 from probattn.data import DataError
+from probattn.data.rows import as_text
 from probattn.metrics.functional import error_bound
 from probattn.report.record import Count, Probability, Record
 from probattn.tasks.errors import RunError
@@ -27,6 +29,7 @@ class Checked(Record):
     Attributes:
         size: number of them.
         wrong: of them.
+        audited: answers that ``--audit`` chose; those that nobody checked count too.
         sampled: whether they are a random choice of the answers (``--audit``).
         bound: upper confidence bound of the error rate, at the policy's confidence.
         p_value: probability of as many wrong ones or more at the target error rate (binomial test); None without one.
@@ -34,6 +37,7 @@ class Checked(Record):
 
     size: Count
     wrong: Count
+    audited: Count
     sampled: bool
     bound: Probability | None
     p_value: Probability | None
@@ -79,6 +83,8 @@ class Review(Record):
     @staticmethod
     def _checked_words(checked: Checked, policy: Policy) -> str:
         sample = "" if checked.sampled else " (a sample that no `--audit` chose: was it a random one?)"
+        if checked.audited > checked.size:
+            sample = f" (of {checked.audited:,} that `--audit` chose: review the others too)"
         words = (
             f"{checked.wrong:,} of {checked.size:,} checked ones are wrong ({checked.wrong / checked.size:.1%}, at "
             f"most {checked.bound or 1:.1%} with {policy.confidence:.0%} confidence){sample}"
@@ -94,7 +100,7 @@ class Review(Record):
 
 
 def review(
-    rows: Sequence[Mapping[str, Any]], policy: Policy, column: str = REVIEWED, source: str = "the rows"
+    rows: Sequence[Mapping[str, Any]], policy: Policy, column: str | None = None, source: str = "the rows"
 ) -> Review:
     """Compares people's classes with a policy's decisions.
 
@@ -103,7 +109,7 @@ def review(
     Args:
         rows: of a file of ``predict --policy``, or of its tasks, with people's classes; empty where none is there yet.
         policy: what decided.
-        column: of people's classes.
+        column: of people's classes; that of the decisions by default.
         source: of the rows, for messages.
 
     Raises:
@@ -111,61 +117,73 @@ def review(
     """
     if not policy.classes:
         raise RunError(f"{source}: expected a policy of classes, got one of other answers")
+    column = column or column_of(rows[0] if rows else {}, REVIEWED)
     done = [row for row in rows if person_of(row, column)]
     if not done:
         raise RunError(
             f"{source}: expected rows with a class in column {column!r}, got none in {len(rows):,} rows"
         )
-    lacking = next((name for name in ("decision", "why") if name not in done[0]), None)
+    needed = ("decision", "why", "label")
+    lacking = next((name for row in done for name in needed if column_of(row, name) not in row), None)
     if lacking is not None:
         raise RunError(
             f"{source}: expected a file of `probattn predict --policy`, or its tasks, got no column {lacking!r}"
         )
-    answered = [row for row in done if row["decision"] == "answer"]
-    sample = [row for row in answered if CHECKED in _entries(row["why"])]
-    queue = [row for row in done if row["decision"] != "answer"]
-    agreed = sum(person_of(row, column) == suggestion(row) for row in queue)
-    listed = sum(person_of(row, column) in _likeliest(row) for row in queue)
-    names = [person_of(row, column) for row in done]
-    new = {name: names.count(name) for name in dict.fromkeys(names) if name not in policy.classes}
+    answered = [row for row in done if cell_of(row, "decision") == "answer"]
+    sample = [row for row in answered if CHECKED in _entries(cell_of(row, "why"))]
+    queue = [row for row in done if cell_of(row, "decision") != "answer"]
+    people = [person_of(row, column, policy.classes) for row in queue]
+    agreed = sum(name == as_text(cell_of(row, "label")) for name, row in zip(people, queue, strict=True))
+    listed = sum(name in _likeliest(row) for name, row in zip(people, queue, strict=True))
+    counts = Counter(person_of(row, column, policy.classes) for row in done)
+    new = {name: count for name, count in counts.items() if name not in policy.classes}
+    audited = sum(CHECKED in _entries(cell_of(row, "why")) for row in rows)
     return Review(
         rows=len(rows),
         reviewed=len(done),
         queue=len(queue),
         agreed=agreed,
         listed=listed,
-        checked=_checked(sample or answered, policy, column, sampled=bool(sample)),
+        checked=_checked(sample or answered, policy, column, audited if sample else 0),
         new_classes=new,
     )
 
 
-def _checked(
-    rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, *, sampled: bool
-) -> Checked | None:
+def _checked(rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, audited: int) -> Checked | None:
     if not rows:
         return None
-    wrong, size = sum(person_of(row, column) != suggestion(row) for row in rows), len(rows)
+    wrong = sum(person_of(row, column, policy.classes) != as_text(cell_of(row, "label")) for row in rows)
+    size = len(rows)
     p_value = None
     if policy.error is not None:
         p_value = float(binomtest(wrong, size, policy.error, alternative="greater").pvalue)
     return Checked(
         size=size,
         wrong=wrong,
-        sampled=sampled,
+        audited=audited,
+        sampled=audited > 0,
         bound=error_bound(wrong, size, policy.confidence),
         p_value=p_value,
     )
 
 
-def person_of(row: Mapping[str, Any], column: str) -> str:
-    """The class that a person decided; empty where none is there yet."""
-    value = row.get(column)
-    return "" if value is None else str(value).strip()
+def person_of(row: Mapping[str, Any], column: str, classes: Sequence[str] = ()) -> str:
+    """The class that a person decided; empty where none is there yet. A 1.0 is the class 1 if there is that one."""
+    name = as_text(row.get(column)).strip()
+    whole = name.removesuffix(".0")
+    return whole if whole in classes and name not in classes else name
 
 
-def suggestion(row: Mapping[str, Any]) -> str:
-    """The class that the network predicted; a file of inputs with a column ``label`` has it under another name."""
-    return str(row.get("predicted_label", row.get("label", "")))
+def column_of(row: Mapping[str, Any], name: str) -> str:
+    """The column of a policy's answer, which has another name in a file whose inputs have one of this name."""
+    while (other := f"predicted_{name}") in row:
+        name = other
+    return name
+
+
+def cell_of(row: Mapping[str, Any], name: str) -> Any:
+    """What a policy's answer has in a column."""
+    return row.get(column_of(row, name))
 
 
 def _entries(cell: Any) -> list[str]:
@@ -173,7 +191,7 @@ def _entries(cell: Any) -> list[str]:
 
 
 def _likeliest(row: Mapping[str, Any]) -> list[str]:
-    return [item.rpartition(" ")[0] for item in _entries(row.get("likeliest"))]
+    return [item.rpartition(" ")[0] for item in _entries(cell_of(row, "likeliest"))]
 
 
 def exported_rows(path: Path) -> list[dict[str, Any]]:
@@ -183,7 +201,7 @@ def exported_rows(path: Path) -> list[dict[str, Any]]:
         DataError: the file is no such export.
     """
     try:
-        tasks = json.loads(path.read_text(encoding="utf-8"))
+        tasks = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: expected an export of Label Studio in JSON ({error})") from None
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
@@ -194,11 +212,12 @@ def exported_rows(path: Path) -> list[dict[str, Any]]:
 def _row_of(task: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(task.get("data"), dict):
         return dict(task)  # JSON-MIN
-    results = [
-        result
+    names = [
+        name
         for annotation in task.get("annotations") or ()
-        if not annotation.get("was_cancelled")
+        if isinstance(annotation, dict) and not annotation.get("was_cancelled")
         for result in annotation.get("result") or ()
         if result.get("from_name") == REVIEWED
+        for name in result.get("value", {}).get("choices") or ()
     ]
-    return {**task["data"], REVIEWED: results[-1]["value"]["choices"][0] if results else None}
+    return {**task["data"], REVIEWED: names[-1] if names else None}

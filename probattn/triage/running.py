@@ -262,7 +262,7 @@ class AppliedPolicy:
         far: distance of each input until now.
         decided: number of answers until now, by predicted class and whether they were given.
         audit: share of the answers that people check, a random choice.
-        draw: what chooses these answers.
+        draw: what chooses these answers, by the texts until now: files of other texts have other choices.
         tasks: of Label Studio, until now; None where none are wanted.
         surplus: columns of answers that files lack: of each class, and of samples where the network has none.
     """
@@ -288,6 +288,7 @@ class AppliedPolicy:
         if self.distances is not None:
             self.far.append(policies.distance_of(answer))
         self.decided[answer.get("label", ""), decision.answered] += 1
+        self.draw.seed(f"{self.draw.random()} {[answer.get(name) for name in pages.INPUTS]}")
         if decision.answered and self.draw.random() < self.audit:
             decision = replace(decision, reasons=(policies.CHECKED,))
         return decision, self.reasons(answer) if decision.reasons and self.reasons else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TextClassificationPipeline
 from transformers.utils.generic import ModelOutput
 
@@ -19,7 +20,7 @@ from probattn.sites.particle_layers import particle_count
 from probattn.tasks import run_task
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import network_digest
-from probattn.triage.policy import POLICY, Policy, read_policy, write_policy
+from probattn.triage.policy import POLICY, Decision, Policy, read_policy, write_policy
 
 
 def save_policy(policy: Policy, folder: Path | str) -> Path:
@@ -72,16 +73,29 @@ class SelectivePipeline(TextClassificationPipeline):
         latent = bool(attention_sites(self.model)) or particle_count(self.model) is not None
         self._samples = policy.num_samples if latent else 0
 
-    # transformers declares both methods below with other names of arguments in each of its classes.
+    # transformers declares the methods below with other names of arguments in each of its classes.
+    def preprocess(self, inputs: Any, **options: Any) -> Any:  # type: ignore[override]
+        """The tokens, and whether there is a text, or both of a pair."""
+        texts = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
+        blank = any(isinstance(text, str) and not text.strip() for text in texts)
+        encoded = super().preprocess(inputs, **options)
+        encoded["blank"] = torch.tensor([[blank]])
+        return encoded
+
     def _forward(self, input_tensors: Any, **_: Any) -> ModelOutput:  # type: ignore[override]
         """Mean probabilities and their mutual information, nats, as the policy's held-out predictions were made."""
+        blank = input_tensors.pop("blank")
         if not self._samples:
             probabilities = self.model(**input_tensors).logits.double().softmax(dim=-1)
-            return ModelOutput(logits=probabilities, information=probabilities.new_zeros(len(probabilities)))
+            return ModelOutput(
+                logits=probabilities, information=probabilities.new_zeros(len(probabilities)), blank=blank
+            )
         predict: Any = posterior_moments if self.policy.uncertainty == "moments" else posterior_predict
         posterior = predict(self.model, dict(input_tensors), num_samples=self._samples, seed=self.policy.seed)
         return ModelOutput(
-            logits=posterior.mean_probabilities.double(), information=posterior.mutual_information
+            logits=posterior.mean_probabilities.double(),
+            information=posterior.mutual_information,
+            blank=blank,
         )
 
     def postprocess(self, model_outputs: Any, **_: Any) -> dict[str, Any]:  # type: ignore[override]
@@ -95,6 +109,8 @@ class SelectivePipeline(TextClassificationPipeline):
             "mutual_information": float(model_outputs["information"][0]),
         }
         decision = self.policy.decide(answer)
+        if bool(model_outputs["blank"]):  # as for a row of a file without a text
+            decision = Decision(answered=False, classes=decision.classes, reasons=("no text",))
         output = {"label": answer["label"], "score": float(row.max()), "decision": decision.words}
         output["why"] = list(decision.reasons)
         return output if decision.classes is None else {**output, "set": list(decision.classes)}

@@ -4,16 +4,19 @@ import csv
 import json
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import openpyxl
 import pytest
 from scipy.stats import beta, binom
 
-from probattn.tasks import RunError
-from probattn.triage import read_policy
+from probattn.cli.reviewing import rows_of as reviewed_rows
+from probattn.cli.rows import with_answer, write_rows
+from probattn.tasks import RunError, run_task
+from probattn.triage import apply_policy, read_policy
 from probattn.triage.policy import Policy
-from probattn.triage.queue import configuration
-from probattn.triage.review import Review, review
+from probattn.triage.queue import SPANS, configuration, task_of
+from probattn.triage.review import Review, exported_rows, review
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 TEXTS = ["the film was good", "a bad plot", "fine; really", 'a "poor" cast', ""] * 8
@@ -169,8 +172,6 @@ def test_labels_for_the_next_training_in_a_workbook(queued, command):
 
 
 def read_columns(folder):
-    from probattn.tasks import run_task
-
     train = run_task(folder).recipe.data.train
     return train.text, train.label
 
@@ -195,12 +196,14 @@ def test_what_cannot_be_reviewed_is_said(queued, command):
 def test_a_formula_stays_a_text_in_a_workbook(tmp_path):
     from probattn.files.spreadsheets import workbook_text, write_workbook
 
-    rows = [["text", "n"], ["=1+1", 3], ["a\nb, c", 0.5], ["", None], ["@x", 2.0]]
+    rows = [["text", "n"], ["=1+1", 3], ["a\nb, c", 0.5], ["", None], ["@x", 2.0], ["\x0b\ud800\rz", 1]]
     with (tmp_path / "a.xlsx").open("wb") as file:
         write_workbook(file, rows)
     cells = list(openpyxl.load_workbook(tmp_path / "a.xlsx").active.iter_rows())
     assert cells[1][0].data_type == "s" and cells[1][1].value == 3
-    assert workbook_text(tmp_path / "a.xlsx") == 'text,n\n=1+1,3\n"a\nb, c",0.5\n@x,2\n'
+    assert workbook_text(tmp_path / "a.xlsx") == (
+        'text,n\r\n=1+1,3\r\n"a\nb, c",0.5\r\n@x,2\r\n"\ufffd\ufffd\rz",1\r\n'
+    )
 
 
 def test_policies_of_least_cost_have_no_test(queued):
@@ -209,3 +212,86 @@ def test_policies_of_least_cost_have_no_test(queued):
     result = review(rows, policy)
     assert result.checked.p_value is None and not result.checked.sampled
     assert "was it a random one?" in " ".join(result.lines(policy))
+
+
+def test_no_file_that_is_read_is_replaced(queued, command, tmp_path):
+    folder, _ = queued
+    decided(queued, command)
+    source = run_task(folder).recipe.data.train.source
+    for output in (folder / "reviewed.csv", source):
+        done = command("review", folder, folder / "reviewed.csv", "--output", output)
+        assert done.exit_code == 2 and "it would replace rows that are read" in done.output
+    done = command("review", folder, folder / "reviewed.csv", "--output", tmp_path / "labels.txt")
+    assert done.exit_code == 2 and "expected .csv, .tsv, .xlsx or .jsonl" in done.output
+    options = ["--policy", folder, "--input", folder / "new.csv", "--output", tmp_path / "out.csv"]
+    for queue in (folder / "new.csv", tmp_path / "queue.xml", tmp_path / "none" / "queue.json"):
+        done = command("predict", folder, *options, "--label-studio", queue)
+        assert done.exit_code == 2 and "expected a file that ends in .json" in done.output
+        assert not (tmp_path / "out.csv").exists()
+
+
+def test_small_files_are_audited_at_every_row(queued):
+    folder, _ = queued
+    task, answered, size = run_task(folder), [0] * 10, 300
+    base = {"label": "positive", "entropy": 0.0, "mutual_information": 0.0}
+    sure = {**base, "probabilities": {"negative": 0.0, "positive": 1.0}}
+    for file in range(size):
+        applied = replace(apply_policy(task, folder, folder, audit=0.1), reasons=None)
+        for row in range(len(answered)):
+            answered[row] += bool(applied.decide({**sure, "text": f"{file} {row}"})[0].reasons)
+    expected = binom(size * len(answered), 0.1).interval(0.999)
+    assert expected[0] <= sum(answered) <= expected[1] and min(answered) > 0
+
+
+def test_inputs_may_have_the_columns_of_an_answer(queued):
+    policy = read_policy(queued[0])
+    answer = {
+        "decision": "person",
+        "why": ["unsure"],
+        "label": "positive",
+        "probability": 0.6,
+        "reviewed": None,
+    }
+    answer["likeliest"] = ["positive 60%", "negative 40%"]
+    old = {
+        "text": "a",
+        "label": "x",
+        "decision": "answer",
+        "why": "audit",
+        "reviewed": "x",
+        "likeliest": "x 9%",
+    }
+    row = with_answer(old, answer)
+    with pytest.raises(RunError, match="column 'predicted_reviewed', got none in 1 rows"):
+        review([row], policy)
+    result = review([row | {"predicted_reviewed": "positive"}], policy)
+    assert (result.queue, result.agreed, result.listed, result.checked) == (1, 1, 1, None)
+    assert review([row], policy, "reviewed").new_classes == {"x": 1}
+    task = task_of(with_answer(row, {"predicted_label": "y"}), {**answer, SPANS: []}, ["a"], "v")
+    assert review([{**task["data"], "reviewed": "positive"}], policy).agreed == 1
+
+
+def test_classes_are_read_as_they_were(queued, tmp_path):
+    policy = read_policy(queued[0]).model_copy(update={"classes": ("=x", "1")})
+    answers = [{"decision": "person", "why": ["unsure"], "label": name} for name in policy.classes]
+    answers = [{**item, "reviewed": item["label"], "likeliest": [f"{item['label']} 9%"]} for item in answers]
+    write_rows((({"text": "a"}, item) for item in answers), "csv", tmp_path / "a.csv")
+    rows = reviewed_rows(tmp_path / "a.csv")
+    rows += [{**rows[1], "reviewed": value} for value in ("1.0", 1.0, float("nan"), None)]
+    result = review(rows, policy)
+    assert (result.rows, result.reviewed, result.agreed, result.listed) == (6, 4, 4, 4)
+    assert not result.new_classes
+
+
+def test_exports_with_empty_annotations_and_other_tasks(queued, tmp_path):
+    policy, file = read_policy(queued[0]), tmp_path / "a.json"
+    data = {"decision": "answer", "why": "audit", "label": "positive", "likeliest": "positive 90%"}
+    results = [[], [{"from_name": "reviewed", "value": {"choices": []}}], None]
+    tasks = [{"data": data, "annotations": [{"result": result}, 5]} for result in results]
+    named = {"result": [{"from_name": "reviewed", "value": {"choices": ["positive"]}}]}
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps([*tasks, {"data": data, "annotations": [named]}]).encode())
+    result = review(exported_rows(file), policy)
+    assert result.reviewed == 1 and result.checked.audited == 4
+    assert "(of 4 that `--audit` chose: review the others too)" in " ".join(result.lines(policy))
+    with pytest.raises(RunError, match="got no column 'decision'"):
+        review([{**data, "reviewed": "positive"}, {"text": "a", "reviewed": "positive"}], policy)

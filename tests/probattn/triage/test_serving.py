@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from probattn import BayesianAttention, convert, posterior_moments, posterior_predict
@@ -93,6 +94,21 @@ def test_it_decides_as_its_policy_does(saved):
         )
         assert output["why"] == ([] if decision.answered else ["unsure"])
     assert {output["decision"] for output in outputs} == {"answer", "person"}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_blank_text_is_no_answer_however_sure_the_network_is(saved, size):
+    folder, policy, _ = saved
+    save_policy(policy, folder)
+    limit = policy.limits[0].model_copy(update={"threshold": 1.0})
+    sure = read_policy(folder).model_copy(update={"limits": (limit,)})
+    pipeline = selective_pipeline(folder, sure, batch_size=size)
+    pipeline.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", 2)]
+    )
+    good, blank = pipeline([TEXTS[0], "  "])
+    assert good["decision"] == "answer"
+    assert (blank["decision"], blank["why"]) == ("person", ["no text"])
 
 
 def test_a_policy_belongs_to_its_weights(saved, tmp_path):
