@@ -109,14 +109,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sets ``data`` on tests that take ``public_data`` and ``slow`` where ``slow_but`` names other parameters."""
+    quick: dict[str, bool] = {}
     for item in items:
         if "public_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
-        quick = item.get_closest_marker("slow_but")
-        if quick is not None and isinstance(item, pytest.Function) and item.callspec.id not in quick.args:
-            item.add_marker("slow")
+        marker = item.get_closest_marker("slow_but")
+        if marker is not None and isinstance(item, pytest.Function):
+            name = item.nodeid.partition("[")[0]
+            quick[name] = quick.get(name, False) or item.callspec.id in marker.args
+            if item.callspec.id not in marker.args:
+                item.add_marker("slow")
+    whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
+    if wrong := [name for name, some in quick.items() if not some and whole]:
+        raise pytest.UsageError(f"slow_but: expected ids of parameters, got others: {', '.join(wrong)}")
 
 
 LEFT_OUT = pytest.StashKey[int]()

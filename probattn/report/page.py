@@ -161,11 +161,8 @@ def _environment(package: str | None) -> Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    environment.policies["json.dumps_kwargs"] = {
-        "ensure_ascii": False,
-        "allow_nan": False,
-        "separators": (",", ":"),
-    }
+    options = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    environment.policies["json.dumps_kwargs"] = options
     environment.filters |= {"isolated": isolated, "formatted": formatted, "capital": capital}
     environment.globals |= {"plain": plain, "breakable": breakable, "minus": MINUS, "roles": ROLE_TITLES}
     environment.globals |= {"titles": MODEL_TITLES, "labels": MODEL_LABELS, "styles": MODEL_STYLES}

@@ -103,6 +103,7 @@ def exact_guide(model, data, mean, covariance, name="head.weight"):
     return guide
 
 
+@pytest.mark.slow_but("AttentionELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
 def test_a_bayesian_linear_head_is_trained_to_its_closed_form(elbo):
     pyro.set_rng_seed(0)
@@ -171,6 +172,7 @@ def test_a_global_weight_of_a_programs_network_is_drawn_once_outside_its_plate()
     assert not torch.equal(*values)  # anew in every pass
 
 
+@pytest.mark.slow_but("AttentionELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
 def test_the_bound_of_a_classifier_with_a_global_weight_is_that_of_quadrature(elbo):
     """Of a normal w with mean m and deviations s: E[log p(y | w)] by Gauss-Hermite nodes, the KL in closed form."""
