@@ -52,7 +52,6 @@ def test_a_report_of_several_runs_is_one_over_their_seeds(seeds, command):
     assert all((folder / "report.html").exists() for folder in seeds)
 
 
-@pytest.mark.slow
 def test_evaluate_prints_a_table_or_json_and_nothing_else(seeds, command):
     shown = command("evaluate", *seeds[1:])
     assert shown.exit_code == 0, shown.output
