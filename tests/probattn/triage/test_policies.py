@@ -542,7 +542,7 @@ def test_a_policy_without_what_others_are_compared_with_is_refused(tmp_path):
         ({"confidence": 0.0}, "confidence.*greater than 0"),
         ({"confidence": 1.0}, "confidence.*less than 1"),
         ({"cost": 0.0}, "cost.*greater than 0"),
-        ({"num_samples": 0}, "num_samples.*greater than or equal to 1"),
+        ({"num_samples": -1}, "num_samples.*greater than or equal to 0"),
         ({"seed": -1}, "seed.*greater than or equal to 0"),
         ({"size": -1}, "size.*greater than or equal to 0"),
         ({"limits": ()}, "limits.*at least 1 item"),
