@@ -33,13 +33,13 @@ def write_labels(
     run: Path,
     rows: Sequence[Mapping[str, Any]],
     output: Path,
-    column: str | None,
+    columns: Mapping[str, str | None],
     classes: Sequence[str],
     *,
     with_training: bool,
 ) -> int:
-    """Writes reviewed rows with the columns of the training data; returns their number."""
-    train, column = task.recipe.data.train, column or column_of(rows[0], REVIEWED)
+    """Writes reviewed rows that have a text, with the columns of the training data; returns their number."""
+    train, column = task.recipe.data.train, columns["label"] or column_of(rows[0], REVIEWED)
     kind = format_of(str(output), None, "--output, expected")
     if kind == "txt":
         raise RunError(f"--output {output}: expected .csv, .tsv, .xlsx or .jsonl, got plain text")
@@ -50,7 +50,7 @@ def write_labels(
         for row in rows:
             if label := person_of(row, column, classes):
                 texts = {
-                    name: row.get(name, row.get(tag))
+                    name: row.get(columns.get(tag) or name, row.get(tag))
                     for tag, name in (("text", text), ("pair", pair))
                     if name
                 }
@@ -58,9 +58,10 @@ def write_labels(
                 if lacking is not None:
                     raise RunError(
                         f"{output}: expected a column {lacking!r} in the reviewed rows, as in the training data, got "
-                        f"{', '.join(row)}; rename the column of the texts"
+                        f"{', '.join(row)}; name the column of the texts with --text-column"
                     )
-                yield {**texts, names["label"]: label}
+                if all(str(value).strip() for value in texts.values()):
+                    yield {**texts, names["label"]: label}
 
     before: Iterable[dict[str, Any]] = ()
     if with_training:

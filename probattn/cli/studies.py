@@ -212,6 +212,10 @@ def review(
     reviewed_column: Annotated[
         str | None, typer.Option(help="Column of people's classes.", show_default="reviewed")
     ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(help="Column of the texts in the file; that of the training data by default."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take people's decisions back: labels for the next training, and the guarantee of the answers tested again."""
@@ -230,9 +234,8 @@ def review(
     result = compared(rows, decided, reviewed_column, str(file))
     count = None
     if output is not None:
-        count = write_labels(
-            task, run, rows, output, reviewed_column, decided.classes, with_training=with_training
-        )
+        columns = {"label": reviewed_column, "text": text_column}
+        count = write_labels(task, run, rows, output, columns, decided.classes, with_training=with_training)
     if as_json:
         typer.echo(result.model_dump_json())
         return
@@ -242,3 +245,7 @@ def review(
         echo(f"labels: {output} ({count:,} rows)")
         folder, source = quote(str(run)), quote(str(output))
         echo(f"next: probattn train {folder}/recipe.yaml --set data.train.source={source} -o NEW_FOLDER")
+        echo(
+            "then: probattn triage NEW_FOLDER --data FILE, with labels of a random sample of inputs; reviewed rows are "
+            "more difficult ones"
+        )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 from zipfile import BadZipFile
 
-from probattn.checks import optional
+from probattn.checks import PlainWarning, optional
 
 Escape = Literal["words", "all", "none"]
 """Which cells of a table are escaped: words of predictions, those of the input too, or none."""
@@ -50,6 +51,8 @@ def _is_number(cell: str) -> bool:
     return "_" not in cell and cell == cell.strip()
 
 
+LONGEST = 32_767
+"""Characters of a cell of a workbook."""
 WORKBOOK = "xlsx"
 """Ending of a workbook, without the dot."""
 
@@ -83,7 +86,11 @@ def _as_text(cell: Any) -> str:
 def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
     """Writes rows into a workbook; numbers stay numbers, and no text is a formula.
 
-    Control characters and halves of surrogate pairs, which no workbook holds, become U+FFFD.
+    Control characters and halves of surrogate pairs, which no workbook holds, become U+FFFD, and a cell has at most
+    32,767 characters.
+
+    Warns:
+        PlainWarning: cells that are cut.
 
     Raises:
         MissingPackageError: openpyxl is not installed.
@@ -91,11 +98,18 @@ def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
     openpyxl: Any = optional(f"a file that ends in .{WORKBOOK}", "openpyxl", "excel")
     book = openpyxl.Workbook(write_only=True)
     page = book.create_sheet()
+    cut = 0
     for row in rows:
-        values = (_UNWRITABLE.sub("\ufffd", value) if isinstance(value, str) else value for value in row)
+        values = [_UNWRITABLE.sub("\ufffd", value) if isinstance(value, str) else value for value in row]
+        cut += sum(isinstance(value, str) and len(value) > LONGEST for value in values)
         cells = [openpyxl.cell.WriteOnlyCell(page, value) for value in values]
         for cell in cells:
             if cell.data_type == "f":
                 cell.data_type = "s"
         page.append(cells)
     book.save(file)
+    if cut:
+        words = (
+            f"{cut:,} cells are cut at {LONGEST:,} characters, the most that a workbook holds; write a .csv"
+        )
+        warnings.warn(words, PlainWarning, stacklevel=2)

@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 
 from probattn.checks import shown
 from probattn.data import DataError
+from probattn.data.errors import nearest
 from probattn.data.rows import as_text
 from probattn.metrics.functional import error_bound
 from probattn.report.record import Count, Probability, Record
@@ -77,7 +78,11 @@ class Review(Record):
         else:
             yield f"answers: {self._checked_words(self.checked, policy)}"
         if self.new_classes:
-            listed = ", ".join(f"{name} ({count:,})" for name, count in list(self.new_classes.items())[:12])
+            near = {name: nearest(name, policy.classes) for name in self.new_classes}
+            listed = ", ".join(
+                f"{name} ({count:,}{'' if near[name] is None else f'; {near[name]}?'})"
+                for name, count in list(self.new_classes.items())[:12]
+            )
             yield f"classes that the network does not have: {listed}"
 
     @staticmethod

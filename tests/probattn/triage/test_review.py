@@ -295,3 +295,37 @@ def test_exports_with_empty_annotations_and_other_tasks(queued, tmp_path):
     assert "(of 4 that `--audit` chose: review the others too)" in " ".join(result.lines(policy))
     with pytest.raises(RunError, match="got no column 'decision'"):
         review([{**data, "reviewed": "positive"}, {"text": "a", "reviewed": "positive"}], policy)
+
+
+def test_cells_that_a_workbook_cuts_are_told(tmp_path):
+    from probattn.checks import PlainWarning
+    from probattn.files.spreadsheets import workbook_text, write_workbook
+
+    with (
+        (tmp_path / "a.xlsx").open("wb") as file,
+        pytest.warns(PlainWarning, match="1 cells are cut at 32,767"),
+    ):
+        write_workbook(file, [["text"], ["a" * 40_000], ["b" * 32_767]])
+    assert workbook_text(tmp_path / "a.xlsx").split() == ["text", "a" * 32_767, "b" * 32_767]
+
+
+def test_texts_of_another_column_and_classes_that_are_misspelt(queued, command, tmp_path):
+    folder, _ = queued
+    rows = rows_of(folder / "out.csv")
+    text = read_columns(folder)[0]
+    for number, row in enumerate(rows):
+        row["message"] = row.pop(text)
+        row[text] = f"other {number}"
+        row["reviewed"] = (
+            "Positiv" if row["why"] == "unsure" else "positive" if row["why"] == "no text" else ""
+        )
+    file = tmp_path / "reviewed.csv"
+    with file.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    done = command("review", folder, file, "--output", tmp_path / "a.csv", "--text-column", "message")
+    unsure = [row for row in rows if row["why"] == "unsure"]
+    assert f"Positiv ({len(unsure)}; positive?)" in " ".join(done.stdout.split())
+    written = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row[text] for row in written] == [row["message"] for row in unsure]  # and none without a text
