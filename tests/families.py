@@ -586,8 +586,9 @@ BY_NAME = {family.name: family for family in FAMILIES}
 FURTHER = (
     *("albert", "roberta", "electra", "distilbert", "opt", "llama", "marian"),
     *("self_attentive_pairs", "esim"),
+    *("clip", "swin", "t5"),
 )
-"""Families whose attention is that of another one above: their tests run with ``make test-slow``."""
+"""Families whose attention is that of another one above, and three slow ones: tests of them are slow tests."""
 
 REFUSED: dict[str, Callable[[], hf.PreTrainedModel]] = {
     "MPNet": lambda: hf.MPNetModel(hf.MPNetConfig(**small())),

@@ -117,6 +117,7 @@ def test_occlusion_replaces_a_word_by_the_reference(question):
         assert scores[word] == pytest.approx(of_ids(question, ids) - of_ids(question, other), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_owen_values_sum_to_the_change_from_masked_words(question):
     package("shap")
     masked = question.text._replace(words=(question.subject.mask,) * len(WORDS))

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+@pytest.mark.slow
 def test_it_compares_seed_by_seed_and_keeps_other_data_sets(tmp_path, monkeypatch, capsys):
     runs.tokenizer().save_pretrained(tmp_path / "network")
     runs.bert().save_pretrained(tmp_path / "network")

@@ -20,8 +20,8 @@ def scratch(tmp_path_factory):
     [
         ("recipes", 40),
         ("networks", 20),
-        ("policies", 12),
-        ("files", 20),
+        pytest.param("policies", 12, marks=pytest.mark.slow),
+        pytest.param("files", 20, marks=pytest.mark.slow),
         pytest.param("runs", 8, marks=pytest.mark.slow),
         pytest.param("results", 14, marks=pytest.mark.slow),
     ],

@@ -45,6 +45,7 @@ def direction(options, particles, grads, num_data, step=0):
     return -weight.grad / options.step_size
 
 
+@pytest.mark.slow_but("spos-50-1", "sgld-50-1")
 @pytest.mark.parametrize("size", [1, 20])
 @pytest.mark.parametrize("num_data", [50, 400])
 @pytest.mark.parametrize("sampler", ["spos", "sgld"])
@@ -56,6 +57,7 @@ def test_heads_have_the_posteriors_variance_by_default(sampler, num_data, size):
     assert 0.85 < found * num_data < 1.2
 
 
+@pytest.mark.slow_but("4.0-4.0-spos", "4.0-4.0-sgld")
 @pytest.mark.parametrize("sampler", ["spos", "sgld"])
 @pytest.mark.parametrize(("temperature", "expected"), [(4.0, 4.0), (0.25, 0.25), ("datum", 50.0)])
 def test_a_temperature_widens_it(sampler, temperature, expected):

@@ -116,6 +116,7 @@ def test_a_run_may_be_interrupted_again_and_again(tiny: ModuleType, tmp_path: Pa
     assert_same_run(tiny, tmp_path, whole)
 
 
+@pytest.mark.slow_but("precision", "early_stopping", "kl_schedule-shuffle-drop_last")
 @pytest.mark.parametrize(
     "options",
     [

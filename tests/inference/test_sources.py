@@ -103,6 +103,7 @@ def tiny_rows(data: dict[str, torch.Tensor]) -> Any:
     return list(Stream(data))
 
 
+@pytest.mark.slow_but("3-torch", "3-datasets")
 @pytest.mark.parametrize("kind", ["torch", "datasets"])
 @pytest.mark.parametrize("stopped", [1, 3, 4])
 def test_a_resumed_run_is_the_uninterrupted_one(

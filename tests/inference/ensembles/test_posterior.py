@@ -100,6 +100,7 @@ def test_particles_have_the_posteriors_mean_and_covariance_exactly(size):
     torch.testing.assert_close(covariance_of(particles), covariance, atol=0, rtol=1e-3)
 
 
+@pytest.mark.slow_but("median_rbf-0.8")
 @pytest.mark.parametrize(("kernel", "low"), [("median_rbf", 0.8), ("sliced_rbf", 0.85)])
 def test_other_kernels_have_them_nearly(kernel, low):
     particles = settled(started(2), EnsembleOptions(kernel=kernel, prior=PRIOR, step_size=0.1), steps=400)
@@ -111,6 +112,7 @@ def test_other_kernels_have_them_nearly(kernel, low):
     assert abs(whitened[0, 1]) < 0.1
 
 
+@pytest.mark.slow_but("1.0")
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
 def test_langevin_particles_are_draws_of_the_posterior(temperature):
     """Steps of size e make an autoregression, whose covariance is known: wider by (I - e H / 2)^-1."""
@@ -135,6 +137,7 @@ def test_spos_has_the_posteriors_variance():
     torch.testing.assert_close(covariance_of(particles), covariance, rtol=0.25, atol=0)
 
 
+@pytest.mark.slow_but("options0-None-4.0-1.0")
 @pytest.mark.parametrize(
     ("options", "num_data", "likelihood", "prior"),
     [

@@ -124,6 +124,7 @@ def projections(objective, inputs, parameters, ways):
 SAMPLED = (TraceGraphMeanFieldELBO, TraceGraph_ELBO)
 
 
+@pytest.mark.slow_but("guide-TraceGraphMeanFieldELBO")
 @pytest.mark.parametrize("kind", SAMPLED)
 @pytest.mark.parametrize("of", ["model", "guide"])
 def test_the_sampled_gradient_is_unbiased(of, kind):
@@ -145,6 +146,7 @@ def test_the_sampled_gradient_is_unbiased(of, kind):
     assert z.abs().max() < 4, z
 
 
+@pytest.mark.slow_but("0.4")
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
 def test_with_a_closed_form_the_divergence_has_no_noise(weight):
     model, guide = program(label_smoothing=0.1, sharp=3.0, num_data=30, mean_length=2.5)

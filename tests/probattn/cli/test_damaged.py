@@ -92,6 +92,7 @@ def test_damaged_tokenizers_are_one_line(copy, command, name, place):
     assert str(copy / place) in refusal(command("evaluate", copy))
 
 
+@pytest.mark.slow
 def test_damaged_records_are_one_line_that_says_which(copy, command):
     file = copy / "metrics.jsonl"
     whole = file.read_text()

@@ -62,6 +62,7 @@ ACCURACY = {10: (1e-3, 0.1), 20: (2e-4, 3e-2), 50: (2e-5, 2e-3)}
 """Largest relative errors of the plan cost of normal clouds and of its gradient, by sweeps."""
 
 
+@pytest.mark.slow_but("3-32-0.03", "30-4-0.3")
 @pytest.mark.parametrize(
     ("ratio", "size", "spread"),
     [(3, 32, 0.03), (30, 2, 0.5), (30, 4, 0.3), (35, 32, 0.1), (315, 32, 0.3), (3500, 32, 1.0)],
@@ -116,8 +117,9 @@ def test_clusters_far_apart_have_the_optimum(sweeps, accuracy, dtype):
         assert (1 - accuracy) * optimum < value < (1 + accuracy) * (optimum + EPSILON * math.log(40))
 
 
+@pytest.mark.slow_but("3-16-4.0-0.05-16-12-10-dtype0", "3-16-4.0-0.05-16-12-10-dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("sweeps", [10, 20, 50])
+@pytest.mark.parametrize("sweeps", [10, 50])
 @pytest.mark.parametrize(
     ("clusters", "size", "apart", "spread", "queries", "keys"),
     [
