@@ -409,7 +409,7 @@ def init(
     source: Annotated[
         str,
         typer.Argument(
-            help="A .csv, .tsv or .jsonl file of texts and labels, or the name of a built-in recipe.",
+            help="A .csv, .tsv, .xlsx or .jsonl file of texts and labels, or the name of a built-in recipe.",
             autocompletion=_recipe_names,
         ),
     ],

@@ -143,7 +143,7 @@ def _long(rows: Rows) -> Iterator[Damage]:
 @commands.command()
 @functools.partial(fails_in_one_line, light=True)
 def check(
-    file: Annotated[str, typer.Argument(help="A .csv, .tsv or .jsonl file of texts and labels.")],
+    file: Annotated[str, typer.Argument(help="A .csv, .tsv, .xlsx or .jsonl file of texts and labels.")],
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     pair_column: PairColumn = None,
