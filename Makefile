@@ -21,7 +21,7 @@ LENGTHS := --lengths 128,512,2048 --dtypes float32,bfloat16
 help:
 	@echo 'make demo     set up everything and go from labels to decisions: a network that abstains, and why'
 	@echo 'make test     set up everything, run all but the slow tests (WORKERS=$(WORKERS) processes) and show the slowest ten'
-	@echo 'make test-slow  the slow ones: compilation, whole pages, killed runs, further network families'
+	@echo 'make test-slow  the slow ones, PATHS=... some of them: compilation, whole pages, killed runs, further network families'
 	@echo 'make test-data  those of them that need the public data sets of the folder that PROBATTN_DATA names'
 	@echo 'make compat   the tests with the lowest and the newest versions allowed; ARGS=--help for its options'
 	@echo 'make docs     build the documentation into site/'
@@ -54,7 +54,7 @@ test: $(VENV)/.dev
 	$(TESTS) -m 'not slow'
 
 test-slow: $(VENV)/.dev
-	$(TESTS) -m slow
+	$(TESTS) -m slow $(PATHS)
 
 test-data: $(VENV)/.dev
 	$(TESTS) -m data tests

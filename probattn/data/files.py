@@ -98,7 +98,10 @@ def read_text(path: Path, *, encoding: str = "utf-8", workbook: bool | None = No
     """
     with _reading(path):
         if path.suffix.lower() == f".{WORKBOOK}" if workbook is None else workbook:
-            return workbook_text(path)
+            try:
+                return workbook_text(path)
+            except ValueError as error:
+                raise DataError(f"{path}: {error}") from None
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.decompress(data)
@@ -148,8 +151,6 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: expected a gzip file, got another or a damaged one ({error})") from None
     except OSError as error:
         raise unreadable(path, error) from None
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
 
 
 def unreadable(path: Path | str, error: OSError) -> DataError:

@@ -5,6 +5,7 @@ import json
 import shutil
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from random import Random
 
 import openpyxl
 import pytest
@@ -235,8 +236,9 @@ def test_small_files_are_audited_at_every_row(queued):
     task, answered, size = run_task(folder), [0] * 10, 300
     base = {"label": "positive", "entropy": 0.0, "mutual_information": 0.0}
     sure = {**base, "probabilities": {"negative": 0.0, "positive": 1.0}}
+    policy = replace(apply_policy(task, folder, folder, audit=0.1), reasons=None)
     for file in range(size):
-        applied = replace(apply_policy(task, folder, folder, audit=0.1), reasons=None)
+        applied = replace(policy, draw=Random(0))
         for row in range(len(answered)):
             answered[row] += bool(applied.decide({**sure, "text": f"{file} {row}"})[0].reasons)
     expected = binom(size * len(answered), 0.1).interval(0.999)

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from transformers import BertForSequenceClassification
 
 from probattn import BayesianAttention, DisagreementAttention, tasks
+from probattn.cli.checking import check_file
+from probattn.cli.columns import recognise
 from probattn.cli.starting import write_recipe
 from probattn.inference.records import read_records
 from probattn.models import convert, load, revert, save
@@ -197,7 +199,7 @@ def test_a_recipe_for_a_file_has_its_section(tmp_path):
     file = tmp_path / "texts.csv"
     file.write_text("text,label\n" + "".join(f"film {n},{n % 2}\n" for n in range(8)), encoding="utf-8")
     place = tmp_path / "mine.yaml"
-    write_recipe(str(file), place, None, None, None, full=True)
+    write_recipe(str(file), place, check_file(str(file), recognise(str(file), None, None, None)), full=True)
     assert "#   entropy:\n#     weight: 0.1\n" in place.read_text(encoding="utf-8")
 
 
