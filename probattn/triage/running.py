@@ -288,7 +288,8 @@ class AppliedPolicy:
         if self.distances is not None:
             self.far.append(policies.distance_of(answer))
         self.decided[answer.get("label", ""), decision.answered] += 1
-        self.draw.seed(f"{self.draw.random()} {[answer.get(name) for name in pages.INPUTS]}")
+        if self.audit:
+            self.draw.seed(f"{self.draw.random()} {[answer.get(name) for name in pages.INPUTS]}")
         if decision.answered and self.draw.random() < self.audit:
             decision = replace(decision, reasons=(policies.CHECKED,))
         return decision, self.reasons(answer) if decision.reasons and self.reasons else None

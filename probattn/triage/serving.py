@@ -28,7 +28,8 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
 
     Args:
         policy: of :meth:`probattn.ProbabilisticTrainer.triage` or :func:`probattn.triage.calibrate`.
-        folder: what ``save_pretrained`` or ``trainer.save_model`` wrote.
+        folder: what ``save_pretrained`` or ``trainer.save_model`` wrote, with its tokenizer: where there is no
+            ``manifest.json``, as of a plain network, a file that comes later makes it another network.
 
     Returns:
         The policy's file, ``policy.json``.
@@ -73,7 +74,7 @@ class SelectivePipeline(TextClassificationPipeline):
         latent = bool(attention_sites(self.model)) or particle_count(self.model) is not None
         self._samples = policy.num_samples if latent else 0
 
-    # transformers declares the methods below with other names of arguments in each of its classes.
+    # override: transformers names the options of this method one by one, and passes them on by name.
     def preprocess(self, inputs: Any, **options: Any) -> Any:  # type: ignore[override]
         """The tokens, and whether there is a text, or both of a pair."""
         texts = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
@@ -82,6 +83,7 @@ class SelectivePipeline(TextClassificationPipeline):
         encoded["blank"] = torch.tensor([[blank]])
         return encoded
 
+    # override: transformers names this argument otherwise in the base class and in the class below it.
     def _forward(self, input_tensors: Any, **_: Any) -> ModelOutput:  # type: ignore[override]
         """Mean probabilities and their mutual information, nats, as the policy's held-out predictions were made."""
         blank = input_tensors.pop("blank")
@@ -98,6 +100,7 @@ class SelectivePipeline(TextClassificationPipeline):
             blank=blank,
         )
 
+    # override: the options of the base class choose how logits become scores, which the policy has fixed.
     def postprocess(self, model_outputs: Any, **_: Any) -> dict[str, Any]:  # type: ignore[override]
         """The class, its probability, and what becomes of the input."""
         names: Any = self.model.config.id2label

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Annotated
 import typer
 
 from probattn.data.checking import Rows, check_rows
+from probattn.data.files import data_folder
 from probattn.data.suspects import suspects
 
 SHARE, SEEDS = 0.05, 3
@@ -54,7 +54,7 @@ def sms_spam(folder: Path) -> Iterator[tuple[str, str]]:
 
 def main(planted: Annotated[bool, typer.Option("--planted")] = False) -> None:
     """Prints a table."""
-    folder = Path(os.environ["PROBATTN_DATA"])
+    folder = data_folder("checking_study.py", ".", "the page of each data set")
     for read in (banking77, trec) if planted else (banking77, clinc150, trec, sms_spam):
         fields = [{"text": text, "label": label} for text, label in read(folder)]
         lines = [f"line {row + 2}" for row in range(len(fields))]

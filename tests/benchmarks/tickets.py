@@ -7,12 +7,13 @@ python tests/benchmarks/tickets.py decided.csv
 from __future__ import annotations
 
 import csv
-import os
 import random
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from probattn.data.files import data_folder
 
 TICKETS, NEW = 5000, 300
 
@@ -21,7 +22,7 @@ def main(
     decided: Annotated[Path | None, typer.Argument(help="What `predict --policy` wrote.")] = None,
 ) -> None:
     """Writes the files into this folder, or judges the decisions."""
-    source = Path(os.environ["PROBATTN_DATA"]) / "banking77" / "train.csv"
+    source = data_folder("tickets.py", "banking77", "BANKING77 (Casanueva et al. 2020)") / "train.csv"
     with source.open(encoding="utf-8", newline="") as file:
         rows = [(row["text"], row["category"]) for row in csv.DictReader(file)]
     random.Random(0).shuffle(rows)

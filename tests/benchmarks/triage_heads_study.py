@@ -75,7 +75,7 @@ def recorded(job: study.Job, place: Path) -> Recorded:
     misses = [abs(answer["prediction"] - truth) / answer["scale"] for answer, truth in numbers]
     scales = [answer["scale"] for answer, _ in numbers]
     products = [score for answer, _ in answers for score in product(answer)]
-    columns = (torch.tensor(each, dtype=torch.float64) for each in (misses, scales, products))
+    columns = (torch.tensor(values, dtype=torch.float64) for values in (misses, scales, products))
     return Recorded(same, groups, *columns)
 
 
@@ -145,7 +145,7 @@ class TriageHeadsStudy(triage_study.TriageStudy):
         if len(found.products):
             areas = {"least": same.scores, "product": found.products}
             further = {
-                "aurc": {key: float(area_under_risk_coverage(each, wrong)) for key, each in areas.items()}
+                "aurc": {key: float(area_under_risk_coverage(scores, wrong)) for key, scores in areas.items()}
             }
         if len(found.misses):
             further = {"correlation": float(spearmanr(found.scales, found.misses * found.scales).statistic)}
