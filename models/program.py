@@ -193,8 +193,12 @@ class HeadProgram(Program):
             )
         return sum(self._count(label) for label in labels.values())
 
+    def is_observed(self, labels: Tensor) -> Tensor:
+        """True where there is a label: not NaN among floats, not -100 among whole numbers."""
+        return ~labels.isnan() if labels.is_floating_point() else labels != IGNORED
+
     def _count(self, labels: Tensor) -> int:
-        return labels.numel()
+        return int(self.is_observed(labels).sum())
 
     def _labels(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         labels = {name: batch[name] for name in self.label_names if name in batch}
@@ -236,8 +240,8 @@ def read_logits(program: HeadProgram, output: Any, shape: tuple[int | None, ...]
 
 def check_classes(
     program: nn.Module, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
-) -> None:
-    """Raises ``ValueError`` unless labels are class numbers of the shape; ``ignored`` allows :data:`IGNORED`."""
+) -> bool:
+    """Whether :data:`IGNORED` is among the labels, which ``ignored`` allows; ``ValueError`` unless they are classes."""
     owner, also = type(program).__name__, f", or {IGNORED} where there is none" if ignored else ""
     if labels.shape != shape or labels.is_floating_point():
         raise ValueError(
@@ -246,9 +250,11 @@ def check_classes(
             + ("row" if len(shape) == 1 else "token")
             + (SEVERAL if labels.shape == (*shape, classes) and len(shape) == 1 else "")
         )
-    observed = labels[labels != IGNORED] if ignored else labels
-    if not observed.numel():
-        return
-    minimum, maximum = torch.stack(observed.aminmax()).tolist()  # both at once: a device is waited for
+    if not labels.numel():
+        return False
+    # The three at once, for a device is waited for.
+    observed = labels.where(labels != IGNORED, 0) if ignored else labels
+    minimum, maximum, first = torch.stack([*observed.aminmax(), labels.min()]).tolist()
     if minimum < 0 or maximum >= classes:
         raise ValueError(f"{owner}: expected {name} in 0..{classes - 1}{also}, got {minimum}..{maximum}")
+    return bool(first == IGNORED)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from probattn.checks import shown
 from probattn.distributions import SmoothedCategorical
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.hosting import add_scale, scale_of
 from probattn.models.hosts.saving import give_exits
-from probattn.models.program import Batch, Block, HeadProgram, Link, check_classes, read_logits, rows_of
+from probattn.models.program import (
+    Batch,
+    Block,
+    HeadProgram,
+    Link,
+    check_classes,
+    read_logits,
+    rows_of,
+)
 from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
+
+SOFT_TOLERANCE = 0.02
+"""By how much the sum of a soft label may differ from 1: numbers may be rounded to two digits."""
 
 
 class Classifier(HeadProgram):
@@ -23,7 +36,9 @@ class Classifier(HeadProgram):
 
     A ``PyroModule``, so that ``pyro.infer.SVI`` finds the host's parameters too. One call announces the plate
     ``"data"``, the host's attention sites (if it was converted) and the site ``"label"``; without labels in the
-    batch the label is a value to predict. Labels are int64 ``[B]`` in 0..C-1, predictions logits ``[B, C]``.
+    batch the label is a value to predict. Labels are int64 ``[B]`` in 0..C-1, -100 where there is none, or soft labels
+    ``[B, C]``: floats >= 0 that sum to 1 in a row (votes of annotators, a teacher's probabilities), NaN in a row
+    without. Predictions are logits ``[B, C]``.
 
     Args:
         net: a network whose output has ``logits`` ``[B, C]`` (any Hugging Face sequence or image classifier), or is
@@ -31,10 +46,14 @@ class Classifier(HeadProgram):
         num_data: size N of the training set, to which likelihood and KL are scaled; None for the batch.
         label_name: key of the labels in a batch.
         label_smoothing: share of the label that goes to all classes alike, in [0, 1), while training; the likelihood
-            is then :class:`~probattn.distributions.SmoothedCategorical`.
+            is then :class:`~probattn.distributions.SmoothedCategorical`, as it is with soft labels or weights.
+        class_weights: of the log-likelihood of each class while training, ``[C]``, >= 0. Weights with mean 1 over the
+            training labels, such as scikit-learn's ``compute_class_weight("balanced", ...)``, leave the balance of
+            likelihood and KL as it is. They trade calibration for rare classes.
 
     Raises:
-        ValueError: ``num_data`` below 1, ``label_smoothing`` outside [0, 1), or logits or labels that do not fit.
+        ValueError: ``num_data`` below 1, ``label_smoothing`` or ``class_weights`` out of range, or logits or labels
+            that do not fit.
 
     Example:
         >>> import torch
@@ -52,12 +71,21 @@ class Classifier(HeadProgram):
         num_data: int | None = None,
         label_name: str = "labels",
         label_smoothing: float = 0.0,
+        class_weights: Tensor | Sequence[float] | None = None,
     ) -> None:
         super().__init__(net, num_data=num_data, label_name=label_name)
+        owner = type(self).__name__
         if not 0 <= label_smoothing < 1:
-            owner = type(self).__name__
             raise ValueError(f"{owner}.label_smoothing: expected a number in [0, 1), got {label_smoothing}")
+        weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.float32)
+        if weights is not None and (
+            weights.dim() != 1 or not bool((weights >= 0).all()) or not weights.any()
+        ):
+            raise ValueError(
+                f"{owner}.class_weights: expected a number >= 0 for each class, got {class_weights}"
+            )
         self.label_smoothing = label_smoothing
+        self.register_buffer("class_weights", weights, persistent=False)
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[B, C]`` of two classes or more."""
@@ -72,18 +100,49 @@ class Classifier(HeadProgram):
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``."""
         label = None if labels is None else labels[self.label_name]
+        logits = prediction.float()
+        law: Any = dist.Categorical(logits=logits)
         if label is not None:
-            check_classes(self, "labels", label, prediction.shape[:1], prediction.shape[1])
-        law: Any = dist.Categorical(logits=prediction.float())
-        if self.training and self.label_smoothing and label is not None:
-            law = SmoothedCategorical(prediction.float(), self.label_smoothing)
+            missing, soft = self._check(label, logits.shape), label.is_floating_point()
+            if soft or (self.training and (self.label_smoothing or self.class_weights is not None)):
+                law = SmoothedCategorical(logits, *(self.label_smoothing, self.class_weights) * self.training)
+            if missing:
+                valid = self.is_observed(label)
+                law, label = law.mask(valid), label.where(valid[:, None] if soft else valid, 0)
         pyro.sample("label", law, obs=label, infer={"prediction": label is None})
+
+    def _check(self, label: Tensor, shape: torch.Size) -> bool:
+        """Whether some row has no label; ``ValueError`` for labels or weights that do not fit logits of the shape."""
+        owner, classes = type(self).__name__, shape[1]
+        if self.class_weights is not None and len(self.class_weights) != classes:
+            raise ValueError(
+                f"{owner}.class_weights: expected one for each of {classes} classes, got {len(self.class_weights)}"
+            )
+        if not label.is_floating_point() or label.shape != shape:
+            return check_classes(self, "labels", label, shape[:1], classes, ignored=True)
+        missing = label.isnan().all(dim=1)
+        right = (label >= 0).all(dim=1) & ((label.sum(dim=1) - 1).abs() < SOFT_TOLERANCE)
+        if not bool((right | missing).all()):
+            row = int((~(right | missing)).nonzero()[0, 0])
+            raise ValueError(
+                f"{owner}: expected soft labels >= 0 that sum to 1 in each row, or NaN in a row without, got "
+                f"{shown(label[row].tolist())} in row {row}; divide votes by their number, and for several labels "
+                'a row set net.config.problem_type = "multi_label_classification"'
+            )
+        return bool(missing.any())
+
+    def is_observed(self, labels: Tensor) -> Tensor:
+        """True in rows with a class or a soft label, ``[B]``."""
+        observed = super().is_observed(labels)
+        return observed.any(dim=1) if labels.is_floating_point() else observed
 
 
 class MultiLabelClassifier(HeadProgram):
     r"""A host network with any number of labels: :math:`y_{ic} \sim \mathrm{Bernoulli}(\sigma(f(x_i, S_i)_c))`.
 
-    Labels are 0 or 1, ``[B, C]`` of any type, predictions logits ``[B, C]``; the site ``"label"`` is one event a row.
+    Labels are 0 or 1, ``[B, C]`` of any type, or floats between them (shares of votes); NaN, or -100 among whole
+    numbers, where there is none. Predictions are logits ``[B, C]``; the site ``"label"`` is one event a row, the sum
+    over its labels.
 
     Args:
         net: a network whose output has ``logits`` ``[B, C]``, or is that tensor.
@@ -91,7 +150,7 @@ class MultiLabelClassifier(HeadProgram):
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, logits or labels of another shape, or labels other than 0 and 1.
+        ValueError: ``num_data`` below 1; of a call, logits or labels of another shape, or labels outside 0 to 1.
 
     Example:
         >>> import torch
@@ -104,24 +163,21 @@ class MultiLabelClassifier(HeadProgram):
     """
 
     link: ClassVar[Link] = "sigmoid"
-    soft: ClassVar[bool] = False
-    """Whether labels may lie between 0 and 1 too: shares of labels that are 1."""
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
+        law: Any = dist.Bernoulli(logits=prediction.float(), validate_args=False)
         if label is not None:
-            right = (label >= 0) & (label <= 1) if self.soft else (label == 0) | (label == 1)
-            if label.shape != prediction.shape or not bool(right.all()):
-                expected = "from 0 to 1" if self.soft else "0 or 1"
+            observed = self.is_observed(label)
+            if label.shape != prediction.shape or not bool((((label >= 0) & (label <= 1)) | ~observed).all()):
                 raise ValueError(
-                    f"{type(self).__name__}: expected labels {expected} {list(prediction.shape)}, got {label.dtype} "
+                    f"{type(self).__name__}: expected labels from 0 to 1 {list(prediction.shape)}, got {label.dtype} "
                     f"{list(label.shape)}"
                     + ("" if label.shape != prediction.shape else " with other numbers")
-                    + "; give one number for each class of a row"
+                    + "; give one number for each class of a row, NaN where there is none"
                 )
-            label = label.float()
-        law = dist.Bernoulli(logits=prediction.float(), validate_args=False if self.soft else None)
+            law, label = law.mask(observed), label.where(observed, 0).float()
         pyro.sample("label", law.to_event(1), obs=label, infer={"prediction": label is None})
 
 
@@ -168,9 +224,10 @@ class MultipleChoice(Classifier):
 class Regressor(HeadProgram):
     r"""A host network with observed numbers: :math:`y_{id} = f(x_i, S_i)_d + \sigma_d \epsilon_{id}`.
 
-    Labels are numbers ``[B, D]``, or ``[B]`` for D = 1, predictions ``[B, D]`` in units of y. The site ``"label"`` is
-    one event a row. The scale :math:`\sigma` is learned with a learning rate of its own (1e-2); it is a parameter of
-    the network's submodule ``probattn``, which is saved and loaded with the network's sites.
+    Labels are numbers ``[B, D]``, or ``[B]`` for D = 1, NaN where there is none; predictions are ``[B, D]`` in units of
+    y. The site ``"label"`` is one event a row, the sum over its labels. The scale :math:`\sigma` is learned with a
+    learning rate of its own (1e-2); it is a parameter of the network's submodule ``probattn``, which is saved and
+    loaded with the network's sites.
 
     Args:
         net: a network whose output has ``logits`` ``[B, D]`` (``num_labels=D``), or is that tensor.
@@ -230,17 +287,23 @@ class Regressor(HeadProgram):
         size = len(self.scale.log_scale)
         return read_logits(self, output, (rows_of(inputs), size), f"load it with num_labels={size}")
 
+    def is_observed(self, labels: Tensor) -> Tensor:
+        """True where there is a number: not NaN."""
+        return ~labels.isnan()
+
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:
             if label.dim() == 1:
                 label = label.unsqueeze(-1)
-            if label.shape != prediction.shape or not bool(label.isfinite().all()):
+            observed = self.is_observed(label)
+            if label.shape != prediction.shape or bool(label.isinf().any()):
                 raise ValueError(
-                    f"{type(self).__name__}: expected finite numbers {list(prediction.shape)} as labels, got "
-                    f"{label.dtype} {list(label.shape)}"
+                    f"{type(self).__name__}: expected finite numbers {list(prediction.shape)} as labels, NaN where "
+                    f"there is none, got {label.dtype} {list(label.shape)}"
                 )
-            label = label.to(prediction.dtype).float()
-        law = self.scale(prediction.float()).to_event(1)
+            label = label.where(observed, 0).to(prediction.dtype).float()
+        law: Any = self.scale(prediction.float())
+        law = (law if label is None else law.mask(observed)).to_event(1)
         pyro.sample("label", law, obs=label, infer={"prediction": label is None})

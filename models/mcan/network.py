@@ -49,7 +49,6 @@ class VisualQuestionProgram(MultiLabelClassifier):
         torch.Size([2, 3])
     """
 
-    soft = True
     advice = "take probattn.models.McanForQuestionAnswering"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import nn
@@ -64,6 +65,8 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         uncertainty: what probabilities, classes and their uncertainty come from: "draws", or "moments", their closed
             form at the cost of about 2.5 passes (:func:`probattn.inference.posterior_moments`, method "auto").
         max_length: most tokens of a text; None for what the network takes.
+        class_weight: weights of the classes in training by scikit-learn's convention: "balanced", a mapping of the
+            classes to numbers, or None.
         seed: of new weights, the order of the texts, and draws.
         device: "auto" for a GPU if there is one, or "cpu".
 
@@ -103,6 +106,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         num_samples: int = 20,
         uncertainty: Uncertainty = "draws",
         max_length: int | None = None,
+        class_weight: Literal["balanced"] | dict[Any, float] | None = None,
         seed: int = 0,
         device: Literal["auto", "cpu"] = "auto",
     ) -> None:
@@ -116,6 +120,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         self.num_samples = num_samples
         self.uncertainty = uncertainty
         self.max_length = max_length
+        self.class_weight = class_weight
         self.seed = seed
         self.device = device
 
@@ -135,7 +140,11 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
             net, tokenizer = self._network(texts, [str(item) for item in classes])
             methods = BayesianAttention() if self.method is None else self.method
             methods = list(methods) if isinstance(methods, Sequence) else [methods]
-            program = Classifier(convert(net, *methods) if methods else net, num_data=len(texts))
+            weights = self.class_weight
+            if weights is not None:
+                weights = compute_class_weight(weights, classes=classes, y=targets)
+            net = convert(net, *methods) if methods else net
+            program = Classifier(net, num_data=len(texts), class_weights=weights)
         data = TextDataset(
             tuple(texts), tuple(codes.tolist()), tuple(f"{n}: {item}" for n, item in enumerate(classes)), "X"
         )

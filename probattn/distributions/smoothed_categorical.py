@@ -1,4 +1,4 @@
-"""A categorical likelihood with label smoothing."""
+"""A categorical likelihood of weighted, uncertain or smoothed labels."""
 
 from __future__ import annotations
 
@@ -13,35 +13,47 @@ from torch.nn.functional import cross_entropy
 
 
 class SmoothedCategorical(TorchDistribution):
-    r"""Classes whose observed value is held to be wrong with probability :math:`\epsilon`.
+    r"""Classes whose observed value is uncertain: smoothed, or a distribution over classes; weighted by class.
 
     With p the softmax of the logits over V classes, the log density of an observed class y is the mean of
     :math:`\log p` over what the class may be in truth: y itself or, with probability :math:`\epsilon`, any of the V
-    alike (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with :math:`\epsilon = 0.1`):
+    alike (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with :math:`\epsilon = 0.1`). A soft label
+    is a distribution t over the classes (votes of annotators, a teacher's probabilities; Hinton et al. 2015). With
+    weights w of the classes
 
-    .. math:: \ell(y) = (1 - \epsilon) \log p_y + \frac{\epsilon}{V} \sum_v \log p_v
+    .. math:: \ell(t) = \sum_v w_v \Big((1 - \epsilon)\, t_v + \frac{\epsilon}{V}\Big) \log p_v,
+        \quad t_v = [v = y] \text{ of a class } y.
 
-    It is the negative of ``torch.nn.functional.cross_entropy(..., label_smoothing=epsilon)``, computed by that
-    function. With :math:`\epsilon = 0` it is the log density of ``Categorical``. Above 0 it is no density of y, so
-    perplexities are computed without it. Draws are those of ``Categorical``.
+    It is the negative of ``torch.nn.functional.cross_entropy(..., weight=w, label_smoothing=epsilon)`` without
+    reduction, computed by that function. With :math:`\epsilon = 0` and no weights it is, of a class, the log density
+    of ``Categorical``. Otherwise it is no density of y, so perplexities are computed without. Draws are those of
+    ``Categorical``.
 
     Args:
         logits: ``[..., V]``, floating-point.
         smoothing: :math:`\epsilon` in [0, 1).
-        validate_args: whether to check the logits, and observed values; torch's default if None.
+        class_weights: w, ``[V]``; 1 for all if None.
+        validate_args: whether to check the logits, and observed classes; torch's default if None.
 
     Raises:
         ValueError: ``smoothing`` outside [0, 1), no dimension of classes, or logits that are not numbers.
 
     Example:
         >>> likelihood = SmoothedCategorical(torch.tensor([0.0, 0.0]), smoothing=0.1)
-        >>> likelihood.log_prob(torch.tensor(1))
-        tensor(-0.6931)
+        >>> likelihood.log_prob(torch.tensor(1)), likelihood.log_prob(torch.tensor([0.3, 0.7]))
+        (tensor(-0.6931), tensor(-0.6931))
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"logits": constraints.real_vector}
 
-    def __init__(self, logits: Tensor, smoothing: float = 0.0, *, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        logits: Tensor,
+        smoothing: float = 0.0,
+        class_weights: Tensor | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
         if not 0 <= smoothing < 1:
             raise ValueError(f"SmoothedCategorical.smoothing: expected a number in [0, 1), got {smoothing}")
         if logits.dim() < 1:
@@ -50,6 +62,7 @@ class SmoothedCategorical(TorchDistribution):
             )
         self.logits = logits
         self.smoothing = smoothing
+        self.class_weights = class_weights
         super().__init__(logits.shape[:-1], validate_args=validate_args)
 
     @property
@@ -64,7 +77,7 @@ class SmoothedCategorical(TorchDistribution):
         new: SmoothedCategorical = self._get_checked_instance(SmoothedCategorical, _instance)
         batch_shape = torch.Size(batch_shape)
         new.logits = self.logits.expand(*batch_shape, -1)
-        new.smoothing = self.smoothing
+        new.smoothing, new.class_weights = self.smoothing, self.class_weights
         super(SmoothedCategorical, new).__init__(batch_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -79,11 +92,21 @@ class SmoothedCategorical(TorchDistribution):
         return Categorical(logits=self.logits).sample(torch.Size(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The smoothed log density of observed classes, int64, broadcast with the batch shape."""
-        if self._validate_args:
+        """Log density of classes, int64, or of soft labels, floats ``[..., V]``, broadcast with the batch shape."""
+        soft = value.is_floating_point()
+        if self._validate_args and not soft:
             self._validate_sample(value)
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-        logits = self.logits.expand(*shape, -1).flatten(0, -2) if shape else self.logits[None]
-        target = value.expand(shape).reshape(-1)
-        loss = cross_entropy(logits, target, reduction="none", label_smoothing=self.smoothing)
+        shape = torch.broadcast_shapes(value.shape[:-1] if soft else value.shape, self.batch_shape)
+        classes = self.logits.shape[-1:]
+        logits = self.logits.expand(shape + classes).reshape(-1, *classes)
+        target = (
+            value.expand(shape + classes).reshape(-1, *classes) if soft else value.expand(shape).reshape(-1)
+        )
+        loss = cross_entropy(
+            logits,
+            target.to(logits.dtype) if soft else target,
+            self.class_weights,
+            reduction="none",
+            label_smoothing=self.smoothing,
+        )
         return -loss.reshape(shape)

@@ -17,6 +17,7 @@ from probattn.models.program import HeadProgram
 from probattn.sites.particle_layers import particle_count
 
 LABELS = ("labels", "label", "label_ids")  # keys of the labels in a row, as transformers' collators know them
+PROGRAM = "program=functools.partial(probattn.models.Classifier, class_weights=...) for weights of classes"
 PROCESSES = "launch plain processes (accelerate launch, torchrun)"
 REASONS: Mapping[str, str] = {
     "deepspeed": "its engine calls the network alone, and the divergence of the attention sites needs the whole "
@@ -47,7 +48,7 @@ def refuse_arguments(args: TrainingArguments | None, compute_loss_func: Any) -> 
     if compute_loss_func is not None:
         raise ValueError(
             "ProbabilisticTrainer: compute_loss_func would replace the evidence lower bound; leave it out, or give "
-            "the likelihood as a program: program=..."
+            f"the likelihood as a program: {PROGRAM}"
         )
     if args is None:
         return
@@ -97,7 +98,7 @@ def refuse_other_loss(loss: Any) -> None:
     if function is not Trainer.compute_loss:
         raise TypeError(
             f"ProbabilisticTrainer: {function.__qualname__} would be left out, for the loss is the evidence lower "
-            "bound; give the likelihood as a program: program=..., and leave that method out"
+            f"bound; give the likelihood as a program, {PROGRAM}, and leave that method out"
         )
 
 

@@ -27,6 +27,7 @@ from probattn.inference.session import (
 )
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
+from probattn.models.heads.classification import Classifier
 from probattn.models.hosts.description import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
@@ -399,17 +400,26 @@ class ProbabilisticTrainer(Checkpoints):
         loss = self._evaluation_loss(self._prepare_inputs(inputs), number) if labelled else None
         if prediction_loss_only:
             return loss, None, None
-        if self.prediction == "mean":
+        soft = (
+            labelled
+            and type(self.program) is Classifier
+            and inputs[self.program.label_name].is_floating_point()
+        )
+        if self.prediction == "mean" and not soft:
             _, scores, labels = super().prediction_step(model, inputs, False, ignore_keys, **kwargs)
             return loss, scores, labels
-        refuse_certain(self.program, self.prediction)
         inputs = self._prepare_inputs(inputs)
+        targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
+        if self.prediction == "mean":  # transformers' loss would take soft labels for several labels a row
+            plain = self.program.inputs(inputs)
+            _, scores, _ = super().prediction_step(model, plain, False, ignore_keys, **kwargs)
+            return loss, scores, targets[0]
+        refuse_certain(self.program, self.prediction)
         with self.accelerator.autocast():
             predict = mean_of_moments if self.prediction == "moments" else mean_of_draws
             seed = self.args.seed, self.args.process_index, number
             scores = predict(self.program, self.program.inputs(inputs), self.num_samples, *seed)
         predicted = scores if len(self.program.label_names) == 1 else scores.unbind(1)
-        targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
         return loss, predicted, (targets[0] if len(targets) == 1 else targets) if labelled else None
 
     @torch.no_grad()

@@ -16,6 +16,7 @@ from probattn.inference.predictive import posterior_predict
 from probattn.models.choosing import program_for
 from probattn.models.hosts.convert import convert, revert
 from probattn.models.hosts.hosting import conversion
+from probattn.models.program import IGNORED
 from probattn.sites.bayesian import BayesianAttention
 
 OWNER = "training_free"
@@ -131,10 +132,11 @@ def _loss(
             ).mean_probabilities
         else:
             probabilities = net(**inputs).logits.float().softmax(dim=-1)
-        likelihood = probabilities.double().gather(1, labels.reshape(-1, 1))
+        labelled = labels != IGNORED
+        likelihood = probabilities.double()[labelled].gather(1, labels[labelled, None])
         total -= float(likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum())
-        count += len(labels)
+        count += len(likelihood)
     net.train(training)
     if not count:
-        raise ValueError(f"{OWNER}: expected validation batches, got none")
+        raise ValueError(f"{OWNER}: expected labels in the validation batches, got none")
     return total / count

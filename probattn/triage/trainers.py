@@ -43,10 +43,15 @@ def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:
     labelled = labels is not None and not isinstance(labels, tuple) and labels.shape
     several, tokens = trainer.program.link == "sigmoid", logits.ndim == 3
     if labelled != (logits.shape if several else logits.shape[:-1]) or logits.ndim != 2 + tokens:
-        expected = "logits [N, C] and one class a row, or those of tokens or labels"
+        expected = (
+            "logits [N, C] and one class a row, of soft labels the argmax, or those of tokens or labels"
+        )
         got = f"predictions {list(logits.shape)} and {list(labelled) if labelled else 'no labels'}"
         raise ValueError(f"{OWNER}: {name}: expected {expected}, got {got}")
     values, target = torch.as_tensor(logits).double(), torch.as_tensor(labels)
+    if not tokens:  # an input without all its labels is neither right nor wrong
+        whole = trainer.program.is_observed(target).reshape(len(target), -1).all(dim=1)
+        values, target = values[whole], target[whole]
     if several:
         probabilities = values.sigmoid()
         doubts, errors = torch.minimum(probabilities, 1 - probabilities), (values > 0) != target.bool()

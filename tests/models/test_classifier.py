@@ -43,7 +43,9 @@ def test_labels_are_a_whole_number_a_row(labels, got):
 
 
 def test_labels_are_classes_of_the_network():
-    with pytest.raises(ValueError, match=r"expected labels in 0\.\.1, got 0\.\.2"):
+    with pytest.raises(
+        ValueError, match=r"expected labels in 0\.\.1, or -100 where there is none, got 0\.\.2"
+    ):
         poutine.trace(Classifier(Linear(2))).get_trace({"x": X, "labels": torch.tensor([0, 1, 2])})
     trace = poutine.trace(Classifier(Linear(2))).get_trace({"x": X, "labels": torch.tensor([0, 1, 1]).int()})
     assert trace.log_prob_sum().isfinite()

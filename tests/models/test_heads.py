@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pyro.distributions as dist
 import pytest
@@ -276,9 +277,13 @@ def test_the_scale_of_the_noise_is_learned():
         (
             "labels",
             {"labels": torch.full((3, 3), 2)},
-            r"labels 0 or 1 \[3, 3\], got torch.int64 \[3, 3\] with other",
+            r"labels from 0 to 1 \[3, 3\], got torch.int64 \[3, 3\] with other",
         ),
-        ("labels", {"labels": torch.zeros(3)}, r"labels 0 or 1 \[3, 3\], got torch.float32 \[3\]; give one"),
+        (
+            "labels",
+            {"labels": torch.zeros(3)},
+            r"labels from 0 to 1 \[3, 3\], got torch.float32 \[3\]; give one",
+        ),
         (
             "tokens",
             {"labels": torch.full((3, 6), 3)},
@@ -295,7 +300,11 @@ def test_the_scale_of_the_noise_is_learned():
             {"start_positions": torch.zeros(3).long(), "end_positions": torch.full((3,), 6)},
             r"end_positions in 0\.\.5, got 6\.\.6",
         ),
-        ("choices", {"labels": torch.full((3,), 4)}, r"labels in 0\.\.3, got 4\.\.4"),
+        (
+            "choices",
+            {"labels": torch.full((3,), 4)},
+            r"labels in 0\.\.3, or -100 where there is none, got 4\.\.4",
+        ),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(name, labels, message):
@@ -486,40 +495,105 @@ def test_labels_are_smoothed_in_training_alone():
     assert Classifier(Given()).label_smoothing == 0
 
 
-class Shares(MultiLabelClassifier):
-    """Labels between 0 and 1 too."""
+class ThreeNumbers(Given):
+    """A network that says how many numbers it gives a row."""
 
-    soft = True
+    config = SimpleNamespace(num_labels=3)
 
 
-@pytest.mark.parametrize("make", [MultiLabelClassifier, Shares])
-def test_shares_of_labels_are_those_of_a_program_that_says_so(make):
-    logits = torch.randn(2, 3)
+def likelihood(program, logits, labels):
+    """Sum of the log-densities of a program's labels."""
+    return poutine.trace(program).get_trace({"logits": logits, "labels": labels}).log_prob_sum()
 
-    def likelihood(labels):
-        return -poutine.trace(make(Given())).get_trace({"logits": logits, "labels": labels}).log_prob_sum()
 
+def test_labels_between_0_and_1_are_shares():
+    logits, program = torch.randn(2, 3), MultiLabelClassifier(Given())
     for labels in (torch.tensor([[0, 1, 1], [1, 0, 0]]), torch.tensor([[0.0, 0.3, 1], [1, 0.6, 0]])):
-        if make is MultiLabelClassifier and labels.is_floating_point():
-            with pytest.raises(
-                ValueError, match=r"labels 0 or 1 \[2, 3\], got torch.float32 \[2, 3\] with other"
-            ):
-                likelihood(labels)
-            continue
         expected = torch.nn.functional.binary_cross_entropy_with_logits(
             logits, labels.float(), reduction="sum"
         )
-        assert torch.isclose(likelihood(labels), expected)
-    words = "from 0 to 1" if make is Shares else "0 or 1"
-    for outside in (-0.1, 1.1, torch.nan):
-        with pytest.raises(
-            ValueError, match=rf"labels {words} \[2, 3\], got torch.float32 \[2, 3\] with other"
-        ):
-            likelihood(torch.tensor([[0, 1, 1], [1, 0, outside]]))
-    with pytest.raises(
-        ValueError, match=rf"labels {words} \[2, 3\], got torch.float32 \[2, 2\]; give one number"
-    ):
-        likelihood(torch.zeros(2, 2))
+        assert torch.isclose(-likelihood(program, logits, labels), expected)
+    for outside in (-0.1, 1.1):
+        message = r"labels from 0 to 1 \[2, 3\], got torch.float32 \[2, 3\] with other"
+        with pytest.raises(ValueError, match=message):
+            likelihood(program, logits, torch.tensor([[0, 1, 1], [1, 0, outside]]))
+    message = r"labels from 0 to 1 \[2, 3\], got torch.float32 \[2, 2\]; give one number"
+    with pytest.raises(ValueError, match=message):
+        likelihood(program, logits, torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_of_classes_and_soft_labels_are_those_of_torch(dtype):
+    """Weights and smoothing in training alone, soft labels always; rows of a soft label count once."""
+    logits, hard = torch.randn(5, 3, dtype=dtype), torch.tensor([0, 2, 1, 1, 0])
+    soft, weights = torch.rand(5, 3, dtype=dtype).softmax(dim=-1), [0.5, 2.0, 1.0]
+    for labels in (hard, soft):
+        for training, smoothing in ((True, 0.0), (True, 0.2), (False, 0.2)):
+            program = Classifier(Given(), label_smoothing=smoothing, class_weights=weights).train(training)
+            theirs = {"weight": torch.tensor(weights), "label_smoothing": smoothing} if training else {}
+            expected = torch.nn.functional.cross_entropy(
+                logits.float(), labels if labels is hard else labels.float(), reduction="sum", **theirs
+            )
+            assert torch.isclose(-likelihood(program, logits, labels), expected)
+            assert program.observations({"logits": logits, "labels": labels}) == 5
+    assert not Classifier(Given(), class_weights=weights).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("program", "labels", "count"),
+    [
+        (Classifier(Given()), torch.tensor([2, -100, 0]), 2),
+        (Classifier(Given(), class_weights=[1.0, 2.0, 3.0]), torch.tensor([2, -100, 0]), 2),
+        (Classifier(Given()), torch.tensor([[0.2, 0.8, 0], [torch.nan] * 3, [1, 0, 0]]), 2),
+        (MultiLabelClassifier(Given()), torch.tensor([[0.0, 1, torch.nan], [torch.nan] * 3, [1, 0, 1]]), 5),
+        (MultiLabelClassifier(Given()), torch.tensor([[0, 1, -100], [-100] * 3, [1, 0, 1]]), 5),
+        (
+            Regressor(ThreeNumbers(), noise=ObservationNoise("student_t")),
+            torch.tensor([[0.3, -2, torch.nan], [torch.nan] * 3, [1, 0, 1]]),
+            5,
+        ),
+    ],
+)
+def test_missing_labels_are_not_observed(program, labels, count):
+    """A row that has all its labels alone gives the same; the gradient of a row without is 0."""
+    logits = torch.randn(3, 3, requires_grad=True)
+    total = likelihood(program, logits, labels)
+    (gradient,) = torch.autograd.grad(total, logits)
+    assert total.isfinite() and torch.equal(gradient[1], torch.zeros(3)) and gradient[0].abs().sum() > 0
+    assert program.observations({"logits": logits, "labels": labels}) == count
+    rows = [0, 2] if count == 2 else [2]
+    missing = labels[0].isnan() if labels.is_floating_point() else labels[0] == -100
+    if count == 5:  # the first row by its observed columns
+        assert torch.equal(gradient[0] == 0, missing)
+    alone = torch.autograd.grad(likelihood(program, logits[rows], labels[rows]), logits)[0]
+    torch.testing.assert_close(gradient[rows], alone[rows])
+    nothing = torch.full_like(labels, -100 if not labels.is_floating_point() else torch.nan)
+    assert likelihood(program, logits, nothing) == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights", "message"),
+    [
+        (
+            [[0.5, 0.5, 0.5], [0, 0, 1]],
+            None,
+            r"sum to 1 in each row, .* got \[0.5, 0.5, 0.5\] in row 0; divide",
+        ),
+        ([[0.5, 0.5, 0.0], [-1, 1, 1]], None, "in row 1"),
+        ([[0.5, 0.5, 0.0], [torch.nan, 0, 1]], None, "in row 1"),
+        ([[0.5, 0.5], [0, 1]], None, r"class numbers int64 \[2\] as labels, got torch.float32 \[2, 2\]"),
+        ([0, 1], [1.0, 2.0], "class_weights: expected one for each of 3 classes, got 2"),
+    ],
+)
+def test_soft_labels_or_weights_that_do_not_fit(labels, weights, message):
+    with pytest.raises(ValueError, match=f"Classifier.*{message}"):
+        likelihood(Classifier(Given(), class_weights=weights), torch.zeros(2, 3), torch.tensor(labels))
+
+
+@pytest.mark.parametrize("weights", [[-1.0, 1.0], [[1.0]], [0.0, 0.0], [torch.nan, 1.0]])
+def test_weights_of_classes_are_positive(weights):
+    with pytest.raises(ValueError, match=r"Classifier.class_weights: expected a number >= 0 for each class"):
+        Classifier(Given(), class_weights=weights)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
@@ -534,7 +608,8 @@ def test_numbers_of_a_row_may_stand_alone(dtype):
         assert torch.isclose(trace.log_prob_sum(), expected)
     for wrong in (labels[:1], labels[:, None].expand(2, 2), labels.float() / 0):
         with pytest.raises(
-            ValueError, match=r"Regressor: expected finite numbers \[2, 1\] as labels, got torch"
+            ValueError,
+            match=r"Regressor: expected finite numbers \[2, 1\] as labels, NaN where there is none, got torch",
         ):
             poutine.trace(program).get_trace({"logits": prediction, "labels": wrong})
     assert Regressor(Given()).noise.scale.item() == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from probattn.data import BUILT_IN, ROLES, Role, Source, Task, load_task
 from probattn.data.checking import MAX_TOKENS
@@ -408,6 +408,11 @@ class ClassTrainingRecipe(TrainingRecipe):
         lt=1,
         description="Share of a label that goes to all classes alike while training (Szegedy et al. 2016), for the "
         "baseline too.",
+    )
+    class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = Field(
+        default=None,
+        description="Weight of the log-likelihood of each class while training, 1 for a class without a name here, or "
+        "`balanced`: N / (C N_c) for N_c of N training texts of C classes. They trade calibration for rare classes.",
     )
 
 

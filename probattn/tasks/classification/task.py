@@ -317,8 +317,25 @@ class Classification(HeadTask):
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
 
     def program_options(self) -> Mapping[str, Any]:
-        """Label smoothing."""
-        return {"label_smoothing": self.recipe.training.label_smoothing}
+        """Label smoothing, and the weights of the classes."""
+        training = self.recipe.training
+        return {
+            "label_smoothing": training.label_smoothing,
+            "class_weights": self._class_weights(training.class_weights),
+        }
+
+    def _class_weights(self, weights: Any) -> list[float] | None:
+        """Weights in the order of the classes."""
+        names, labels = list(self.label_names()), self.texts.train.labels
+        if weights is None or labels is None:
+            return None
+        if weights == "balanced":
+            return [len(labels) / (len(names) * max(labels.count(number), 1)) for number in range(len(names))]
+        if unknown := [name for name in weights if name not in names]:
+            raise RunError(
+                f"training.class_weights: expected names of classes ({', '.join(names)}), got {unknown[0]!r}"
+            )
+        return [weights.get(name, 1.0) for name in names]
 
     def program_of(self, net: nn.Module, **options: Any) -> Classifier:
         """The program of a network of classes."""

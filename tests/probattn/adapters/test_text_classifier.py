@@ -106,6 +106,16 @@ def test_labels_of_any_type(reviews, names):
     assert found.dtype == y.dtype and set(found) <= set(names)
 
 
+@pytest.mark.parametrize(("weight", "share"), [(None, 0.2), ("balanced", 0.5), ({"no": 2, "yes": 1}, 1 / 9)])
+def test_weights_of_classes(weight, share):
+    """Of texts that say nothing the probability is the weighted share of the class."""
+    y = np.array(["yes"] + ["no"] * 4)
+    model = estimator(method=(), num_samples=1, batch_size=5, steps=60, class_weight=weight).fit(
+        ["a film"] * 5, y
+    )
+    assert model.predict_proba(["a film"])[0, 1] == pytest.approx(share, abs=0.01)
+
+
 @pytest.mark.slow
 def test_it_works_in_the_tools_of_scikit_learn(reviews):
     texts, y = reviews

@@ -75,7 +75,7 @@ def test_what_it_refuses(net, batches):
         probattn.training_free(net, iter(batches))
     with pytest.raises(ValueError, match="expected batches with labels, got input_ids"):
         probattn.training_free(net, [{"input_ids": batches[0]["input_ids"]}])
-    with pytest.raises(ValueError, match="expected validation batches, got none"):
+    with pytest.raises(ValueError, match="expected labels in the validation batches, got none"):
         probattn.training_free(net, [])
     with pytest.raises(ValueError, match="tolerance"):
         probattn.training_free(net, batches, tolerance=-1.0)

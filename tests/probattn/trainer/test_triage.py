@@ -39,6 +39,20 @@ def test_it_is_that_of_the_predictions(scene, tmp_path):
     assert by_class.by_class and "at an error of at most 70%" in str(by_class)
 
 
+@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification"])
+def test_inputs_without_a_label_are_left_out(scene, tmp_path, problem):
+    several = problem == "multi_label_classification"
+    trainer = trainer_of(scene, tmp_path, problem_type=problem)
+    rows = scene.classes(60)
+    if several:
+        rows = [row | {"labels": [float(row["labels"]), 0.0]} for row in rows]
+    missing = {"labels": [1.0, torch.nan] if several else -100}
+    incomplete = [row | (missing if number % 4 == 0 else {}) for number, row in enumerate(rows)]
+    present = [row for number, row in enumerate(rows) if number % 4]
+    policy = trainer.triage(incomplete, error=0.8)
+    assert policy == trainer.triage(present, error=0.8) and "of 45 held-out inputs" in str(policy)
+
+
 def test_what_it_cannot_judge_is_refused(scene, tmp_path):
     trainer = trainer_of(scene, tmp_path)
     unlabelled = [
