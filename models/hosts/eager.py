@@ -64,6 +64,9 @@ BRIDGES = {
     "transformers.models.deberta_v2.modeling_deberta_v2": {
         "DisentangledSelfAttention": "probattn.models.hosts.disentangled.BridgedDebertaV2"
     },
+    "transformers.models.mpnet.modeling_mpnet": {
+        "MPNetSelfAttention": "probattn.models.hosts.mpnet.BridgedMPNet"
+    },
 }
 """By modeling file: its attention classes, each with its bridge."""
 
