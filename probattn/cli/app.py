@@ -248,6 +248,7 @@ def _decided_by(
             raise RunError(f"--{unused.replace('_', '-')}: expected --policy with it, got none")
         return None, options
     from probattn.triage import apply_policy
+    from probattn.triage.queue import configuration_path
 
     queue = file.label_studio
     if queue is not None and (queue.suffix != ".json" or not queue.parent.is_dir()):
@@ -256,6 +257,8 @@ def _decided_by(
         )
     if queue is not None and queue.resolve() == Path(str(file.input)).resolve():
         raise RunError(f"--label-studio {queue}: expected another file than --input, which it would replace")
+    if queue is not None:
+        configuration_path(queue)
     for option, value in (("--num-samples", options.num_samples), ("--seed", options.seed)):
         if value is not None:
             raise RunError(

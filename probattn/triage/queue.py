@@ -10,6 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 from probattn.files.durable import write_atomically
 from probattn.inference import Explanation
+from probattn.tasks.errors import RunError
 
 REVIEWED = "reviewed"
 """Column, and control of Label Studio, of the classes that people decide."""
@@ -19,6 +20,8 @@ COLOURS = {"for": "#4078c0", "against": "#e0822c", "unsure": "#8a63d2"}
 """Kinds of words, and how Label Studio shows them."""
 TEXTS = ("text", "pair")
 """Tags of the texts, and keys of a task's data."""
+HEADER = '<Header value="$likeliest"/>'
+"""Line of a labelling configuration, which shows the likeliest classes."""
 ANSWER = (REVIEWED, "words", "why", "likeliest", "decision", "label")
 """Controls, and data of a task beside its texts."""
 
@@ -85,7 +88,7 @@ def configuration(classes: Iterable[str], *, paired: bool) -> str:
     choices = [f"    <Choice value={quoteattr(name)}/>" for name in classes]
     lines = [
         "<View>",
-        '  <Header value="$likeliest"/>',
+        f"  {HEADER}",
         f'  <Labels name="words" toName="{",".join(names)}">',
         *labels,
         "  </Labels>",
@@ -98,11 +101,22 @@ def configuration(classes: Iterable[str], *, paired: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+def configuration_path(tasks: Path) -> Path:
+    """The file of the labelling configuration beside one of tasks; ``RunError`` for a file of something else."""
+    path = tasks.with_suffix(".xml")
+    if path.exists() and HEADER not in path.read_text(encoding="utf-8", errors="replace"):
+        raise RunError(
+            f"--label-studio {tasks}: expected no {path}, where the labelling configuration goes, or an earlier one; "
+            "give the tasks another name"
+        )
+    return path
+
+
 def write_tasks(
     path: Path, tasks: Sequence[Mapping[str, Any]], classes: Iterable[str], *, paired: bool
 ) -> Path:
     """Writes tasks and, beside them, their labelling configuration, whose path it returns."""
-    configured = path.with_suffix(".xml")
+    configured = configuration_path(path)
     write_atomically(path, (json.dumps(tasks, ensure_ascii=False, indent=1) + "\n").encode())
     write_atomically(configured, configuration(classes, paired=paired).encode())
     return configured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from probattn.tasks.errors import RunError
 from probattn.triage.policy import CHECKED, Policy
 from probattn.triage.queue import REVIEWED
 
+LISTED = re.compile(r"(.+?) \d+%(?:; |$)")
+"""A class with its probability in a list of the likeliest; names may have semicolons too."""
 LEVEL = 0.05
 """A p value below which the error rate is said to be above the target."""
 
@@ -196,11 +199,14 @@ def _entries(cell: Any) -> list[str]:
 
 
 def _likeliest(row: Mapping[str, Any]) -> list[str]:
-    return [item.rpartition(" ")[0] for item in _entries(cell_of(row, "likeliest"))]
+    cell = cell_of(row, "likeliest")
+    return LISTED.findall("; ".join(cell) if isinstance(cell, list) else str(cell or ""))
 
 
 def exported_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of an export of Label Studio (JSON or JSON-MIN), with people's classes in column ``reviewed``.
+
+    Of several annotations of a task the last one counts.
 
     Raises:
         DataError: the file is no such export.
@@ -211,7 +217,8 @@ def exported_rows(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path}: expected an export of Label Studio in JSON ({error})") from None
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise DataError(f"{path}: expected an export of Label Studio, a list of tasks, got {shown(tasks)}")
-    return [_row_of(task) for task in tasks]
+    rows = {task.get("id", f"row {number}"): _row_of(task) for number, task in enumerate(tasks)}
+    return list(rows.values())  # JSON-MIN has a row for each annotation
 
 
 def _row_of(task: Mapping[str, Any]) -> dict[str, Any]:

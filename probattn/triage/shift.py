@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import scipy
@@ -177,8 +177,10 @@ def _same_classes(one: Sequence[int], other: Sequence[int]) -> float:
     def distances(counts: Any) -> Any:
         return ((counts - expected) ** 2 / totals).sum(axis=-1)  # the statistic, but for a factor
 
+    few = rows.sum(axis=1).min() < 4 * len(totals)  # inputs cost time with "count", classes with "marginals"
+    method: Literal["count", "marginals"] = "count" if few else "marginals"
     statistic, reached = distances(rows[0]) * (1 - 1e-12), 0  # equal but for rounding
     for _ in range(TABLES // PART):
-        drawn = generator.multivariate_hypergeometric(totals, rows[0].sum(), size=PART, method="marginals")
+        drawn = generator.multivariate_hypergeometric(totals, rows[0].sum(), size=PART, method=method)
         reached += int((distances(drawn) >= statistic).sum())
     return (1 + reached) / (1 + TABLES)

@@ -229,6 +229,13 @@ def test_no_file_that_is_read_is_replaced(queued, command, tmp_path):
         done = command("predict", folder, *options, "--label-studio", queue)
         assert done.exit_code == 2 and "expected a file that ends in .json" in done.output
         assert not (tmp_path / "out.csv").exists()
+    (tmp_path / "config.xml").write_text("<settings/>")
+    done = command("predict", folder, *options, "--label-studio", tmp_path / "config.json")
+    assert done.exit_code == 2 and "config.xml, where the labelling configuration goes" in done.output
+    assert (tmp_path / "config.xml").read_text() == "<settings/>" and not (tmp_path / "out.csv").exists()
+    for _ in range(2):  # its own earlier one is replaced
+        command("predict", folder, *options, "--label-studio", tmp_path / "queue.json")
+        assert "<Choices" in (tmp_path / "queue.xml").read_text()
 
 
 def test_small_files_are_audited_at_every_row(queued):
@@ -274,15 +281,36 @@ def test_inputs_may_have_the_columns_of_an_answer(queued):
 
 
 def test_classes_are_read_as_they_were(queued, tmp_path):
-    policy = read_policy(queued[0]).model_copy(update={"classes": ("=x", "1")})
+    policy = read_policy(queued[0]).model_copy(update={"classes": ("=x", "1", "a; b")})
     answers = [{"decision": "person", "why": ["unsure"], "label": name} for name in policy.classes]
     answers = [{**item, "reviewed": item["label"], "likeliest": [f"{item['label']} 9%"]} for item in answers]
     write_rows((({"text": "a"}, item) for item in answers), "csv", tmp_path / "a.csv")
     rows = reviewed_rows(tmp_path / "a.csv")
     rows += [{**rows[1], "reviewed": value} for value in ("1.0", 1.0, float("nan"), None)]
     result = review(rows, policy)
-    assert (result.rows, result.reviewed, result.agreed, result.listed) == (6, 4, 4, 4)
+    assert (result.rows, result.reviewed, result.agreed, result.listed) == (7, 5, 5, 5)
     assert not result.new_classes
+
+
+def test_of_several_annotators_the_last_one_counts(queued, tmp_path):
+    """JSON-MIN has a row for each annotation, JSON one for the task."""
+    policy, file = read_policy(queued[0]), tmp_path / "a.json"
+    data = {
+        "text": "a",
+        "decision": "person",
+        "why": "unsure",
+        "label": "positive",
+        "likeliest": "positive 90%",
+    }
+    classes = ["negative", "positive"]
+    short = [
+        {"id": 7, "annotation_id": number, **data, "reviewed": name} for number, name in enumerate(classes)
+    ]
+    annotations = [{"result": [{"from_name": "reviewed", "value": {"choices": [name]}}]} for name in classes]
+    for tasks in (short, [{"id": 7, "data": data, "annotations": annotations}]):
+        file.write_text(json.dumps([*tasks, {**short[0], "id": 8}] if tasks is short else tasks))
+        result = review(exported_rows(file), policy)
+        assert (result.rows, result.agreed) == (2 if tasks is short else 1, 1)
 
 
 def test_exports_with_empty_annotations_and_other_tasks(queued, tmp_path):
