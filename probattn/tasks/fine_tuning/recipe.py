@@ -164,16 +164,7 @@ class ExamplesSection(Section):
         return examples
 
     def read_examples(self, source: str, split: Split, *, labelled: bool = True) -> list[Mapping[str, Any]]:
-        """The examples of one source.
-
-        Args:
-            source: as the recipe names it.
-            split: of a data set that has several.
-            labelled: whether to read their labels.
-
-        Raises:
-            DataError: in one line, whatever is wrong with them.
-        """
+        """The examples of one source; ``DataError`` says in one line what is wrong with them."""
         read = self.example if labelled else self.unlabelled_row
         columns = self.columns() if labelled else self.unlabelled_columns()
         with long_fields():
