@@ -12,20 +12,6 @@ from probattn.divergences.networks import Critic, Discriminator, Highway, Naviga
 from probattn.divergences.release import ReleaseCritic, head_transport
 from probattn.divergences.sinkhorn import sinkhorn
 
-__all__ = [
-    "adversarial",
-    "conditional_transport",
-    "head_transport",
-    "mmd",
-    "sinkhorn",
-    "mean_difference",
-    "median_bandwidth",
-    "Critic",
-    "Discriminator",
-    "Highway",
-    "Navigator",
-    "ReleaseCritic",
-    "GradientReversal",
-    "gradient_reversal",
-    "scale_gradient",
-]
+__all__ = ["adversarial", "conditional_transport", "head_transport", "mmd", "sinkhorn"]
+__all__ += ["mean_difference", "median_bandwidth", "Critic", "Discriminator", "Highway", "Navigator"]
+__all__ += ["ReleaseCritic", "GradientReversal", "gradient_reversal", "scale_gradient"]
