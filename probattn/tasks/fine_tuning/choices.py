@@ -31,7 +31,7 @@ from probattn.tasks.fine_tuning.classes import (
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.sections.base import key
 
@@ -170,14 +170,7 @@ class Choices(HeadTask):
     unit = "texts"
     auto = AutoModelForMultipleChoice
     inputs = ("text", "endings")
-    headings: ClassVar[Mapping[str, str]] = {
-        "text": "Text",
-        "truth": "Right ending",
-        "choice": "Chosen",
-        "probability": "Probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
-    }
+    headings: ClassVar[Any] = {"text": "Text", "truth": "Right ending", "choice": "Chosen", **UNCERTAINTY}
 
     measures = MEASURES
     validation_metrics = ProgramTask.validation_metrics

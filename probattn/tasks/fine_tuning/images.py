@@ -41,7 +41,7 @@ from probattn.tasks.fine_tuning.classes import (
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadNetworkRecipe, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.networks import quiet_loading
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.sections.base import key
@@ -191,14 +191,7 @@ class Images(HeadTask):
     auto = AutoModelForImageClassification
     reads_with = AutoImageProcessor
     inputs = ("image",)
-    headings: ClassVar[Mapping[str, str]] = {
-        "image": "Image",
-        "truth": "True class",
-        "label": "Predicted",
-        "probability": "Probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
-    }
+    headings: ClassVar[Any] = {"image": "Image", "truth": "True class", "label": "Predicted", **UNCERTAINTY}
 
     def label_names(self) -> Sequence[str]:
         """The classes of the training images, sorted."""

@@ -22,7 +22,7 @@ from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances, scores_listing, span_scores
 from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
@@ -119,13 +119,12 @@ class Labels(HeadTask):
         ),
         "ece": ECE,
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "pair": "Second text",
         "truth": "True labels",
         "labels": "Predicted",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **ENTROPIES,
     }
 
     def label_names(self) -> Sequence[str]:

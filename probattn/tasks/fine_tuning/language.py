@@ -35,7 +35,7 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.sections.base import key
 
 Word = tuple[str, list[int]]
@@ -124,13 +124,12 @@ class Language(HeadTask):
     recipe_class = LanguageRecipe
     unit = "passages"
     measures: ClassVar[Any] = TOKEN_MEASURES
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "truth": "True tokens",
         "prediction": "Predicted",
         "surprise": "Surprise",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **ENTROPIES,
     }
 
     @property

@@ -177,7 +177,7 @@ class Regression(HeadTask):
             )
         },
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "pair": "Second text",
         "truth": "True number",

@@ -26,7 +26,7 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import number
 from probattn.tasks.sections.base import key
 
@@ -101,13 +101,12 @@ class Sequences(HeadTask):
         "bleu": number("BLEU", "Of generated texts, by sacrebleu, 0 to 100", better=True),
         **TOKEN_MEASURES,
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "truth": "Reference",
         "prediction": "Generated",
         "score": "Log-probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **ENTROPIES,
     }
 
     def load_data(self) -> HeadData:

@@ -43,7 +43,7 @@ from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 from probattn.tasks.measures import AURC, ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.networks import Network
@@ -303,14 +303,12 @@ class Spans(HeadTask):
         "ece": ECE,
         "aurc": AURC,
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "question": "Question",
         "context": "Context",
         "truth": "True answer",
         "answer": "Answer",
-        "probability": "Probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **UNCERTAINTY,
     }
 
     def head_options(self) -> Mapping[str, Any]:

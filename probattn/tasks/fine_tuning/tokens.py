@@ -28,7 +28,7 @@ from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import ACCURACY, ECE, number, share
 from probattn.tasks.sections.base import key
 
@@ -197,13 +197,7 @@ class Tokens(HeadTask):
         "nll": number("Negative log-likelihood", "Of the true tag, nats per word", short="NLL"),
         "ece": ECE,
     }
-    headings: ClassVar[Mapping[str, str]] = {
-        "text": "Text",
-        "truth": "True spans",
-        "spans": "Predicted",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
-    }
+    headings: ClassVar[Any] = {"text": "Text", "truth": "True spans", "spans": "Predicted", **ENTROPIES}
 
     def label_names(self) -> Sequence[str]:
         """The tags of the training texts, sorted, "O" first."""
