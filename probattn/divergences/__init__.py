@@ -1,7 +1,6 @@
 """Divergences between the queries and keys of attention heads, and the small networks that some of them train."""
 
 from probattn.divergences.adversarial import (
-    GradientReversal,
     adversarial,
     conditional_transport,
     gradient_reversal,
@@ -14,4 +13,4 @@ from probattn.divergences.sinkhorn import sinkhorn
 
 __all__ = ["adversarial", "conditional_transport", "head_transport", "mmd", "sinkhorn"]
 __all__ += ["mean_difference", "median_bandwidth", "Critic", "Discriminator", "Highway", "Navigator"]
-__all__ += ["ReleaseCritic", "GradientReversal", "gradient_reversal", "scale_gradient"]
+__all__ += ["ReleaseCritic", "gradient_reversal", "scale_gradient"]

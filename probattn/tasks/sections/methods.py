@@ -130,10 +130,6 @@ class AttentionRecipe(_Attention):
         return self.model_copy(update={"method": "deterministic"})
 
 
-AttentionKeys = AttentionRecipe
-"""What the attention of recipes of every kind has in common."""
-
-
 _Alignment: Any = method_section(AlignmentAttention)
 
 
