@@ -14,16 +14,15 @@ from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
 from probattn.options import Count, Filled
 from probattn.tasks.errors import RecipeError
-from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute, key
+from probattn.tasks.sections.base import LimitsSection, Section, Seed, TopicsReportSection, absolute, key
 from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
+    Alignment,
     AttentionRecipe,
-    DisagreementRecipe,
+    Disagreement,
     MethodRecipe,
-    ParticlesRecipe,
-    RepulsionRecipe,
-    optional_method,
+    Particles,
+    Repulsion,
 )
 from probattn.tasks.sections.training import ProbeRecipe, TrainingRecipe
 
@@ -326,7 +325,7 @@ class PredictionRecipe(Section):
         None, "Draws that go through the network at once, to bound memory; null for all."
     )
     batch_size: Count = key(32, "Texts of a batch.")
-    seed: int = key(0, "Of the draws.", ge=0, le=2**31 - 1)
+    seed: Seed = key(0, "Of the draws.")
 
 
 class ReportRecipe(TopicsReportSection):
@@ -400,10 +399,10 @@ class Recipe(MethodRecipe):
     network: NetworkRecipe = key(NetworkRecipe(), "The network to start from.")
     data: DataRecipe = Field(description="What to train on and to measure on.")
     attention: AttentionRecipe = key(AttentionRecipe(), "The attention method.")
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    particles: ParticlesRecipe | None = optional_method(ParticlesRecipe)
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    particles: Particles
     training: ClassTrainingRecipe = key(ClassTrainingRecipe(), "How to train.")
     prediction: PredictionRecipe = key(PredictionRecipe(), "How to predict.")
     probe: ProbeRecipe | None = key(

@@ -18,13 +18,12 @@ from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe,
 from probattn.tasks.errors import RunError
 from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute, key
 from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
+    Alignment,
     AttentionRecipe,
-    DisagreementRecipe,
+    Disagreement,
     MethodRecipe,
-    ParticlesRecipe,
-    RepulsionRecipe,
-    optional_method,
+    Particles,
+    Repulsion,
 )
 from probattn.tasks.sections.training import TrainingRecipe
 
@@ -290,10 +289,10 @@ class HeadRecipe(MethodRecipe):
 
     network: HeadNetworkRecipe = key(HeadNetworkRecipe(), "The network to start from.")
     attention: AttentionRecipe = key(AttentionRecipe(), "The attention method.")
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    particles: ParticlesRecipe | None = optional_method(ParticlesRecipe)
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    particles: Particles
     training: TrainingRecipe = key(TrainingRecipe(), "How to train.")
     prediction: PredictionRecipe = key(PredictionRecipe(), "How to predict.")
     report: HeadReportRecipe = key(HeadReportRecipe(), "What to report.")

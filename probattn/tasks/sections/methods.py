@@ -196,4 +196,5 @@ class ParticlesRecipe(_Particles):
 Alignment = Annotated[AlignmentRecipe | None, optional_method(AlignmentRecipe)]
 Repulsion = Annotated[RepulsionRecipe | None, optional_method(RepulsionRecipe)]
 Disagreement = Annotated[DisagreementRecipe | None, optional_method(DisagreementRecipe)]
+Particles = Annotated[ParticlesRecipe | None, optional_method(ParticlesRecipe)]
 """Sections of methods that stand beside latent attention, or null."""
