@@ -202,7 +202,6 @@ def _zero_or_one(label: str, where: str) -> int:
 
 CLINC_ORIGIN = "https://github.com/clinc/oos-eval (data/data_full.json)"
 BANKING_ORIGIN = "https://github.com/PolyAI-LDN/task-specific-datasets (banking_data)"
-OUT_OF_SCOPE = "oos"
 EVERY = 4
 """Every fourth intent in alphabetical order is left out of ``banking77_known``: a quarter."""
 _QUERIES = TypeAdapter(dict[str, list[tuple[str, str]]])
