@@ -14,20 +14,10 @@ from probattn.sites.fused import check_compiler
 
 
 class CompiledNetworks:
-    """The networks of transformers within a model, each a graph of any sizes while the context lasts.
+    """The networks of transformers within ``model``, each a graph of any sizes while the context lasts.
 
     Dropout takes its numbers where it takes them uncompiled, so that both have the same results to rounding. Passes
-    outside a guide would break a graph at every attention call; they run uncompiled.
-
-    Args:
-        owner: whose errors they are.
-        model: the program; a network that is compiled already stays as it is.
-        backend: of ``torch.compile``.
-        mode: likewise; None for its default.
-
-    Raises:
-        RuntimeError: torch finds no compiler for a CPU that works.
-        ValueError: the model has no such network, or is a :class:`ParticleEnsemble`.
+    outside a guide would break a graph at every attention call; they run uncompiled. ``owner`` has the errors.
     """
 
     def __init__(

@@ -55,16 +55,7 @@ class Request(NamedTuple):
 class KeyEffects(Messenger):
     """Pyro handler that adds a bias to the scores of every key, or takes keys away; where one draws, within its guide.
 
-    Args:
-        sites: whose keys are the tokens; None for all.
-        removed: bool ``[R, S]``, keys that nobody attends to; None for biases of 0, of which there is a gradient.
-        data: R, which a call may have several rows of.
-        expectation: whether sites take their expectation here; else a guide draws.
-
-    Attributes:
-        biases: by site, ``[R, H, 1, S]``.
-        keys: number of keys by site.
-        met: names of all sites.
+    ``removed``, bool ``[R, S]``, are keys that nobody attends to; None for ``biases`` of 0, ``[R, H, 1, S]`` by site.
     """
 
     def __init__(

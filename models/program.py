@@ -171,12 +171,7 @@ class HeadProgram(Program):
         """Announces the labels, with those of the batch observed; without any they are values to predict."""
 
     def aligned(self, prediction: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictions and the labels that they are compared with, place by place; here as they stand.
-
-        Args:
-            prediction: as :meth:`forward` gives it, or of one of several kinds of labels.
-            labels: those of a key of :attr:`label_names`.
-        """
+        """Predictions and the labels that they are compared with, place by place; here as they stand."""
         return prediction, labels
 
     def observations(self, batch: Mapping[str, Tensor]) -> int:

@@ -88,16 +88,8 @@ class TokenClassifier(HeadProgram):
 class MaskedLanguageModel(TokenClassifier):
     r"""A network that fills in masked tokens.
 
-    As :class:`TokenClassifier` over the vocabulary; labels are the tokens that were masked, -100 elsewhere.
-
-    Args:
-        net: a network whose output has ``logits`` ``[B, T, V]`` (AutoModelForMaskedLM), or is that tensor.
-        num_data: size N of the training set. Default: the batch is the data.
-        mean_length: mean number of masked tokens of a training text, > 0, or None for nats per text.
-        label_name: key of the labels in a batch.
-
-    Raises:
-        ValueError: as :class:`TokenClassifier`.
+    As :class:`TokenClassifier`, with its arguments and errors, over the vocabulary: logits are ``[B, T, V]``
+    (AutoModelForMaskedLM), labels the tokens that were masked, -100 elsewhere.
     """
 
     advice: ClassVar[str] = "load it with AutoModelForMaskedLM"
@@ -106,17 +98,9 @@ class MaskedLanguageModel(TokenClassifier):
 class CausalLanguageModel(TokenClassifier):
     r"""A network that goes on: :math:`y_{i,t+1} \sim \mathrm{Categorical}(\mathrm{softmax}(f(y_{i,\le t}, S_i)_t))`.
 
-    As :class:`TokenClassifier` over the vocabulary; labels ``[B, T]`` are the inputs, -100 at padding, and are compared
-    with the logits one position before them, as transformers does.
-
-    Args:
-        net: a network whose output has ``logits`` ``[B, T, V]`` (AutoModelForCausalLM), or is that tensor.
-        num_data: size N of the training set. Default: the batch is the data.
-        mean_length: mean number of predicted tokens of a training text, > 0, or None for nats per text.
-        label_name: key of the labels in a batch.
-
-    Raises:
-        ValueError: as :class:`TokenClassifier`.
+    As :class:`TokenClassifier`, with its arguments and errors, over the vocabulary: logits are ``[B, T, V]``
+    (AutoModelForCausalLM), labels ``[B, T]`` the inputs, -100 at padding, which are compared with the logits one
+    position before them, as transformers does.
     """
 
     shift: ClassVar[int] = 1

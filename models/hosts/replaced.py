@@ -69,18 +69,9 @@ def check_outer(
     ran: Collection[str],
     name_of: Callable[[nn.Module], str | None],
 ) -> list[str]:
-    """Refuses a pass in which a module that was replaced left attention modules out.
+    """Refuses a pass in which a module that was replaced left attention modules out; ``name_of`` knows watched ones.
 
-    Args:
-        network: its name.
-        outer: the modules around attention modules at conversion.
-        calls: those that ran in the pass.
-        left_out: the attention modules that did not run.
-        ran: the names of those that did.
-        name_of: gives the name under which a module is watched, None for others.
-
-    Returns:
-        The attention modules that are no longer part of the network, whose other modules are as they were.
+    Returns the attention modules that are no longer part of the network, whose other modules are as they were.
     """
     removed = []
     for host, attention in left_out.items():

@@ -12,14 +12,8 @@ if TYPE_CHECKING:
     from probattn.adapters.inference_data import to_inference_data
     from probattn.adapters.text_classifier import ProbabilisticTextClassifier
 
-__all__ = [
-    "AttentionAttribution",
-    "ProbabilisticTextClassifier",
-    "add_predictions",
-    "attention_layers",
-    "to_inference_data",
-    "to_shap",
-]
+__all__ = ["AttentionAttribution", "ProbabilisticTextClassifier", "add_predictions", "attention_layers"]
+__all__ += ["to_inference_data", "to_shap"]
 
 _MODULES = {
     "AttentionAttribution": ("effect_views", None, None),

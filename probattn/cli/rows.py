@@ -181,20 +181,15 @@ def _rows(name: str, form: _Form, lines: Iterable[str], separator: str | None) -
 
 
 def _separator(form: _Form, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """The separator that gives the expected column and the most others, the usual one before others; and all lines."""
+    """The separator of the header, and all lines."""
     head: list[str] = []
     for line in lines:
         head.append(line)
         if line.strip():
             break
-    header = head[-1:] or [""]
-
-    def fit(separator: str) -> tuple[bool, int]:
-        fields = next(csv.reader(header, delimiter=separator, quoting=tables.QUOTING[form.quotes]))
-        columns = [column.strip() for column in fields]
-        return form.expected in columns, len(columns)
-
-    return max((DELIMITERS[form.kind], *tables.SEPARATORS), key=fit), chain(head, lines)
+    required = () if form.expected is None else (form.expected,)
+    usual = DELIMITERS[form.kind]
+    return tables.separator_of("".join(head), usual, required, quotes=form.quotes), chain(head, lines)
 
 
 def is_given(row: Row, column: str) -> bool:

@@ -42,59 +42,15 @@ if TYPE_CHECKING:
     )
     from probattn.data.words import WordSplit, WordVectors, word_tokenizer, word_vectors
 
-__all__ = [
-    "BUILT_IN",
-    "BuiltIn",
-    "Columns",
-    "DATA_VARIABLE",
-    "DataError",
-    "DataWarning",
-    "GraphText",
-    "GraphTextCollate",
-    "GraphTexts",
-    "GraphVocabulary",
-    "ImageFiles",
-    "NodeGraph",
-    "OnLong",
-    "PLANETOID",
-    "PadCollate",
-    "PairCollate",
-    "ParallelSplits",
-    "ROLES",
-    "Role",
-    "SPLITS",
-    "SentencePairs",
-    "Source",
-    "Split",
-    "SubwordModel",
-    "Subwords",
-    "Task",
-    "TextDataset",
-    "TokenizedGraphTexts",
-    "TokenizedPairs",
-    "TokenizedTexts",
-    "TokenizedVisualQuestions",
-    "VisualQuestion",
-    "VisualQuestionCollate",
-    "VisualQuestions",
-    "WordSplit",
-    "WordVectors",
-    "length_limit",
-    "load_multi30k",
-    "load_planetoid",
-    "load_task",
-    "package_file",
-    "read_graph_texts",
-    "read_hub",
-    "read_pairs",
-    "read_relations",
-    "read_table",
-    "read_visual_questions",
-    "split_of",
-    "text_key",
-    "word_tokenizer",
-    "word_vectors",
-]
+__all__ = ["BUILT_IN", "BuiltIn", "Columns", "DATA_VARIABLE", "DataError", "DataWarning", "GraphText"]
+__all__ += ["GraphTextCollate", "GraphTexts", "GraphVocabulary", "ImageFiles", "NodeGraph", "OnLong"]
+__all__ += ["PLANETOID", "PadCollate", "PairCollate", "ParallelSplits", "ROLES", "Role", "SPLITS"]
+__all__ += ["SentencePairs", "Source", "Split", "SubwordModel", "Subwords", "Task", "TextDataset"]
+__all__ += ["TokenizedGraphTexts", "TokenizedPairs", "TokenizedTexts", "TokenizedVisualQuestions"]
+__all__ += ["VisualQuestion", "VisualQuestionCollate", "VisualQuestions", "WordSplit", "WordVectors"]
+__all__ += ["length_limit", "load_multi30k", "load_planetoid", "load_task", "package_file"]
+__all__ += ["read_graph_texts", "read_hub", "read_pairs", "read_relations", "read_table"]
+__all__ += ["read_visual_questions", "split_of", "text_key", "word_tokenizer", "word_vectors"]
 
 __getattr__ = imported_when_used(
     __name__,

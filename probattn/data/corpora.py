@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +13,7 @@ from probattn.checks import shown
 from probattn.data.errors import DataError, DataWarning
 from probattn.data.files import DATA_VARIABLE, lacking, read_text
 from probattn.data.identity import SPLITS, Examples, LabelledText, Split, class_index, disjoint, split_of
-from probattn.data.tables import json_objects, load_hub
+from probattn.data.tables import load_hub, open_table
 
 Fields = Mapping[str, Any]
 """Fields of a row by their names."""
@@ -139,17 +137,10 @@ class Corpus:
 
     def _file(self, path: Path) -> Iterator[tuple[str, Fields]]:
         """Rows of a file: an object a line (.jsonl), commas (.csv) or tabs, where quotes are plain characters."""
-        text = read_text(path)
-        if path.suffix == ".jsonl":
-            yield from (
-                (f"{path} line {line}", fields) for line, fields in json_objects(path, text.split("\n"))
-            )
+        if path.suffix in (".jsonl", ".csv"):
+            yield from ((where, fields) for where, fields in open_table(path, ()).rows if fields is not None)
             return
-        if path.suffix == ".csv":
-            for line, fields in enumerate(csv.DictReader(io.StringIO(text, newline="")), start=2):
-                yield f"{path} row {line}", fields
-            return
-        lines = text.split("\n")
+        lines = read_text(path).split("\n")
         names = self.header or tuple(lines[0].rstrip("\r").split("\t"))
         broken = []
         for line, content in enumerate(lines[0 if self.header else 1 :], start=1 if self.header else 2):

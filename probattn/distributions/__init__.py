@@ -16,17 +16,6 @@ from probattn.distributions.log_space_distribution import LogSpaceDistribution
 from probattn.distributions.smoothed_categorical import SmoothedCategorical
 from probattn.distributions.weibull import Gamma, Weibull, kl_weibull_gamma
 
-__all__ = [
-    "Gamma",
-    "LogNormal",
-    "LogSpaceDistribution",
-    "SmoothedCategorical",
-    "Weibull",
-    "finite_exp",
-    "kl_lognormal_lognormal",
-    "kl_weibull_gamma",
-    "log_gamma_1p_reciprocal",
-    "log_standard_exponential",
-    "log_weibull_sample",
-    "weibull_gamma_kl",
-]
+__all__ = ["Gamma", "LogNormal", "LogSpaceDistribution", "SmoothedCategorical", "Weibull", "finite_exp"]
+__all__ += ["kl_lognormal_lognormal", "kl_weibull_gamma", "log_gamma_1p_reciprocal"]
+__all__ += ["log_standard_exponential", "log_weibull_sample", "weibull_gamma_kl"]

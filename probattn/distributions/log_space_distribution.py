@@ -69,11 +69,6 @@ class LogSpaceDistribution(Distribution):
         """The logarithm of Var[S] / E[S]^2, the squared coefficient of variation, broadcastable to the batch shape."""
 
     @property
-    def squared_cv(self) -> Tensor:
-        """Var[S] / E[S]^2, saturated, broadcastable to the batch shape."""
-        return finite_exp(self.log_squared_cv)
-
-    @property
     def log_variance(self) -> Tensor:
         """The logarithm of the variance, of the batch shape."""
         return 2 * self.log_mean + self.log_squared_cv

@@ -237,20 +237,9 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     @property
     def log_squared_cv(self) -> Tensor:
         """log(Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1), of k's own shape; finite where the ratio is not."""
-        excess = self._doubling_excess
-        return (excess + torch.log(-torch.expm1(-excess))).to(self.unexpanded.concentration.dtype)
-
-    @property
-    def squared_cv(self) -> Tensor:
-        """Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1, saturated, of k's own shape."""
-        dtype = self.unexpanded.concentration.dtype
-        return torch.expm1(self._doubling_excess).clamp_(max=torch.finfo(dtype).max).to(dtype)
-
-    @property
-    def _doubling_excess(self) -> Tensor:
-        """log Gamma(1 + 2/k) - 2 log Gamma(1 + 1/k), in a type that holds it."""
         concentration = self.unexpanded.concentration
-        return log_gamma_doubling_excess(concentration.to(computing_dtype(concentration)).reciprocal())
+        excess = log_gamma_doubling_excess(concentration.to(computing_dtype(concentration)).reciprocal())
+        return (excess + torch.log(-torch.expm1(-excess))).to(concentration.dtype)
 
     @property
     def mode(self) -> Tensor:

@@ -1,7 +1,6 @@
 """Divergences between the queries and keys of attention heads, and the small networks that some of them train."""
 
 from probattn.divergences.adversarial import (
-    GradientReversal,
     adversarial,
     conditional_transport,
     gradient_reversal,
@@ -12,20 +11,6 @@ from probattn.divergences.networks import Critic, Discriminator, Highway, Naviga
 from probattn.divergences.release import ReleaseCritic, head_transport
 from probattn.divergences.sinkhorn import sinkhorn
 
-__all__ = [
-    "adversarial",
-    "conditional_transport",
-    "head_transport",
-    "mmd",
-    "sinkhorn",
-    "mean_difference",
-    "median_bandwidth",
-    "Critic",
-    "Discriminator",
-    "Highway",
-    "Navigator",
-    "ReleaseCritic",
-    "GradientReversal",
-    "gradient_reversal",
-    "scale_gradient",
-]
+__all__ = ["adversarial", "conditional_transport", "head_transport", "mmd", "sinkhorn"]
+__all__ += ["mean_difference", "median_bandwidth", "Critic", "Discriminator", "Highway", "Navigator"]
+__all__ += ["ReleaseCritic", "gradient_reversal", "scale_gradient"]

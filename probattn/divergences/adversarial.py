@@ -57,29 +57,6 @@ def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
     return scale_gradient(tensor, -strength)
 
 
-class GradientReversal(nn.Module):
-    """:func:`gradient_reversal` as a layer: gradients are multiplied by ``-strength``.
-
-    Example:
-        >>> layer = nn.Sequential(nn.Linear(2, 1, bias=False), GradientReversal())
-        >>> layer(torch.ones(1, 2)).sum().backward()
-        >>> layer[0].weight.grad
-        tensor([[-1., -1.]])
-    """
-
-    def __init__(self, strength: float = 1.0) -> None:
-        super().__init__()
-        self.strength = strength
-
-    def extra_repr(self) -> str:
-        """The strength, for ``print(network)``."""
-        return f"strength={self.strength}"
-
-    def forward(self, tensor: Tensor) -> Tensor:
-        """The tensor, its gradient reversed."""
-        return gradient_reversal(tensor, self.strength)
-
-
 def reversed_twice(network: nn.Module, tensor: Tensor) -> Tensor:
     """``network(tensor)`` whose parameters ascend the objective, while ``tensor`` descends it as without reversal."""
     return gradient_reversal(network(gradient_reversal(tensor)))

@@ -73,20 +73,11 @@ def sinkhorn(
     debiased form that is the gradient of the value; the plan cost lacks the change of
     :math:`\epsilon\, \mathrm{KL}(\pi \,\|\, p_Q \otimes p_K)`. A derivative of the gradient raises ``RuntimeError``.
 
-    Args:
-        query: ``[B, H, T, D]``; computed at least in float32, outside autocast.
-        key: ``[B, H, S, D]``.
-        mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a token that counts; for both where T = S.
-        epsilon: strength of the entropy, > 0, in units of the cost.
-        debias: whether to give the debiased divergence rather than the plan cost.
-        scaling: ratio of successive distances in the annealing, in (0, 1).
-        sweeps: sweeps at each distance, >= 0; two plain updates of the potentials come before them. 0 leaves out the
-            second solution too.
-        query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, in place of ``mask``.
-        key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, in place of ``mask``.
-
-    Returns:
-        ``[B, H]``, at least float32; 0 without any query or key that counts.
+    ``epsilon`` > 0 is the strength of the entropy, in units of the cost, and ``debias`` gives the debiased divergence
+    rather than the plan cost. ``scaling`` in (0, 1) is the ratio of successive distances in the annealing, ``sweeps``
+    >= 0 the sweeps at each distance, after two plain updates of the potentials; 0 leaves out the second solution too.
+    The other arguments and the result ``[B, H]`` are those of :func:`mmd`, computed at least in float32, outside
+    autocast.
 
     Raises:
         TypeError: a mask is not bool.

@@ -58,13 +58,7 @@ WORKBOOK = "xlsx"
 
 
 def workbook_text(path: Path) -> str:
-    """The first worksheet of a workbook as comma-separated values; rows without a value are left out.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no workbook.
-        MissingPackageError: openpyxl is not installed.
-    """
+    """The first worksheet as comma-separated values; ``OSError`` or ``ValueError`` if it cannot be read."""
     openpyxl: Any = optional(str(path), "openpyxl", "excel")
     try:
         book = openpyxl.load_workbook(io.BytesIO(path.read_bytes()), read_only=True, data_only=True)
@@ -86,14 +80,7 @@ def _as_text(cell: Any) -> str:
 def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
     """Writes rows into a workbook; numbers stay numbers, and no text is a formula.
 
-    Control characters and halves of surrogate pairs, which no workbook holds, become U+FFFD, and a cell has at most
-    32,767 characters.
-
-    Warns:
-        PlainWarning: cells that are cut.
-
-    Raises:
-        MissingPackageError: openpyxl is not installed.
+    Control characters and halves of surrogate pairs become U+FFFD; a cell is cut at 32,767 characters, with a warning.
     """
     openpyxl: Any = optional(f"a file that ends in .{WORKBOOK}", "openpyxl", "excel")
     book = openpyxl.Workbook(write_only=True)

@@ -32,23 +32,10 @@ if TYPE_CHECKING:
         RiskCoverageCurve,
     )
 
-__all__ = [
-    "AreaUnderRiskCoverage",
-    "BrierScore",
-    "CalibrationError",
-    "EntropyCDF",
-    "ExcessAreaUnderRiskCoverage",
-    "ExpectedEntropy",
-    "MutualInformation",
-    "NegativeLogLikelihood",
-    "OODAUROC",
-    "OODFPR",
-    "OverconfidenceError",
-    "PAvPU",
-    "PredictiveEntropy",
-    "ReliabilityDiagram",
-    "RiskCoverageCurve",
-]
+__all__ = ["AreaUnderRiskCoverage", "BrierScore", "CalibrationError", "EntropyCDF"]
+__all__ += ["ExcessAreaUnderRiskCoverage", "ExpectedEntropy", "MutualInformation"]
+__all__ += ["NegativeLogLikelihood", "OODAUROC", "OODFPR", "OverconfidenceError", "PAvPU"]
+__all__ += ["PredictiveEntropy", "ReliabilityDiagram", "RiskCoverageCurve"]
 
 # Imports the classes when one is used first: torchmetrics takes most of a second, and the functions need none.
 __getattr__ = imported_when_used(__name__, __all__, ("base", "domain", "labelled"), ())

@@ -24,27 +24,8 @@ from probattn.particles.kernels import (
 )
 from probattn.particles.sliced import MarginalRBF, SlicedRBF
 
-__all__ = [
-    "svgd_direction",
-    "spos_direction",
-    "sgld_direction",
-    "MedianRBF",
-    "MarginalRBF",
-    "SlicedRBF",
-    "ReleaseRBF",
-    "InverseMultiquadric",
-    "LinearKernel",
-    "CosineKernel",
-    "IdentityKernel",
-    "UnsmoothedKernel",
-    "PyroKernel",
-    "ParticleKernel",
-    "Interaction",
-    "HeadSlices",
-    "FusedProjection",
-    "head_slices",
-    "diagnose",
-    "spread",
-    "ParticleDiagnostics",
-    "CollapseWarning",
-]
+__all__ = ["svgd_direction", "spos_direction", "sgld_direction", "MedianRBF", "MarginalRBF"]
+__all__ += ["SlicedRBF", "ReleaseRBF", "InverseMultiquadric", "LinearKernel", "CosineKernel"]
+__all__ += ["IdentityKernel", "UnsmoothedKernel", "PyroKernel", "ParticleKernel", "Interaction"]
+__all__ += ["HeadSlices", "FusedProjection", "head_slices", "diagnose", "spread", "ParticleDiagnostics"]
+__all__ += ["CollapseWarning"]

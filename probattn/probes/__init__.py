@@ -29,35 +29,10 @@ from probattn.probes.proxy import (
     luong_scores,
 )
 
-__all__ = [
-    "lexical_probe",
-    "classifier_probe",
-    "agreement",
-    "mean_agreement",
-    "random_agreement",
-    "kendall_tau",
-    "contextualized_agreement",
-    "ContextualizedAgreement",
-    "EvaluatedStep",
-    "gradient_saliency",
-    "SaliencyKind",
-    "attention_weights",
-    "AttentionMode",
-    "luong_scores",
-    "additive_scores",
-    "frozen_probe",
-    "optimal_attention",
-    "OptimalAttention",
-    "NotOptimalError",
-    "BagOfWordsProxy",
-    "gradient_flow",
-    "GradientFlow",
-    "gradient_flow_limit",
-    "IBMModel1",
-    "NULL",
-    "ParallelCorpus",
-    "Vocabulary",
-    "UNKNOWN",
-    "read_parallel",
-    "split_words",
-]
+__all__ = ["lexical_probe", "classifier_probe", "agreement", "mean_agreement", "random_agreement"]
+__all__ += ["kendall_tau", "contextualized_agreement", "ContextualizedAgreement", "EvaluatedStep"]
+__all__ += ["gradient_saliency", "SaliencyKind", "attention_weights", "AttentionMode", "luong_scores"]
+__all__ += ["additive_scores", "frozen_probe", "optimal_attention", "OptimalAttention"]
+__all__ += ["NotOptimalError", "BagOfWordsProxy", "gradient_flow", "GradientFlow", "gradient_flow_limit"]
+__all__ += ["IBMModel1", "NULL", "ParallelCorpus", "Vocabulary", "UNKNOWN", "read_parallel"]
+__all__ += ["split_words"]

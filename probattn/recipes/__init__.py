@@ -54,7 +54,6 @@ from probattn.tasks.sections.derived import MethodSection
 from probattn.tasks.sections.keys import family_reference, reference
 from probattn.tasks.sections.methods import (
     AlignmentRecipe,
-    AttentionKeys,
     AttentionRecipe,
     DisagreementRecipe,
     MethodRecipe,
@@ -112,7 +111,7 @@ __all__ += ["recipe_reference", "graph_recipe_reference", "translation_recipe_re
 __all__ += ["graph_text_recipe_reference", "visual_question_recipe_reference", "pretraining_recipe_reference"]
 __all__ += ["experiment_recipe_reference", "head_recipe_reference"]
 # Sections of several tasks
-__all__ += ["MethodRecipe", "MethodSection", "AttentionRecipe", "AttentionKeys", "AlignmentRecipe"]
+__all__ += ["MethodRecipe", "MethodSection", "AttentionRecipe", "AlignmentRecipe"]
 __all__ += ["DisagreementRecipe", "RepulsionRecipe", "TrainingRecipe", "EarlyStoppingRecipe", "ProbeRecipe"]
 # Texts, and other heads
 __all__ += ["Recipe", "DataRecipe", "SourceRecipe", "LimitsRecipe", "NetworkRecipe", "PredictionRecipe"]

@@ -103,16 +103,8 @@ def predict_deterministic(
     """Predicts every batch once as it is, and ``num_samples`` times with dropout kept on (Gal & Ghahramani 2016).
 
     The draws serve PAvPU, which needs some spread; the probabilities come from the pass without dropout. Draws are
-    folded into the batch. The model is left in the mode it was in and torch's generators in their state.
-
-    Args:
-        model: maps a batch to logits.
-        batches: a data loader.
-        num_samples: P dropout draws; none with 0.
-        seed: of the dropout masks.
-        label_name: key of the labels.
-        device: where the batches go; they stay where they are by default.
-        first_batch: number of the first batch, where those before it are predicted elsewhere.
+    folded into the batch. The model is left in the mode it was in and torch's generators in their state. Arguments are
+    those of :func:`predict_bayesian`; with ``num_samples`` 0 there are no draws.
 
     Returns:
         Probabilities on the CPU; no draws of a network that takes no random numbers, such as one without dropout.

@@ -23,38 +23,12 @@ from probattn.sites.scores import attention_scores
 from probattn.sites.site import AttentionSite, SiteSpec
 from probattn.sites.upward import UpwardChain
 
-__all__ = [
-    "AlignmentAttention",
-    "AlignmentFactor",
-    "Attending",
-    "AttentionMask",
-    "AttentionSite",
-    "BayesianAttention",
-    "DisagreementAttention",
-    "DisagreementFactor",
-    "EdgeAttentionSite",
-    "EdgePosterior",
-    "Edges",
-    "GlobalNoise",
-    "METHODS",
-    "Method",
-    "MethodRegistry",
-    "Noise",
-    "PlacedNoise",
-    "RecipeKeys",
-    "SeededNoise",
-    "SitePosterior",
-    "SiteSpec",
-    "TiledPosterior",
-    "UpwardChain",
-    "announce",
-    "attention_scores",
-    "checkpoint_contexts",
-    "cosine_agreement",
-    "frobenius_penalty",
-    "parameter_agreement",
-    "position_agreement",
-]
+__all__ = ["AlignmentAttention", "AlignmentFactor", "Attending", "AttentionMask", "AttentionSite"]
+__all__ += ["BayesianAttention", "DisagreementAttention", "DisagreementFactor", "EdgeAttentionSite"]
+__all__ += ["EdgePosterior", "Edges", "GlobalNoise", "METHODS", "Method", "MethodRegistry", "Noise"]
+__all__ += ["PlacedNoise", "RecipeKeys", "SeededNoise", "SitePosterior", "SiteSpec", "TiledPosterior"]
+__all__ += ["UpwardChain", "announce", "attention_scores", "checkpoint_contexts", "cosine_agreement"]
+__all__ += ["frobenius_penalty", "parameter_agreement", "position_agreement"]
 
 METHODS = MethodRegistry(
     [BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention, ParticleLayers]

@@ -256,11 +256,8 @@ def by_particle(
 ) -> Iterator[Mapping[str, Any]]:
     """The batch with its rows for each particle of the model, whose trunk runs once; itself for another model.
 
-    Args:
-        model: called with the batch.
-        batch: its inputs; all tensors with as many rows as its main input are repeated.
-        scale: whether gradients of stacks are P times those of a mean over all rows: those of each particle's loss.
-        share: whether the trunk runs once; else it runs with the rows of all particles, so that hooks see them.
+    With ``scale`` gradients of stacks are those of each particle's loss; without ``share`` the trunk runs with the rows
+    of all particles, so that hooks see them.
     """
     count = particle_count(model)
     if count is None or runs_apart():

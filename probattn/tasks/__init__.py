@@ -21,37 +21,8 @@ from probattn.tasks.translation import Translation
 from probattn.tasks.view import ResultsView, View
 from probattn.tasks.visual_questions import VisualQuestionTask
 
-__all__ = [
-    "TASKS",
-    "Answering",
-    "Classification",
-    "Data",
-    "Deciding",
-    "Drawing",
-    "Experiments",
-    "GraphTextTask",
-    "Graphs",
-    "Limits",
-    "Network",
-    "Part",
-    "Pretraining",
-    "ProgramTask",
-    "ResultsView",
-    "RunError",
-    "Task",
-    "Translation",
-    "View",
-    "VisualQuestionTask",
-    "evaluate",
-    "evaluate_runs",
-    "limited",
-    "load_network",
-    "load_results",
-    "load_task",
-    "report",
-    "required",
-    "run_task",
-    "task_of",
-    "train",
-    "write_page",
-]
+__all__ = ["TASKS", "Answering", "Classification", "Data", "Deciding", "Drawing", "Experiments"]
+__all__ += ["GraphTextTask", "Graphs", "Limits", "Network", "Part", "Pretraining", "ProgramTask"]
+__all__ += ["ResultsView", "RunError", "Task", "Translation", "View", "VisualQuestionTask", "evaluate"]
+__all__ += ["evaluate_runs", "limited", "load_network", "load_results", "load_task", "report"]
+__all__ += ["required", "run_task", "task_of", "train", "write_page"]

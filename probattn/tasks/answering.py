@@ -179,14 +179,7 @@ class Deciding(ABC):
 
     @abstractmethod
     def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
-        """Data by which it is decided what to answer, by role; the first is validation data.
-
-        Args:
-            file: of held-out inputs with their classes, in place of the run's test data.
-
-        Raises:
-            DataError: the data are not what the recipe says.
-        """
+        """Data by which it is decided what to answer, by role, validation first; ``file`` replaces the test data."""
 
     @abstractmethod
     def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Any]:

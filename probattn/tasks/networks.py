@@ -106,13 +106,7 @@ class Network(Generic[Program]):
         return read_records(self.folder / RECORDS)
 
     def tracked(self, items: Iterable[Item], doing: str, total: int | None = None) -> Iterator[Item]:
-        """The items, with their progress where that is shown.
-
-        Args:
-            items: what is gone through.
-            doing: what is done with this network.
-            total: their number; None for that of ``items`` where it is known.
-        """
+        """The items, with their progress where that is shown."""
         return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}", total)
 
     def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -139,14 +133,8 @@ def predictions(
 ) -> dict[ModelKey, Predictions]:
     """Probabilities of classes, or labels, by model: of latent attention of draws, at its expectation, in closed form.
 
-    Args:
-        network: a classifier.
-        batches: inputs.
-        drawing: how to predict. "moments" of latent attention are the network's own prediction, and draws replace them
-            where the closed form does not serve.
-        dropout: whether to draw with dropout where attention is deterministic.
-        first_batch: number of the first batch, from which its draws are seeded.
-        moments: whether the closed form of latent attention goes with its draws.
+    "moments" of latent attention are its own prediction, and draws replace them where the closed form does not serve;
+    with ``moments`` they go with its draws. ``dropout`` draws where attention is deterministic.
     """
     options: dict[str, Any] = {"seed": drawing.seed, "device": network.device}
     if network.key == "bayesian_mean" and drawing.uncertainty == "moments":

@@ -144,14 +144,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     def results(
         self, run: RunDescription, networks: Sequence[Network[Program]], evaluation: Evaluation, **more: Any
     ) -> AnyResults:
-        """The records of networks that were measured.
-
-        Args:
-            run: what was run.
-            networks: as :meth:`measure` is given them.
-            evaluation: scores and differences.
-            **more: what else the records hold, such as ``data``.
-        """
+        """The records of networks that were measured; ``more`` is what else they hold, such as ``data``."""
         data = self.topic_data(networks)
         topics = {} if data is None else measure_topics(networks, data)
         measured = {name for score in evaluation.scores for name in score.values}
@@ -213,12 +206,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     ) -> Evaluation:
         """Scores of columns and their differences to the baseline, resampled as the recipe says.
 
-        Args:
-            table: columns by data set and model.
-            figures: measures of columns.
-            data: the data sets.
-            curves: fields of :class:`probattn.report.Scores` for charts.
-            **options: of :func:`probattn.report.evaluate_columns`.
+        ``curves`` gives fields of :class:`probattn.report.Scores`; options are of ``evaluate_columns``.
         """
         report = self.recipe.report
         return evaluate_columns(
@@ -295,12 +283,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return {}
 
     def driver(self, program: Program, **options: Any) -> SVIDriver:
-        """The driver that a program asks for, with the options of the recipe.
-
-        Args:
-            program: with repulsive heads it gets an ``SVGDDriver``.
-            **options: further options of the driver.
-        """
+        """The driver of a program with the recipe's options and further ones; for repulsive heads an ``SVGDDriver``."""
         alignment = getattr(self.recipe, "alignment", None)
         kind = SVGDDriver if particle_sets(program) else SVIDriver
         standard = self.recipe.training.driver_options(
@@ -408,16 +391,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return self.measure(self.describe(run, network), networks)
 
     def baselines(self, run: Path, other: Path | None, trained: Network[Program]) -> list[Network[Program]]:
-        """The deterministic baseline to compare with, where there is one.
-
-        Args:
-            run: folder of the run.
-            other: folder of another run that is to be the baseline; None for the one within the run.
-            trained: the run's network.
-
-        Raises:
-            RunError: the run is deterministic itself, or the baseline is not.
-        """
+        """The deterministic baseline to compare with: ``other``, or that of the run; ``RunError`` if it is none."""
         folder = other or run / BASELINE
         if other is not None and trained.key == "deterministic":
             raise RunError(

@@ -77,14 +77,7 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
     def parts(self, folder: Path) -> Iterable[Part]:
         """The parts to train, in order; each is requested when those before it are trained.
 
-        Whatever can be refused is refused here, before the first file is written.
-
-        Args:
-            folder: of the run, which may not be there yet.
-
-        Raises:
-            DataError: the data are not what the recipe says.
-            RunError: the recipe asks for what cannot be done.
+        Whatever can be refused, by ``DataError`` or ``RunError``, is refused here, before the first file is written.
         """
 
     @abstractmethod

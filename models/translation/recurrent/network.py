@@ -201,13 +201,8 @@ class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoMode
     ) -> RecurrentTranslationOutput:
         """Predicts each token of the target from the source and the tokens before it.
 
-        Args:
-            input_ids: int64 ``[B, S]``.
-            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
-            decoder_input_ids: int64 ``[B, T]``; None for the labels shifted by one.
-            decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
-            labels: int64 ``[B, T]``, -100 at padding; with them the mean cross-entropy is computed.
-            **options: further arguments of :class:`RecurrentModel`.
+        Arguments are those of :class:`RecurrentModel`; without ``decoder_input_ids`` they are the labels shifted by
+        one. With ``labels``, int64 ``[B, T]``, -100 at padding, the mean cross-entropy is computed.
 
         Returns:
             Logits and everything they were made of.

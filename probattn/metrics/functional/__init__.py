@@ -91,79 +91,20 @@ from probattn.metrics.functional.texts import (
 )
 from probattn.options import ConformalScore
 
-__all__ = [
-    "BinSums",
-    "BleuScore",
-    "CalibrationNorm",
-    "CertaintyCriterion",
-    "ConformalScore",
-    "ControlledThreshold",
-    "EntropyCDFCurves",
-    "HeadDistance",
-    "InputKind",
-    "MeanInterval",
-    "PositiveDomain",
-    "ReliabilityBins",
-    "RiskCoverage",
-    "UncertaintyKind",
-    "annotator_accuracy",
-    "area_under_risk_coverage",
-    "attention_overlap",
-    "best_temperature",
-    "bin_index",
-    "bin_sums",
-    "bleu",
-    "bleu_counts",
-    "bleu_from_counts",
-    "brier_score",
-    "calibration_error",
-    "calibration_error_from_sums",
-    "certainty_counts",
-    "cheapest_threshold",
-    "conformal_quantile",
-    "conformal_scores",
-    "conformal_threshold",
-    "controlled_threshold",
-    "draw_probabilities",
-    "entropy",
-    "entropy_cdf",
-    "entropy_counts",
-    "entropy_grid",
-    "error_bound",
-    "excess_area_under_risk_coverage",
-    "expected_entropy",
-    "find_wordnet",
-    "head_distance",
-    "head_similarity",
-    "holm",
-    "interval_coverage",
-    "interval_score",
-    "interval_stretch",
-    "least_confidence",
-    "matthews_correlation",
-    "mean_interval",
-    "mean_probabilities",
-    "meteor",
-    "mutual_information",
-    "name_coverage",
-    "negative_log_likelihood",
-    "normal_answer",
-    "ood_auroc",
-    "ood_fpr",
-    "overconfidence_error",
-    "overconfidence_error_from_sums",
-    "pavpu",
-    "pavpu_from_counts",
-    "prediction_sets",
-    "predictive_entropy",
-    "reliability_diagram",
-    "reliability_from_sums",
-    "repeated_clauses",
-    "repeated_ngrams",
-    "risk_coverage_curve",
-    "rouge",
-    "sequence_start",
-    "top_two_p_value",
-    "uncertainty",
-    "welch_p_value",
-]
+__all__ = ["BinSums", "BleuScore", "CalibrationNorm", "CertaintyCriterion", "ConformalScore"]
+__all__ += ["ControlledThreshold", "EntropyCDFCurves", "HeadDistance", "InputKind", "MeanInterval"]
+__all__ += ["PositiveDomain", "ReliabilityBins", "RiskCoverage", "UncertaintyKind", "annotator_accuracy"]
+__all__ += ["area_under_risk_coverage", "attention_overlap", "best_temperature", "bin_index", "bin_sums"]
+__all__ += ["bleu", "bleu_counts", "bleu_from_counts", "brier_score", "calibration_error"]
+__all__ += ["calibration_error_from_sums", "certainty_counts", "cheapest_threshold"]
+__all__ += ["conformal_quantile", "conformal_scores", "conformal_threshold", "controlled_threshold"]
+__all__ += ["draw_probabilities", "entropy", "entropy_cdf", "entropy_counts", "entropy_grid"]
+__all__ += ["error_bound", "excess_area_under_risk_coverage", "expected_entropy", "find_wordnet"]
+__all__ += ["head_distance", "head_similarity", "holm", "interval_coverage", "interval_score"]
+__all__ += ["interval_stretch", "least_confidence", "matthews_correlation", "mean_interval"]
+__all__ += ["mean_probabilities", "meteor", "mutual_information", "name_coverage"]
+__all__ += ["negative_log_likelihood", "normal_answer", "ood_auroc", "ood_fpr", "overconfidence_error"]
+__all__ += ["overconfidence_error_from_sums", "pavpu", "pavpu_from_counts", "prediction_sets"]
+__all__ += ["predictive_entropy", "reliability_diagram", "reliability_from_sums", "repeated_clauses"]
+__all__ += ["repeated_ngrams", "risk_coverage_curve", "rouge", "sequence_start", "top_two_p_value"]
+__all__ += ["uncertainty", "welch_p_value"]

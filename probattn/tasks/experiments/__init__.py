@@ -4,11 +4,5 @@ from probattn.tasks.experiments.page import ExperimentView
 from probattn.tasks.experiments.results import ConditionRuns, ConditionTest, ExperimentResults, HeadCounts
 from probattn.tasks.experiments.task import Experiments
 
-__all__ = [
-    "ConditionRuns",
-    "ConditionTest",
-    "ExperimentResults",
-    "ExperimentView",
-    "Experiments",
-    "HeadCounts",
-]
+__all__ = ["ConditionRuns", "ConditionTest", "ExperimentResults", "ExperimentView", "Experiments"]
+__all__ += ["HeadCounts"]

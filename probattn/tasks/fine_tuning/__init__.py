@@ -28,20 +28,5 @@ FINE_TUNING: list[type[Task[Any, Any]]] = [
 ]
 """The tasks of this folder."""
 
-__all__ = [
-    "FINE_TUNING",
-    "Batch",
-    "Choices",
-    "Encoded",
-    "ExamplesSection",
-    "HeadRecipe",
-    "HeadTask",
-    "Images",
-    "Labels",
-    "Language",
-    "Regression",
-    "Sequences",
-    "Spans",
-    "TextsSection",
-    "Tokens",
-]
+__all__ = ["FINE_TUNING", "Batch", "Choices", "Encoded", "ExamplesSection", "HeadRecipe", "HeadTask"]
+__all__ += ["Images", "Labels", "Language", "Regression", "Sequences", "Spans", "TextsSection", "Tokens"]

@@ -19,6 +19,7 @@ from probattn.data.corpora import Corpus
 from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split, order, split_of
 from probattn.inference.posterior import Posterior
+from probattn.options import Filled
 from probattn.report.bootstrap import Columns
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.classes import (
@@ -30,8 +31,9 @@ from probattn.tasks.fine_tuning.classes import (
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.programs import ProgramTask
+from probattn.tasks.sections.base import key
 
 SEPARATOR = "|"
 """Between the endings of a text, where they stand in one string."""
@@ -97,24 +99,18 @@ class ChoicesSection(ExamplesSection):
 
     named: ClassVar[Any] = {"snli": snli, "swag": swag, "hellaswag": hellaswag}
 
-    text: str = Field(default="text", min_length=1, description="Column of the texts.")
-    beginning: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Column of the words with which every ending begins (`sent2` of SWAG); null for none.",
+    text: Filled = key("text", "Column of the texts.")
+    beginning: Filled | None = key(
+        None, "Column of the words with which every ending begins (`sent2` of SWAG); null for none."
     )
-    endings: list[str] = Field(
-        default_factory=lambda: ["endings"],
-        min_length=1,
-        description="Columns of the endings (`[ending0, ending1, ending2, ending3]`), or the one that holds a list of "
+    endings: list[str] = key(
+        ["endings"],
+        "Columns of the endings (`[ending0, ending1, ending2, ending3]`), or the one that holds a list of "
         f"them, or a text with `{SEPARATOR}` between them.",
+        min_length=1,
     )
-    label: str = Field(
-        default="label", min_length=1, description="Column of the number of the right one, from 0."
-    )
-    max_length: int = Field(
-        default=128, ge=3, description="Most tokens of a text with its ending; longer texts are truncated."
-    )
+    label: Filled = key("label", "Column of the number of the right one, from 0.")
+    max_length: int = key(128, "Most tokens of a text with its ending; longer texts are truncated.", ge=3)
 
     def columns(self) -> Collection[str]:
         """Text, endings and label."""
@@ -174,14 +170,7 @@ class Choices(HeadTask):
     unit = "texts"
     auto = AutoModelForMultipleChoice
     inputs = ("text", "endings")
-    headings: ClassVar[Mapping[str, str]] = {
-        "text": "Text",
-        "truth": "Right ending",
-        "choice": "Chosen",
-        "probability": "Probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
-    }
+    headings: ClassVar[Any] = {"text": "Text", "truth": "Right ending", "choice": "Chosen", **UNCERTAINTY}
 
     measures = MEASURES
     validation_metrics = ProgramTask.validation_metrics

@@ -27,6 +27,7 @@ from probattn.data.rows import class_names
 from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
 from probattn.models.program import seeded
+from probattn.options import Filled
 from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import MINILM
 from probattn.tasks.errors import RunError, one_line
@@ -40,9 +41,10 @@ from probattn.tasks.fine_tuning.classes import (
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadNetworkRecipe, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.networks import quiet_loading
 from probattn.tasks.programs import ProgramTask
+from probattn.tasks.sections.base import key
 
 ENDINGS = ("png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff")
 """Of files that are read as images."""
@@ -78,8 +80,8 @@ class ImagesSection(ExamplesSection):
         description="To train on: `digits`, a folder with a folder of images for each class, a file (.csv, .tsv, "
         ".jsonl) with paths of images, from its own folder, or `hub:owner/name`.",
     )
-    image: str = Field(default="image", min_length=1, description="Column of the images, or of their paths.")
-    label: str = Field(default="label", min_length=1, description="Column of the classes.")
+    image: Filled = key("image", "Column of the images, or of their paths.")
+    label: Filled = key("label", "Column of the classes.")
 
     def columns(self) -> Collection[str]:
         """Images and classes."""
@@ -150,16 +152,13 @@ class ImagesSection(ExamplesSection):
 class ImageNetworkRecipe(HeadNetworkRecipe):
     """The pretrained network, or a new one."""
 
-    name: str = Field(
-        default="google/vit-base-patch16-224",
-        min_length=1,
-        description="A folder with a Hugging Face network and its image processor, or a name on the hub.",
+    name: Filled = key(
+        "google/vit-base-patch16-224",
+        "A folder with a Hugging Face network and its image processor, or a name on the hub.",
     )
-    new: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Type of a new network (`vit`, `swin`, ...) to be built from `config` instead; null to load "
-        "`name`.",
+    new: Filled | None = key(
+        None,
+        "Type of a new network (`vit`, `swin`, ...) to be built from `config` instead; null to load `name`.",
     )
 
     @model_validator(mode="after")
@@ -173,9 +172,7 @@ class ImagesRecipe(HeadRecipe):
     """All that a run on images depends on."""
 
     images: ImagesSection = Field(description="The images and their classes.")
-    network: ImageNetworkRecipe = Field(
-        default=ImageNetworkRecipe(), description="The network to start from."
-    )
+    network: ImageNetworkRecipe = key(ImageNetworkRecipe(), "The network to start from.")
 
     @model_validator(mode="after")
     def _of_one_size(self) -> ImagesRecipe:
@@ -194,14 +191,7 @@ class Images(HeadTask):
     auto = AutoModelForImageClassification
     reads_with = AutoImageProcessor
     inputs = ("image",)
-    headings: ClassVar[Mapping[str, str]] = {
-        "image": "Image",
-        "truth": "True class",
-        "label": "Predicted",
-        "probability": "Probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
-    }
+    headings: ClassVar[Any] = {"image": "Image", "truth": "True class", "label": "Predicted", **UNCERTAINTY}
 
     def label_names(self) -> Sequence[str]:
         """The classes of the training images, sorted."""

@@ -15,16 +15,18 @@ from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
+from probattn.options import Filled
 from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances, scores_listing, span_scores
 from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
+from probattn.tasks.sections.base import key
 
 THRESHOLD = 0.5
 """A label is given where its probability is above it."""
@@ -44,14 +46,11 @@ class LabelsSection(TextsSection):
 
     named: ClassVar[Any] = {"restaurant8k_slots": restaurant8k_slots}
 
-    label: str = Field(
-        default="labels",
-        min_length=1,
-        description="Column of the labels: a list of names, or a text with a separator between them; empty for none.",
+    label: Filled = key(
+        "labels",
+        "Column of the labels: a list of names, or a text with a separator between them; empty for none.",
     )
-    separator: str = Field(
-        default=";", min_length=1, description="What stands between labels that are given as a text."
-    )
+    separator: Filled = key(";", "What stands between labels that are given as a text.")
 
     def target(self, value: Any, where: str) -> list[str]:
         """The names of the labels, sorted."""
@@ -120,13 +119,12 @@ class Labels(HeadTask):
         ),
         "ece": ECE,
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "pair": "Second text",
         "truth": "True labels",
         "labels": "Predicted",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **ENTROPIES,
     }
 
     def label_names(self) -> Sequence[str]:

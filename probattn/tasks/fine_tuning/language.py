@@ -25,6 +25,7 @@ from probattn.inference.explaining import word_spans
 from probattn.inference.posterior import Posterior
 from probattn.models import CausalLanguageModel
 from probattn.models.program import IGNORED, HeadProgram
+from probattn.options import Filled
 from probattn.report import Group, Sheet
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
@@ -34,7 +35,8 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
+from probattn.tasks.sections.base import key
 
 Word = tuple[str, list[int]]
 """A word and the positions of its tokens."""
@@ -66,23 +68,23 @@ class LanguageSection(ExamplesSection):
     }
     suffixes: ClassVar[tuple[str, ...]] = ("txt",)
 
-    objective: Literal["masked", "causal"] = Field(
-        default="masked",
-        description="What is predicted: tokens that were `masked` (BERT and its kin), or each token from those before "
+    objective: Literal["masked", "causal"] = key(
+        "masked",
+        "What is predicted: tokens that were `masked` (BERT and its kin), or each token from those before "
         "it, `causal` (GPT-2 and its kin).",
     )
-    text: str = Field(default="text", min_length=1, description="Column of the texts.")
-    join: bool = Field(
-        default=True,
-        description="Whether texts are joined and cut into passages of `block_length` tokens, as transformers' "
+    text: Filled = key("text", "Column of the texts.")
+    join: bool = key(
+        True,
+        "Whether texts are joined and cut into passages of `block_length` tokens, as transformers' "
         "examples do; false for a text a passage.",
     )
-    block_length: int = Field(default=128, ge=3, description="Most tokens of a passage.")
-    mask_probability: float = Field(
-        default=0.15,
+    block_length: int = key(128, "Most tokens of a passage.", ge=3)
+    mask_probability: float = key(
+        0.15,
+        "Probability of a token to be masked (Devlin et al. 2019); of no effect on `causal`.",
         gt=0,
         lt=1,
-        description="Probability of a token to be masked (Devlin et al. 2019); of no effect on `causal`.",
     )
 
     def columns(self) -> Collection[str]:
@@ -109,9 +111,9 @@ class LanguageRecipe(HeadRecipe):
     """All that a run of language modelling depends on."""
 
     language: LanguageSection = Field(description="The texts.")
-    prediction: PredictionRecipe = Field(
-        default=PredictionRecipe(batch_size=4),
-        description="How to predict; a batch has a number for each draw, predicted token and word of the vocabulary.",
+    prediction: PredictionRecipe = key(
+        PredictionRecipe(batch_size=4),
+        "How to predict; a batch has a number for each draw, predicted token and word of the vocabulary.",
     )
 
 
@@ -122,13 +124,12 @@ class Language(HeadTask):
     recipe_class = LanguageRecipe
     unit = "passages"
     measures: ClassVar[Any] = TOKEN_MEASURES
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "truth": "True tokens",
         "prediction": "Predicted",
         "surprise": "Surprise",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **ENTROPIES,
     }
 
     @property

@@ -13,17 +13,17 @@ from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.identity import SPLITS, Split, order, split_of
 from probattn.data.tables import PREFIX, Table, is_table, load_hub, long_fields, open_table, other_format
+from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
 from probattn.tasks.errors import RunError
-from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute
+from probattn.tasks.sections.base import LimitsSection, Section, TopicsReportSection, absolute, key
 from probattn.tasks.sections.methods import (
-    AlignmentRecipe,
+    Alignment,
     AttentionRecipe,
-    DisagreementRecipe,
+    Disagreement,
     MethodRecipe,
-    ParticlesRecipe,
-    RepulsionRecipe,
-    optional_method,
+    Particles,
+    Repulsion,
 )
 from probattn.tasks.sections.training import TrainingRecipe
 
@@ -45,9 +45,7 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 class ExampleLimits(LimitsSection):
     """Most examples to use, by role: a fixed choice that looks random; null for all."""
 
-    test: int | None = Field(
-        default=None, ge=1, description="To test on, also of shifted and out-of-domain data."
-    )
+    test: Count | None = key(None, "To test on, also of shifted and out-of-domain data.")
 
 
 class ExamplesSection(Section):
@@ -70,39 +68,30 @@ class ExamplesSection(Section):
         min_length=1,
         description="To train on: a data set that has a name, a file (.csv, .tsv, .jsonl), or `hub:owner/name`.",
     )
-    validation: str | None = Field(
-        default=None,
-        min_length=1,
-        description="To choose by; null for the training set's own validation part, or a share of its examples.",
+    validation: Filled | None = key(
+        None, "To choose by; null for the training set's own validation part, or a share of its examples."
     )
-    test: str | None = Field(
-        default=None,
-        min_length=1,
-        description="To measure on; null for the training set's own test part, or a share of its examples.",
+    test: Filled | None = key(
+        None, "To measure on; null for the training set's own test part, or a share of its examples."
     )
-    shifted: str | None = Field(
-        default=None,
-        min_length=1,
-        description="The same task on other material, measured too; null for none. Of a data set that has a name its "
+    shifted: Filled | None = key(
+        None,
+        "The same task on other material, measured too; null for none. Of a data set that has a name its "
         "test part is taken, of a file all.",
     )
-    out_of_domain: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Inputs that are not the task; the report measures how well the uncertainty detects them. Labels "
+    out_of_domain: Filled | None = key(
+        None,
+        "Inputs that are not the task; the report measures how well the uncertainty detects them. Labels "
         "are not read; null for none.",
     )
-    quotes: bool = Field(
-        default=True,
-        description="Whether fields of a .csv or .tsv file may stand in double quotes; false for plain characters.",
+    quotes: bool = key(
+        True, "Whether fields of a .csv or .tsv file may stand in double quotes; false for plain characters."
     )
-    validation_fraction: float = Field(
-        default=0.1, gt=0, lt=1, description="Share for validation, where no source is given for it."
+    validation_fraction: float = key(
+        0.1, "Share for validation, where no source is given for it.", gt=0, lt=1
     )
-    test_fraction: float = Field(
-        default=0.1, gt=0, lt=1, description="Share for testing, where no source is given for it."
-    )
-    limits: ExampleLimits = Field(default=ExampleLimits(), description="Most examples to use.")
+    test_fraction: float = key(0.1, "Share for testing, where no source is given for it.", gt=0, lt=1)
+    limits: ExampleLimits = key(ExampleLimits(), "Most examples to use.")
 
     @abstractmethod
     def columns(self) -> Collection[str]:
@@ -174,16 +163,7 @@ class ExamplesSection(Section):
         return examples
 
     def read_examples(self, source: str, split: Split, *, labelled: bool = True) -> list[Mapping[str, Any]]:
-        """The examples of one source.
-
-        Args:
-            source: as the recipe names it.
-            split: of a data set that has several.
-            labelled: whether to read their labels.
-
-        Raises:
-            DataError: in one line, whatever is wrong with them.
-        """
+        """The examples of one source; ``DataError`` says in one line what is wrong with them."""
         read = self.example if labelled else self.unlabelled_row
         columns = self.columns() if labelled else self.unlabelled_columns()
         with long_fields():
@@ -298,10 +278,8 @@ class HeadNetworkRecipe(PretrainedRecipe):
 class HeadReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    bins: int = Field(default=10, ge=2, le=100, description="Bins of the calibration errors.")
-    uncertain: int = Field(
-        default=8, ge=0, le=100, description="Most uncertain test examples that are listed."
-    )
+    bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
+    uncertain: int = key(8, "Most uncertain test examples that are listed.", ge=0, le=100)
 
 
 class HeadRecipe(MethodRecipe):
@@ -309,15 +287,15 @@ class HeadRecipe(MethodRecipe):
 
     introduction = INTRODUCTION
 
-    network: HeadNetworkRecipe = Field(default=HeadNetworkRecipe(), description="The network to start from.")
-    attention: AttentionRecipe = Field(default=AttentionRecipe(), description="The attention method.")
-    alignment: AlignmentRecipe | None = optional_method(AlignmentRecipe)
-    repulsion: RepulsionRecipe | None = optional_method(RepulsionRecipe)
-    disagreement: DisagreementRecipe | None = optional_method(DisagreementRecipe)
-    particles: ParticlesRecipe | None = optional_method(ParticlesRecipe)
-    training: TrainingRecipe = Field(default=TrainingRecipe(), description="How to train.")
-    prediction: PredictionRecipe = Field(default=PredictionRecipe(), description="How to predict.")
-    report: HeadReportRecipe = Field(default=HeadReportRecipe(), description="What to report.")
+    network: HeadNetworkRecipe = key(HeadNetworkRecipe(), "The network to start from.")
+    attention: AttentionRecipe = key(AttentionRecipe(), "The attention method.")
+    alignment: Alignment
+    repulsion: Repulsion
+    disagreement: Disagreement
+    particles: Particles
+    training: TrainingRecipe = key(TrainingRecipe(), "How to train.")
+    prediction: PredictionRecipe = key(PredictionRecipe(), "How to predict.")
+    report: HeadReportRecipe = key(HeadReportRecipe(), "What to report.")
 
     def examples(self) -> tuple[str, ExamplesSection]:
         """Name and value of the section of examples."""

@@ -22,6 +22,7 @@ from probattn.data.corpora import CORPORA, Corpus
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import interval_coverage, interval_score, interval_stretch
+from probattn.options import Filled
 from probattn.report import MODEL_TITLES, Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import Record
@@ -33,6 +34,7 @@ from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.measures import number, share
+from probattn.tasks.sections.base import key
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the intervals whose coverage is measured."""
@@ -63,11 +65,11 @@ class RegressionSection(TextsSection):
     }
     paired_names: ClassVar[tuple[str, ...]] = ("sick", "stsb")
 
-    label: str = Field(default="label", min_length=1, description="Column of the numbers.")
-    noise: Literal["normal", "student_t"] = Field(
-        default="normal", description="Law of a number around its prediction; its scale is learned."
+    label: Filled = key("label", "Column of the numbers.")
+    noise: Literal["normal", "student_t"] = key(
+        "normal", "Law of a number around its prediction; its scale is learned."
     )
-    degrees: float = Field(default=4.0, gt=0, description="Degrees of freedom of `student_t`.")
+    degrees: float = key(4.0, "Degrees of freedom of `student_t`.", gt=0)
 
     def target(self, value: Any, where: str) -> float:
         """The number."""
@@ -175,7 +177,7 @@ class Regression(HeadTask):
             )
         },
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "pair": "Second text",
         "truth": "True number",
@@ -266,13 +268,13 @@ class Regression(HeadTask):
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Coverage and width of intervals, before and after the validation texts have stretched them."""
         rows = []
-        for key, column in columns.items():
+        for model, column in columns.items():
             for index, level in enumerate(LEVELS):
                 cells = []
                 for ends in ("ends", "stretched"):
                     width = (column[ends][:, index, 1] - column[ends][:, index, 0]).mean().item()
                     cells += [f"{100 * coverage(column, ends, index):.1f}%", f"{width:.3f}"]
-                rows.append((MODEL_TITLES[key], f"{level:.0%}", *cells))
+                rows.append((MODEL_TITLES[model], f"{level:.0%}", *cells))
         yield Listing(
             title="Intervals",
             headings=("Attention", "Level", "Coverage", "Width", "Coverage, calibrated", "Width, calibrated"),

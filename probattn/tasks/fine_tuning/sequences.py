@@ -18,6 +18,7 @@ from probattn.inference.sampling import until_the_end
 from probattn.inference.session import evaluating
 from probattn.metrics.functional import bleu_counts, bleu_from_counts
 from probattn.models.program import IGNORED
+from probattn.options import Count, Filled
 from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import PredictionRecipe
 from probattn.tasks.errors import RunError
@@ -25,8 +26,9 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import number
+from probattn.tasks.sections.base import key
 
 
 def _multi30k(source: Language, target: Language, split: Split) -> Rows:
@@ -48,19 +50,14 @@ class SequencesSection(ExamplesSection):
         "multi30k_en_de": partial(_multi30k, "en", "de"),
     }
 
-    source: str = Field(default="source", min_length=1, description="Column of the texts that are read.")
-    target: str = Field(
-        default="target", min_length=1, description="Column of the texts that are to be made."
+    source: Filled = key("source", "Column of the texts that are read.")
+    target: Filled = key("target", "Column of the texts that are to be made.")
+    prefix: str = key(
+        "", "What stands before every text that is read, as T5 wants it: `translate English to German: `."
     )
-    prefix: str = Field(
-        default="",
-        description="What stands before every text that is read, as T5 wants it: `translate English to German: `.",
-    )
-    source_length: int = Field(default=128, ge=3, description="Most tokens of a text that is read.")
-    target_length: int = Field(
-        default=128, ge=3, description="Most tokens of a text that is made, in training as in generation."
-    )
-    num_beams: int = Field(default=1, ge=1, description="Beams of the generation; 1 for greedy.")
+    source_length: int = key(128, "Most tokens of a text that is read.", ge=3)
+    target_length: int = key(128, "Most tokens of a text that is made, in training as in generation.", ge=3)
+    num_beams: Count = key(1, "Beams of the generation; 1 for greedy.")
 
     def columns(self) -> Collection[str]:
         """Both texts."""
@@ -81,9 +78,9 @@ class SequencesRecipe(HeadRecipe):
     """All that a run on texts from texts depends on."""
 
     sequences: SequencesSection = Field(description="The texts, and what is to be made of them.")
-    prediction: PredictionRecipe = Field(
-        default=PredictionRecipe(batch_size=8),
-        description="How to predict; a batch has a number for each draw, target token and word of the vocabulary.",
+    prediction: PredictionRecipe = key(
+        PredictionRecipe(batch_size=8),
+        "How to predict; a batch has a number for each draw, target token and word of the vocabulary.",
     )
 
 
@@ -104,13 +101,12 @@ class Sequences(HeadTask):
         "bleu": number("BLEU", "Of generated texts, by sacrebleu, 0 to 100", better=True),
         **TOKEN_MEASURES,
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "text": "Text",
         "truth": "Reference",
         "prediction": "Generated",
         "score": "Log-probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **ENTROPIES,
     }
 
     def load_data(self) -> HeadData:

@@ -23,6 +23,7 @@ from probattn.data.identity import Split, split_of
 from probattn.data.tables import load_hub
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import area_under_risk_coverage
+from probattn.options import Count, Filled, Natural
 from probattn.report import MODEL_TITLES, Example, Listing, ModelKey, Sheet, WordsExample
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
@@ -42,10 +43,11 @@ from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 from probattn.tasks.measures import AURC, ECE, bin_columns, calibration_error, number, share
 from probattn.tasks.networks import Network
+from probattn.tasks.sections.base import key
 
 BEST = 5
 """Spans that an answer lists with their probabilities."""
@@ -152,32 +154,24 @@ class SpansSection(ExamplesSection):
     }
     suffixes: ClassVar[tuple[str, ...]] = ("json",)
 
-    question: str = Field(default="question", min_length=1, description="Column of the questions.")
-    context: str = Field(
-        default="context", min_length=1, description="Column of the texts that are asked about."
-    )
-    answers: str = Field(
-        default="answers",
-        min_length=1,
-        description="Column of the answers: an object with lists `text` and `answer_start`, as SQuAD has it on the "
+    question: Filled = key("question", "Column of the questions.")
+    context: Filled = key("context", "Column of the texts that are asked about.")
+    answers: Filled = key(
+        "answers",
+        "Column of the answers: an object with lists `text` and `answer_start`, as SQuAD has it on the "
         "hub, or a text, empty for no answer.",
     )
-    answer_start: str = Field(
-        default="answer_start",
-        min_length=1,
-        description="Column of the answer's first character in the context, counted from 0, where answers are texts.",
+    answer_start: Filled = key(
+        "answer_start",
+        "Column of the answer's first character in the context, counted from 0, where answers are texts.",
     )
-    max_length: int = Field(
-        default=384,
-        ge=16,
-        description="Most tokens of question and context; longer ones make several windows.",
+    max_length: int = key(
+        384, "Most tokens of question and context; longer ones make several windows.", ge=16
     )
-    stride: int = Field(
-        default=128,
-        ge=0,
-        description="Tokens of the context that a window shares with the next, at most half of all.",
+    stride: Natural = key(
+        128, "Tokens of the context that a window shares with the next, at most half of all."
     )
-    max_answer_length: int = Field(default=30, ge=1, description="Most tokens of a predicted answer.")
+    max_answer_length: Count = key(30, "Most tokens of a predicted answer.")
 
     @model_validator(mode="after")
     def _overlap(self) -> Self:
@@ -309,14 +303,12 @@ class Spans(HeadTask):
         "ece": ECE,
         "aurc": AURC,
     }
-    headings: ClassVar[Mapping[str, str]] = {
+    headings: ClassVar[Any] = {
         "question": "Question",
         "context": "Context",
         "truth": "True answer",
         "answer": "Answer",
-        "probability": "Probability",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
+        **UNCERTAINTY,
     }
 
     def head_options(self) -> Mapping[str, Any]:
@@ -432,12 +424,12 @@ class Spans(HeadTask):
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
         """Questions with and without an answer, by model."""
         rows = []
-        for key, column in columns.items():
+        for model, column in columns.items():
             for kind, answerable in (("answerable", 1), ("unanswerable", 0)):
                 of_kind = column["answerable"] == answerable
                 shares = [_mean(column[name][of_kind]) for name in ("exact", "f1", "given", "confidence")]
                 cells = ["" if value is None else f"{value:.1%}" for value in shares]
-                rows.append((MODEL_TITLES[key], kind, f"{int(of_kind.sum()):,}", *cells))
+                rows.append((MODEL_TITLES[model], kind, f"{int(of_kind.sum()):,}", *cells))
         columns_of_first = next(iter(columns.values()))
         long = int(columns_of_first["nll"].isnan().sum())
         yield Listing(
@@ -449,20 +441,15 @@ class Spans(HeadTask):
             f"{self.section_of_examples.max_answer_length} tokens, which cannot be given: {long:,}.",
         )
         if all("threshold" in column for column in columns.values()):
+            names = ("exact", "f1", "exact_tuned", "f1_tuned")
+            tuned = []
+            for model, column in columns.items():
+                cells = [f"{column[name].mean().item():.1%}" for name in names]
+                tuned.append((MODEL_TITLES[model], _threshold(column["threshold"][0].item()), *cells))
             yield Listing(
                 title="Threshold of no answer",
                 headings=("Attention", "Threshold", "Exact match", "F1", "Exact match, tuned", "F1, tuned"),
-                rows=tuple(
-                    (
-                        MODEL_TITLES[key],
-                        _threshold(column["threshold"][0].item()),
-                        *(
-                            f"{column[name].mean().item():.1%}"
-                            for name in ("exact", "f1", "exact_tuned", "f1_tuned")
-                        ),
-                    )
-                    for key, column in columns.items()
-                ),
+                rows=tuple(tuned),
                 about="There is an answer where the logarithm of the probability of no answer exceeds that of the best "
                 "span by no more than the threshold; 0 is the more probable of the two. Tuned: the highest F1 on the "
                 "validation questions.",

@@ -52,6 +52,10 @@ ROOM = 160
 """Characters of a text in a table."""
 ROLES: Mapping[str, Role] = {"test": "in_domain", "shifted": "shifted", "out_of_domain": "out_of_domain"}
 """Splits that are measured, with their role in the report."""
+ENTROPIES = {"entropy": "Entropy", "mutual_information": "Mutual information"}
+"""Headings of the uncertainty of an answer."""
+UNCERTAINTY = {"probability": "Probability", **ENTROPIES}
+"""The same of an answer with one probability."""
 
 
 class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from probattn.data import BUILT_IN, Source
 from probattn.data.identity import Split
+from probattn.options import Filled
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, Rows, text_of
+from probattn.tasks.sections.base import key
 
 TEXTS = ("text", "pair")
 """Keys of the texts of an example."""
@@ -27,13 +27,9 @@ class TextsSection(ExamplesSection):
     """Data sets with a name that are pairs."""
     label: str
 
-    text: str = Field(default="text", min_length=1, description="Column of the texts.")
-    text_pair: str | None = Field(
-        default=None, min_length=1, description="Column of the second texts; null for single texts."
-    )
-    max_length: int = Field(
-        default=128, ge=3, description="Most tokens of a text; longer ones are truncated."
-    )
+    text: Filled = key("text", "Column of the texts.")
+    text_pair: Filled | None = key(None, "Column of the second texts; null for single texts.")
+    max_length: int = key(128, "Most tokens of a text; longer ones are truncated.", ge=3)
 
     @property
     def paired(self) -> bool:

@@ -19,6 +19,7 @@ from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split
 from probattn.inference.posterior import Posterior
 from probattn.models.program import IGNORED
+from probattn.options import Filled
 from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
@@ -27,8 +28,9 @@ from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
-from probattn.tasks.fine_tuning.task import HeadTask
+from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import ACCURACY, ECE, number, share
+from probattn.tasks.sections.base import key
 
 OUTSIDE = "O"
 """The tag of a word in no span."""
@@ -80,12 +82,12 @@ class TokensSection(ExamplesSection):
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
     suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
 
-    tokens: str = Field(default="tokens", min_length=1, description="Column of the words, a list a row.")
-    tags: str = Field(default="tags", min_length=1, description="Column of their tags, a list a row.")
-    max_length: int = Field(
-        default=128,
+    tokens: Filled = key("tokens", "Column of the words, a list a row.")
+    tags: Filled = key("tags", "Column of their tags, a list a row.")
+    max_length: int = key(
+        128,
+        "Most tokens of a text; words beyond it are neither trained on nor answered, and count as `O`.",
         ge=3,
-        description="Most tokens of a text; words beyond it are neither trained on nor answered, and count as `O`.",
     )
 
     def columns(self) -> Collection[str]:
@@ -195,13 +197,7 @@ class Tokens(HeadTask):
         "nll": number("Negative log-likelihood", "Of the true tag, nats per word", short="NLL"),
         "ece": ECE,
     }
-    headings: ClassVar[Mapping[str, str]] = {
-        "text": "Text",
-        "truth": "True spans",
-        "spans": "Predicted",
-        "entropy": "Entropy",
-        "mutual_information": "Mutual information",
-    }
+    headings: ClassVar[Any] = {"text": "Text", "truth": "True spans", "spans": "Predicted", **ENTROPIES}
 
     def label_names(self) -> Sequence[str]:
         """The tags of the training texts, sorted, "O" first."""

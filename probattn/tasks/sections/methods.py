@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field, create_model, model_validator
+from pydantic import create_model, model_validator
 
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention, DisagreementAttention, Method
 from probattn.sites.particle_layers import ParticleLayers
 from probattn.sites.repulsive import RepulsiveAttention
-from probattn.tasks.sections.base import RunRecipe
+from probattn.tasks.sections.base import RunRecipe, key
 from probattn.tasks.sections.derived import MethodSection, method_section
 
 Asked = TypeVar("Asked", bound=Method)
@@ -66,7 +66,7 @@ class MethodRecipe(RunRecipe):
 
 def optional_method(section: Any) -> Any:
     """The field of a method that is asked for beside latent attention, or not at all."""
-    return Field(default=None, description=section.method_class.recipe.about)
+    return key(None, section.method_class.recipe.about)
 
 
 def with_registered(kind: type[Taking]) -> type[Taking]:
@@ -128,10 +128,6 @@ class AttentionRecipe(_Attention):
     def deterministic(self) -> AttentionRecipe:
         """The same section with the network's own attention."""
         return self.model_copy(update={"method": "deterministic"})
-
-
-AttentionKeys = AttentionRecipe
-"""What the attention of recipes of every kind has in common."""
 
 
 _Alignment: Any = method_section(AlignmentAttention)
@@ -200,4 +196,5 @@ class ParticlesRecipe(_Particles):
 Alignment = Annotated[AlignmentRecipe | None, optional_method(AlignmentRecipe)]
 Repulsion = Annotated[RepulsionRecipe | None, optional_method(RepulsionRecipe)]
 Disagreement = Annotated[DisagreementRecipe | None, optional_method(DisagreementRecipe)]
+Particles = Annotated[ParticlesRecipe | None, optional_method(ParticlesRecipe)]
 """Sections of methods that stand beside latent attention, or null."""

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from probattn.data.errors import suggestion
 from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
 from probattn.inference.options import FINE_TUNING_WEIGHT, EarlyStopping, KLSchedule, RunOptions
 from probattn.options import Count
-from probattn.tasks.sections.base import Section
+from probattn.tasks.sections.base import Section, key
 from probattn.tasks.sections.derived import DrawnSection, Key, drawn_section, options_section
 
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
@@ -35,7 +35,7 @@ STEP_SIZE = {"lt": 10}
 
 def length_key(description: str) -> tuple[Any, Any]:
     """The key of a number of epochs or steps."""
-    return int | None, Field(default=None, ge=1, description=description)
+    return int | None, key(None, description, ge=1)
 
 
 TRAINING: dict[str, Any] = {
@@ -51,7 +51,7 @@ TRAINING: dict[str, Any] = {
             "for examples at random. Short texts train faster for it: less of a batch is padding."
         },
     ),
-    "optimizer": (Literal["adamw", "adam", "sgd"], Field(default="adamw", description="Optimiser of torch.")),
+    "optimizer": (Literal["adamw", "adam", "sgd"], key("adamw", "Optimiser of torch.")),
     "optimizer_arguments": Key(
         OptimizerOptions, "arguments", {"annotation": dict[str, bool | int | float | list[float]]}
     ),
@@ -71,10 +71,7 @@ TRAINING: dict[str, Any] = {
     "gradient_clip": Key(RunOptions, "max_grad_norm"),
     "precision": Key(RunOptions, "precision"),
     "compile": Key(RunOptions, "compile"),
-    "device": (
-        Literal["auto", "cpu"],
-        Field(default="auto", description="`auto` takes an accelerator where there is one."),
-    ),
+    "device": (Literal["auto", "cpu"], key("auto", "`auto` takes an accelerator where there is one.")),
     "seed": Key(
         RunOptions,
         "seed",
@@ -98,13 +95,13 @@ TRAINING: dict[str, Any] = {
     "keep": Key(RunOptions, "keep_last"),
     "early_stopping": (
         EarlyStoppingRecipe | None,
-        Field(default=None, description="When to stop before the end; null for never."),
+        key(None, "When to stop before the end; null for never."),
     ),
     "frozen_probe": (
         bool,
-        Field(
-            default=False,
-            description="Whether nothing but attention learns, so that what the network knows of single words stays "
+        key(
+            False,
+            "Whether nothing but attention learns, so that what the network knows of single words stays "
             "what it was at the start (Snell et al. 2021, A.6); for the networks `self_attentive` and, in translation, "
             "`lstm`.",
         ),
@@ -173,9 +170,9 @@ class TrainingRecipe(_Training):
     @field_validator("optimizer_arguments")
     @classmethod
     def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, key in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
+        for name, ours in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
             if name in value:
-                raise ValueError(f"{name!r} has a key of its own: training.{key}")
+                raise ValueError(f"{name!r} has a key of its own: training.{ours}")
         return value
 
     @model_validator(mode="after")
@@ -206,19 +203,19 @@ class ProbeRecipe(Section):
         (0, 10, 20, 50, 100, 200, 500, 1000, 2000)
     """
 
-    steps: list[int] | None = Field(
-        default=None,
-        min_length=1,
-        description="Updates after which they are recorded, and 0 for before the first; null for 0, 10, 20, 50, 100, "
+    steps: list[int] | None = key(
+        None,
+        "Updates after which they are recorded, and 0 for before the first; null for 0, 10, 20, 50, 100, "
         "200, 500 and so on. The last one always is.",
+        min_length=1,
     )
-    examples: Count = Field(default=200, description="Examples that are looked at, a fixed choice.")
-    part: Literal["validation", "train"] = Field(
-        default="validation",
-        description="Which examples: those of `validation`, or of `train` (tables 7 and 8 of Snell et al. 2021).",
+    examples: Count = key(200, "Examples that are looked at, a fixed choice.")
+    part: Literal["validation", "train"] = key(
+        "validation",
+        "Which examples: those of `validation`, or of `train` (tables 7 and 8 of Snell et al. 2021).",
     )
-    batch_size: Count = Field(default=32, description="Examples of a batch.")
-    shown: int = Field(default=2, ge=0, le=20, description="Examples whose maps the report shows.")
+    batch_size: Count = key(32, "Examples of a batch.")
+    shown: int = key(2, "Examples whose maps the report shows.", ge=0, le=20)
 
     @field_validator("steps")
     @classmethod
@@ -241,8 +238,7 @@ class ProbeRecipe(Section):
 class TranslationProbeRecipe(ProbeRecipe):
     """The same for translation, where the watched sentences can be translated too."""
 
-    bleu: bool = Field(
-        default=False,
-        description="Whether to translate the watched sentences at each recorded step, by greedy search, for their "
-        "BLEU.",
+    bleu: bool = key(
+        False,
+        "Whether to translate the watched sentences at each recorded step, by greedy search, for their BLEU.",
     )

