@@ -37,7 +37,6 @@ from probattn.sites.site import INFER_KEY, log_weights
 from probattn.sites.upward import LinkedPaths
 
 OWNER = "attention_effects"
-ADVICE = "name other sites: sites=[...]"
 SCREENED = 3
 """Tokens or words on each side whose slopes are followed by knock-outs."""
 Method = Literal["slope", "knockout", "screened"]
@@ -269,9 +268,9 @@ class BatchEffects:
             readings = [number.read(logits, rows) for number in numbers]
             gradient = [
                 gradients(
-                    OWNER, reading.value.sum(), handler.biases, ADVICE, retain=reading is not readings[-1]
+                    OWNER, one.value.sum(), handler.biases, "take sites=[...]", retain=one is not readings[-1]
                 )
-                for reading in readings
+                for one in readings
             ]
         shape = logits.shape[:2]
         return [

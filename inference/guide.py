@@ -18,7 +18,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from probattn.inference.session import derived_seed, preserved_random_state
-from probattn.sites.calling import called, described, logits_of
+from probattn.sites.calling import called, output_of
 from probattn.sites.noise import GlobalNoise, Noise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
@@ -194,12 +194,7 @@ class AttentionGuide(GuideMessenger):
 
 def predictions(owner: str, model: Any, inputs: Mapping[str, Any], rows: int | None = None) -> Tensor:
     """A model's predictions ``[R, ..., C]`` for a batch (of R rows), finite in each row; numbers may be ``[R]``."""
-    logits = logits_of(output := called(owner, model, inputs))
-    if logits is None:
-        raise TypeError(
-            f"{owner}: expected a model that returns its predictions, a tensor [B, ..., C] or one named logits, got "
-            f"{described(output)}; return the tensor alone, or name it logits"
-        )
+    logits = output_of(owner, called(owner, model, inputs))
     alone = logits.dim() == 1 and rows in (None, len(logits))
     logits = logits.unsqueeze(-1) if alone and getattr(model, "link", None) == "identity" else logits
     if logits.dim() < 2 or rows not in (None, len(logits)) or not logits.is_floating_point():

@@ -112,7 +112,7 @@ class Moments:
     def _summary(self) -> _Summary:
         if self.link == "identity":
             deviations = self.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
-            std = torch.zeros_like(self.logits).scatter_(-1, self.classes, deviations)
+            std = torch.zeros_like(self.logits, dtype=deviations.dtype).scatter_(-1, self.classes, deviations)
             return _Summary(self.logits, std, torch.zeros_like(self.logits[..., 0]))
         return _sigmoid_summary(self) if self.link == "sigmoid" else _softmax_summary(self)
 

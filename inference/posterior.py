@@ -49,7 +49,8 @@ def row_lines(
     """Mean and spread ``[R, C]`` of up to three leading classes ``[R, K]`` of a few rows, in lines of 80 columns."""
     lines, name = [], "number" if link == "identity" else "class"
     for row, classes in enumerate(leading[:, :3].tolist()):
-        spread = ["" if std is None else f" ± {std[row, one]:.3f}" for one in classes]
+        widths = [None if std is None else float(std[row, one]) for one in classes]
+        spread = ["" if w is None else f" ± {w:{'.0e' if 1e-5 < w < 5e-4 else '.3f'}}" for w in widths]
         texts = [
             f"{name} {one} {mean[row, one]:.3f}{width}" for one, width in zip(classes, spread, strict=True)
         ]

@@ -219,21 +219,11 @@ def posterior_predict(
     words = seed_words(seed)
     if isinstance(batch, Mapping | Tensor):
         check_batch("posterior_predict", batch)
-        drawn = predict(cast(Mapping[str, Tensor], batch), words)
+        drawn = [predict(cast(Mapping[str, Tensor], batch), words)]
     else:
         batches = enumerate(batches_of("posterior_predict", batch))
-        drawn = _together([predict(data, (*words, number)) for number, data in batches])
-    _refuse_one_class(drawn[0], link)
-    return Posterior(*drawn, link, noise)
-
-
-def _refuse_one_class(logits: Tensor, link: Link) -> None:
-    """Refuses predictions ``[P, B, ..., 1]`` that would be certain whatever they are."""
-    if link == "softmax" and logits.shape[-1] == 1:
-        raise ValueError(
-            f"posterior_predict: expected two classes or more, got predictions {list(logits.shape[1:])}, all of "
-            "probability 1; set the model's attribute link to 'identity' for numbers, to 'sigmoid' for labels"
-        )
+        drawn = [predict(data, (*words, number)) for number, data in batches]
+    return Posterior(*_together(drawn, link), link, noise)
 
 
 _Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]
@@ -266,10 +256,17 @@ def prepared_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str,
     return prepare(batch) if hasattr(network, "label_names") and callable(prepare) else batch
 
 
-def _together(drawn: Sequence[_Drawn]) -> _Drawn:
+def _together(drawn: Sequence[_Drawn], link: Link) -> _Drawn:
     """The rows of all batches; shorter ones are filled up, predictions with NaN and maps with 0."""
     if not drawn:
         raise ValueError("posterior_predict: expected at least one batch, got none")
+    if link == "softmax" and drawn[0][0].shape[-1] == 1:
+        raise ValueError(
+            "posterior_predict: expected predictions of two classes or more, got one, always certain; set the "
+            "model's attribute link to 'identity' for numbers, to 'sigmoid' for labels"
+        )
+    if len(drawn) == 1:
+        return drawn[0]
     logits = joined([item[0] for item in drawn], 1, torch.nan)
     _, draws, means, spreads = zip(*drawn, strict=True)
     return logits, joined_maps(draws, 1), joined_maps(means, 0), joined_maps(spreads, 0)
@@ -385,7 +382,6 @@ class _Folding:
                 if not start:
                     self.collector.check(model)
         logits = torch.cat(outputs)
-        # Of two draws first: predictions of every token are many.
         if len(seeds) > 1 and not runs_apart() and _equal(logits[:2]) and _equal(logits):
             self._refuse_equal(model, seeds)
         return logits
@@ -552,10 +548,7 @@ def device_of(inputs: Mapping[str, Tensor]) -> torch.device:
 
 def differentiable(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inputs; tensors made in inference mode, which cannot be saved for a backward pass, as copies."""
-    return {
-        name: value.clone() if isinstance(value, Tensor) and value.is_inference() else value
-        for name, value in inputs.items()
-    }
+    return {n: v.clone() if isinstance(v, Tensor) and v.is_inference() else v for n, v in inputs.items()}
 
 
 def seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:

@@ -47,6 +47,17 @@ def logits_of(output: Any) -> Tensor | None:
     return named if isinstance(named, Tensor) else None
 
 
+def output_of(owner: str, output: Any) -> Tensor:
+    """The predictions among what a model returned; ``TypeError`` without."""
+    logits = logits_of(output)
+    if logits is None:
+        raise TypeError(
+            f"{owner}: expected a model that returns its predictions, a tensor [B, ..., C] or one named logits, got "
+            f"{described(output)}; return the tensor alone, or name it logits"
+        )
+    return logits
+
+
 def described(value: Any) -> str:
     """Type of a value, of a tensor its shape, and of a container what it has, for messages."""
     if isinstance(value, Tensor):
