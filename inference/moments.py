@@ -315,7 +315,7 @@ def _softmax_summary(moments: Moments) -> _Summary:
     probabilities = joined.softmax(dim=-1)
     within = torch.where(rest.isfinite().unsqueeze(-1), others.softmax(dim=-1), 0.0).nan_to_num(0.0)
     average = partial(torch.tensordot, weights, dims=1)
-    mean = average(probabilities)
+    mean = probabilities[0] + average(probabilities - probabilities[0])  # exactly that of equal ones
     variance = average((probabilities - mean).square())
     inner_entropy = torch.special.entr(within).sum(dim=-1)
     expected = average(torch.special.entr(probabilities).sum(dim=-1)) + mean[..., -1] * inner_entropy
@@ -332,7 +332,7 @@ def _sigmoid_summary(moments: Moments) -> _Summary:
     deviations = torch.zeros_like(logits).scatter(-1, moments.classes, variances.sqrt())
     values = (logits + points.view(-1, *[1] * logits.dim()) * deviations).sigmoid()
     average = partial(torch.tensordot, weights, dims=1)
-    mean = average(values)
+    mean = values[0] + average(values - values[0])
     variance = average((values - mean).square())
     return _Summary(mean, variance.sqrt(), average(entropy_of(values, "sigmoid")))
 

@@ -50,7 +50,7 @@ def row_lines(
     lines, name = [], "number" if link == "identity" else "class"
     for row, classes in enumerate(leading[:, :3].tolist()):
         widths = [None if std is None else float(std[row, one]) for one in classes]
-        spread = ["" if w is None else f" ± {w:{'.0e' if 1e-5 < w < 5e-4 else '.3f'}}" for w in widths]
+        spread = ["" if w is None else f" ± {w:{'.0e' if 0 < w < 5e-4 else '.3f'}}" for w in widths]
         texts = [
             f"{name} {one} {mean[row, one]:.3f}{width}" for one, width in zip(classes, spread, strict=True)
         ]
