@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, is_dataclass
 from inspect import signature
 from typing import Any
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from probattn.checks import shortened
 from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.disagreement import DisagreementFactor
+from probattn.sites.multihead import MultiheadAttention
 from probattn.sites.particle_layers import particle_count, particle_record
 from probattn.sites.repulsive import repulsive_heads
 from probattn.sites.site import LatentSite
@@ -71,6 +72,22 @@ def options_configuration(options: Any) -> Any:
 def attention_sites(model: nn.Module) -> dict[str, LatentSite]:
     """The model's attention sites by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LatentSite)}
+
+
+def check_sites(owner: str, model: object, met: Collection[str]) -> None:
+    """``ValueError`` where a pass of a model met no attention site, a warning where it left some layers out."""
+    network = model if isinstance(model, nn.Module) else nn.Module()
+    if not met:
+        names = ", ".join(name.removesuffix(".latent") for name in attention_sites(network))
+        called = f"the pass called none of the model's attention sites, {shortened(names, 200)}; call them in forward"
+        none = "the model has no attention site; convert the network first"
+        raise ValueError(f"{owner}: {called if names else none}")
+    layers = {layer.site_name for layer in network.modules() if isinstance(layer, MultiheadAttention)}
+    if layers - set(met):
+        listed = shortened(", ".join(sorted(layers - set(met))), 200)
+        warnings.warn(
+            f"{owner}: the pass did not call the attention layers {listed}: no spread is theirs", stacklevel=3
+        )
 
 
 def warn_of_frozen_sites(model: nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from pyro.poutine.messenger import Messenger
@@ -13,12 +13,14 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.distributions.log_space_distribution import carry_weights
+from probattn.inference.configuration import check_sites
 from probattn.inference.effect_results import AttentionEffects, Words, effects_of, summed, token_groups
 from probattn.inference.effect_targets import Number, Reading, Target
-from probattn.inference.guide import AttentionGuide, check_output, naming_contract, refuse_latent
+from probattn.inference.guide import AttentionGuide, gradients, predictions, refuse_latent
 from probattn.inference.posterior import link_of
 from probattn.inference.predictive import (
     device_of,
+    differentiable,
     draw_seed,
     predict_label,
     rows_per_pass,
@@ -57,6 +59,8 @@ class KeyEffects(Messenger):
 
     ``removed``, bool ``[R, S]``, are keys that nobody attends to; None for ``biases`` of 0, ``[R, H, 1, S]`` by site.
     """
+
+    predicts: ClassVar[bool] = True
 
     def __init__(
         self, sites: Collection[str] | None, removed: Tensor | None, data: int, *, expectation: bool
@@ -222,10 +226,7 @@ class BatchEffects:
         handler = KeyEffects(self.request.sites, removed, total, expectation=expectation)
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(removed is None))
-            # Tensors made in inference mode cannot be saved for a backward pass.
-            inputs = {
-                name: value.clone() if value.is_inference() else value for name, value in inputs.items()
-            }
+            inputs = differentiable(inputs)
             if self.draws > 1 or not expectation:
                 inputs = {
                     name: value.repeat(self.draws, *[1] * (value.dim() - 1)) if name in self.keys else value
@@ -240,12 +241,10 @@ class BatchEffects:
                 noise = SeededNoise(seeds, device_of(inputs))
                 stack.enter_context(_Guide(self.model, noise=noise))
             stack.enter_context(handler)
-            stack.enter_context(naming_contract(OWNER, self.model, inputs))
-            output = self.model(inputs)
-            check_output(OWNER, output, total)
-            logits = output.unflatten(0, (self.draws, len(rows)))
+            logits = predictions(OWNER, self.model, inputs, total).unflatten(0, (self.draws, len(rows)))
+        check_sites(OWNER, self.model, handler.met)
         unknown = sorted((self.request.sites or handler.keys.keys()) - handler.keys.keys())
-        if unknown or not handler.keys:
+        if unknown:
             have = ", ".join(sorted(handler.met)) or "none"
             raise ValueError(f"{OWNER}: expected sites of the model, got {unknown}; a pass met {have}")
         return logits, handler
@@ -258,20 +257,11 @@ class BatchEffects:
         with without_cudnn() if recurrent else nullcontext(), torch.enable_grad():
             logits, handler = self._run(rows, None)
             readings = [number.read(logits, rows) for number in numbers]
-            if not all(reading.value.requires_grad for reading in readings):
-                raise ValueError(
-                    f"{OWNER}: the target has no derivative by the attention weights: the model or a function computes "
-                    "it under torch.no_grad or detaches it, or the network was loaded in inference mode"
+            gradient = [
+                gradients(
+                    OWNER, one.value.sum(), handler.biases, "take sites=[...]", retain=one is not readings[-1]
                 )
-            biases = list(handler.biases.values())
-            gradients = [
-                torch.autograd.grad(
-                    reading.value.sum(),
-                    biases,
-                    materialize_grads=True,
-                    retain_graph=reading is not readings[-1],
-                )
-                for reading in readings
+                for one in readings
             ]
         shape = logits.shape[:2]
         return [
@@ -282,7 +272,7 @@ class BatchEffects:
                     for name, item in zip(handler.biases, of_target, strict=True)
                 },
             )
-            for reading, of_target in zip(readings, gradients, strict=True)
+            for reading, of_target in zip(readings, gradient, strict=True)
         ]
 
     def _without(

@@ -13,12 +13,10 @@ from torch import Tensor
 from transformers import BatchEncoding
 
 from probattn.inference.effect_targets import Reading
-from probattn.inference.posterior import Link
+from probattn.inference.posterior import COLUMNS, REPR_ROWS, Link
 from probattn.inference.predictive import joined
 
 Words = BatchEncoding | Sequence[Sequence[int | None]] | Tensor
-ROWS = 3
-"""Rows that are printed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Effect:
     answer: int | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionEffects:
     """Effects of G tokens or words on a number z of each of B predictions, of P draws or at the expectation (P = 1).
 
@@ -156,16 +154,20 @@ class AttentionEffects:
             other if exact and other not in (-1, int(self.most_probable[row])) else None,
         )
 
-    def __str__(self) -> str:
-        """The leading tokens or words of each row."""
+    def __repr__(self) -> str:
+        """The leading tokens or words of a few rows."""
         lines = [f"{type(self).__name__}({len(self.answer)} rows, {self.effect.shape[1]} tokens or words)"]
-        for row in range(min(len(self.answer), ROWS)):
-            words = (
-                f"{name} " + (", ".join(f"{item.index} {item.effect:+.2f}" for item in side) or "none")
-                for name, side in zip(("for", "against"), self.leading(row), strict=True)
-            )
-            lines.append(f"  row {row}: {'; '.join(words)}")
-        return "\n".join(lines + ["  ..."] * (len(self.answer) > ROWS))
+        for row in range(min(len(self.answer), REPR_ROWS)):
+            for number in (3, 2, 1):
+                words = (
+                    f"{name} " + (", ".join(f"{item.index} {item.effect:+.2f}" for item in side) or "none")
+                    for name, side in zip(("for", "against"), self.leading(row, number), strict=True)
+                )
+                line = f"  row {row}: {'; '.join(words)}"
+                if len(line) <= COLUMNS:
+                    break
+            lines.append(line)
+        return "\n".join(lines + ["  ..."] * (len(self.answer) > REPR_ROWS))
 
 
 def effects_of(

@@ -115,7 +115,7 @@ def effects_on_targets(
         raise TypeError(
             f"{OWNER}: expected one network, got a ParticleEnsemble; take the effects of its particles"
         )
-    check_call(OWNER, program, None)
+    check_call(OWNER, program)
     if isinstance(request.method, str):
         check_choice(OWNER, "method", request.method, Method)
     for name in ("method", "num_samples", "chunk_size"):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_choice, check_integer
 from probattn.distributions.log_space import computing_dtype
+from probattn.inference.configuration import check_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.expansion_check import (
     DOUBT,
@@ -22,6 +23,7 @@ from probattn.inference.expansion_check import (
     LOCAL,
     MORE,
     NEAR,
+    OWNER,
     WIDE,
     Expansion,
     PredictedModel,
@@ -30,7 +32,7 @@ from probattn.inference.expansion_check import (
     deviations,
     differentiate,
 )
-from probattn.inference.guide import check_output, naming_contract
+from probattn.inference.guide import predictions
 from probattn.inference.moments import Moments, centred, moments_of_draws
 from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.predictive import (
@@ -39,6 +41,7 @@ from probattn.inference.predictive import (
     batches_of,
     check_call,
     device_of,
+    differentiable,
     posterior_expectation,
     posterior_predict,
     prepared_batch,
@@ -50,7 +53,6 @@ from probattn.sites.method import as_program
 from probattn.sites.particle_layers import particle_count
 from probattn.sites.scores import without_cudnn
 
-OWNER = "posterior_moments"
 Method = Literal["auto", "expansion", "draws"]
 LEADING = 6
 """Leading classes whose covariance is computed, unless asked otherwise."""
@@ -150,7 +152,7 @@ def posterior_moments(
             f"{OWNER}: expected one network, got particles, which differ by more than a first-order term; use "
             "posterior_predict"
         )
-    check_call(OWNER, model, None)
+    check_call(OWNER, model)
     check_choice(OWNER, "method", method, Method)
     check_integer(OWNER, "num_samples", num_samples, minimum=2)
     for name, number in (("classes", classes), ("chunk_size", chunk_size)):
@@ -225,13 +227,13 @@ class _Batch:
         if request.method == "draws":
             return self.of_draws()
         size = request.chunk_size or rows_per_pass(device_of(self.inputs))
-        expanded = _expanded(self.model, self.some(slice(0, size)), request)
+        expanded = _expanded(self.model, self.some(slice(0, size)), min(size, self.rows), request)
         apart = expanded is None or self._is_apart(expanded[0].logits[:1])
         results = []
         indices = torch.arange(self.rows, device=device_of(self.inputs))
         for number, rows in enumerate(indices.split(size if apart else self.rows)):
             if number or not apart:
-                expanded = _expanded(self.model, self.some(rows), request, dependent=not apart)
+                expanded = _expanded(self.model, self.some(rows), len(rows), request, not apart)
             if expanded is None:  # the same for all rows
                 return self.of_draws()
             seed = (*self.seed, number * size) if number else self.seed
@@ -272,7 +274,9 @@ class _Batch:
 
         def predict(factors: Mapping[str, Tensor]) -> Tensor:
             with evaluating(self.model), Expansion(factors):
-                return at_positions(self.model(self.some(indices)), 0, self.request.positions)
+                return at_positions(
+                    predictions(OWNER, self.model, self.some(indices)), 0, self.request.positions
+                )
 
         assert moments.relative_variance is not None
         relative = moments.relative_variance.reshape(len(indices), -1).amax(dim=1)
@@ -291,7 +295,7 @@ class _Batch:
 
 
 def _expanded(
-    model: Any, inputs: Mapping[str, Tensor], request: _Request, dependent: bool = False
+    model: Any, inputs: Mapping[str, Tensor], rows: int, request: _Request, dependent: bool = False
 ) -> tuple[Moments, dict[str, SiteSlopes]] | None:
     """The expansion of rows, which may depend on one another, and slopes by site; None where draws are to be taken."""
     attribute = request.attribution is not False
@@ -299,19 +303,9 @@ def _expanded(
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
     cudnn, training = without_cudnn() if recurrent else nullcontext(), torch.inference_mode(False)
     with evaluating(model), cudnn, training, torch.enable_grad(), Expansion() as expansion:
-        # Tensors made in inference mode cannot be saved for a backward pass.
-        inputs = {name: value.clone() if value.is_inference() else value for name, value in inputs.items()}
-        with naming_contract(OWNER, model, inputs):
-            output = model(inputs)
-        check_output(OWNER, output)
+        output = predictions(OWNER, model, differentiable(inputs), rows)
         logits, points = at_positions(output, 0, request.positions), expansion.points
-        if not points:
-            raise ValueError(f"{OWNER}: the model has no attention site; convert the network first")
-        if not logits.requires_grad:
-            raise ValueError(
-                f"{OWNER}: the prediction has no derivative by the attention weights: the model computes it under "
-                "torch.no_grad or detaches it; use method='draws'"
-            )
+        check_sites(OWNER, model, points)
         link = link_of(OWNER, model)
         classes = _leading(logits.detach(), request, link)
         numbers = logits.gather(-1, classes).to(computing_dtype(logits))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pyro.poutine.messenger import Messenger
@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from probattn.distributions.log_space_distribution import carried_log
 from probattn.host import on_cpu
-from probattn.inference.guide import refuse_latent
+from probattn.inference.guide import gradients, predictions, refuse_latent
 from probattn.inference.moments import MomentCheck, Moments, attributed
 from probattn.inference.predictive import predict_label
 from probattn.sites.posterior import MeanPoint, SitePosterior, mean_variances, stacked_maps
 from probattn.sites.site import INFER_KEY
 from probattn.sites.upward import LinkedPaths
 
+OWNER = "posterior_moments"
 WIDE = 10.0
 """Relative variance of the weights that matter beyond which the expansion is not taken, whatever draws say."""
 STEP = 2.0
@@ -107,7 +108,7 @@ class PredictedModel(nn.Module):
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The model's predictions."""
         with _FirstOrder(self._sites) as first_order:
-            logits: Tensor = self.model(batch)
+            logits = predictions(OWNER, self.model, batch)
         self.predicted.append(first_order.total)
         return logits
 
@@ -188,6 +189,8 @@ NEGLIGIBLE = 1e-3
 class Expansion(Messenger):
     """Pyro handler that gives sites E[S], times factors with these logarithms, and keeps what derivatives need."""
 
+    predicts: ClassVar[bool] = True
+
     def __init__(self, log_factors: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
         self._log_factors = log_factors or {}
@@ -249,7 +252,7 @@ def _alike(points: Mapping[str, MeanPoint]) -> list[list[str]]:
 def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: bool) -> Derivatives:
     """Differentiates numbers ``[R, N, D]``, each row of its own part of the sites' first dimension."""
     rows, positions, size = numbers.shape
-    log_means = [point.log_mean for point in points.values()]
+    log_means = {name: point.log_mean for name, point in points.items()}
     covariance = numbers.new_zeros(rows, positions, size, size)
     relative = numbers.new_zeros(rows, positions)
     by_site: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in points}
@@ -257,7 +260,7 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
         grads = []
         for item in range(size):
             total, again = numbers[:, position, item].sum(), (position, item) != (positions - 1, size - 1)
-            grads.append(torch.autograd.grad(total, log_means, retain_graph=again, materialize_grads=True))
+            grads.append(gradients(OWNER, total, log_means, "use method='draws'", retain=again))
         slope = dict(zip(points, zip(*grads, strict=True), strict=True))
         for names in _alike(points):
             sites = [points[name] for name in names]

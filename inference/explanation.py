@@ -38,7 +38,7 @@ class Word:
     doubt: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """A text, or a pair of texts, with its answer and its words.
 
@@ -87,7 +87,7 @@ class Explanation:
         """Plain values, for JSON."""
         return asdict(self)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """The texts, with ``[+word]`` for the answer and ``[-word]`` against it, and what the leading words change."""
         marked = self._marked(lambda word, side: f"[{'+' if side > 0 else '-'}{word.word}]")
         lines = [self.headline, *marked]

@@ -6,7 +6,6 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from inspect import signature
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -19,6 +18,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from probattn.inference.session import derived_seed, preserved_random_state
+from probattn.sites.calling import called, output_of
 from probattn.sites.noise import GlobalNoise, Noise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
@@ -192,37 +192,44 @@ class AttentionGuide(GuideMessenger):
         )
 
 
-@contextmanager
-def naming_contract(owner: str, model: Any, inputs: object) -> Iterator[None]:
-    """``TypeError`` that says what a model is called with, where one fails that takes the parts of a batch by name."""
-    try:
-        yield
-    except (TypeError, AttributeError, KeyError) as error:
-        parameters = signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
-        required = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-        named = isinstance(inputs, Mapping) and any(p.name in inputs for p in parameters)
-        if len(required) <= 1 and not named:
-            raise
-        raise TypeError(
-            f"{owner}: expected a model that takes a batch as one dictionary of tensors, forward(batch), got one that "
-            f"takes ({', '.join(p.name for p in parameters)}); wrap it: lambda batch: model(batch[...], ...)"
-        ) from error
-
-
-def check_output(owner: str, output: object, rows: int | None = None) -> None:
-    """Refuses what is no prediction (of so many rows): ``TypeError`` for no tensor, ``ValueError`` for its shape."""
-    if not isinstance(output, Tensor):
-        raise TypeError(
-            f"{owner}: expected a model that returns its predictions, a tensor [B, ..., C], got "
-            f"{type(output).__name__}; return the tensor alone"
-        )
-    if output.dim() < 2 or rows not in (None, len(output)):
-        one = "; of one number a row return [B, 1], in a model whose attribute link is 'identity'"
+def predictions(owner: str, model: Any, inputs: Mapping[str, Any], rows: int | None = None) -> Tensor:
+    """A model's predictions ``[R, ..., C]`` for a batch (of R rows), finite in each row; numbers may be ``[R]``."""
+    logits = output_of(owner, called(owner, model, inputs))
+    alone = logits.dim() == 1 and rows in (None, len(logits))
+    logits = logits.unsqueeze(-1) if alone and getattr(model, "link", None) == "identity" else logits
+    if logits.dim() < 2 or rows not in (None, len(logits)) or not logits.is_floating_point():
+        advice = "; of one number a row set the model's attribute link to 'identity'" if alone else ""
+        kind = "" if logits.is_floating_point() else f" of {logits.dtype}; return logits, not classes"
         raise ValueError(
-            f"{owner}: expected predictions [{rows or 'B'}, ..., C], a row for each of the batch's, got "
-            f"{list(output.shape)}"
-            f"{one if output.dim() == 1 else ''}"
+            f"{owner}: expected predictions [{rows or 'B'}, ..., C], floats with a row for each of the batch's, got "
+            f"{list(logits.shape)}{kind}{advice}"
         )
+    # NaN and infinity stay in a maximum; of several positions some may be those of padding.
+    best = logits.detach().amax(dim=-1).view(len(logits), -1) if logits.numel() else logits.new_zeros(1, 1)
+    wrong = (~(best < torch.inf).any(dim=1)).nonzero()
+    if len(wrong):
+        raise ValueError(
+            f"{owner}: expected finite predictions, got NaN or infinity in {len(wrong)} of {len(logits)} rows, first "
+            f"in row {int(wrong[0])}; check the network's weights, its inputs and its masks"
+        )
+    return logits
+
+
+def gradients(
+    owner: str, number: Tensor, sources: Mapping[str, Tensor], advice: str, *, retain: bool = False
+) -> list[Tensor]:
+    """Derivatives of a number by a tensor of each site; ``ValueError`` where it does not come from one of them."""
+    apart = list(sources)
+    if number.requires_grad:
+        grads = torch.autograd.grad(number, list(sources.values()), retain_graph=retain, allow_unused=True)
+        apart = [name for name, grad in zip(sources, grads, strict=True) if grad is None]
+    if apart:
+        raise ValueError(
+            f"{owner}: the prediction or target has no derivative by the attention weights of {', '.join(apart)}: the "
+            "model leaves their output out, detaches it or computes under torch.no_grad, or was loaded in inference "
+            f"mode; {advice}"
+        )
+    return [grad for grad in grads if grad is not None]
 
 
 def is_other_latent(msg: Message) -> bool:

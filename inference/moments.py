@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_integer
-from probattn.inference.posterior import Link, Posterior, entropy_of
+from probattn.inference.posterior import REPR_ROWS, Link, Posterior, entropy_of, row_lines
 from probattn.inference.predictive import joined, joined_maps
 from probattn.metrics.functional import welch_p_value
 from probattn.sites.observation import ObservedNoise
@@ -21,8 +21,6 @@ from probattn.sites.observation import ObservedNoise
 POINTS = 512
 """Points of the normal distribution over which probabilities of three classes or more are averaged."""
 
-SHOWN_ROWS = 3
-SHOWN_CLASSES = 3
 HERMITE = 40
 """Nodes of Gauss-Hermite quadrature, for two classes."""
 
@@ -114,7 +112,7 @@ class Moments:
     def _summary(self) -> _Summary:
         if self.link == "identity":
             deviations = self.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
-            std = torch.zeros_like(self.logits).scatter_(-1, self.classes, deviations)
+            std = torch.zeros_like(self.logits, dtype=deviations.dtype).scatter_(-1, self.classes, deviations)
             return _Summary(self.logits, std, torch.zeros_like(self.logits[..., 0]))
         return _sigmoid_summary(self) if self.link == "sigmoid" else _softmax_summary(self)
 
@@ -263,21 +261,16 @@ class Moments:
         sites = f", shares of {len(self.noise_share)} sites" if self.noise_share else ""
         draws = f" ({int(self.drawn.sum())} of draws)" if self.source == "mixed" else ""
         head = f"Moments({rows} row{'s' * (rows != 1)}, {what}{positions}, {self.source}{draws}{sites})"
-        return "\n".join([head, *self._first_rows(), *["  ..."] * (rows > SHOWN_ROWS)])
-
-    def _first_rows(self) -> list[str]:
-        """Mean and standard deviation of the leading classes of a few rows, at the first position."""
-        some = self.rows(torch.arange(min(SHOWN_ROWS, len(self.logits)), device=self.logits.device))
-        classes, mean, std = (
-            item.reshape(len(item), -1, item.shape[-1])[:, 0] for item in (some.classes, some.mean, some.std)
-        )
-        name = "number" if self.link == "identity" else "class"
-        lines = []
-        for row, leading in enumerate(classes.tolist()):
-            some_classes = leading[:SHOWN_CLASSES]
-            texts = [f"{name} {one} {mean[row, one]:.3f} ± {std[row, one]:.3f}" for one in some_classes]
-            lines.append(f"  row {row}: {', '.join(texts)}")
-        return lines
+        lines = [head]
+        if self.covariance.numel():
+            at: Any = (slice(REPR_ROWS), *[0] * len(inner))
+            some = Moments(self.logits[at], self.classes[at], self.covariance[at], self.link)
+            finite = bool(some.covariance.isfinite().all())
+            shown = (
+                row_lines(some.classes, some.mean, some.std, self.link, inner) if finite else ["  not finite"]
+            )
+            lines += shown
+        return "\n".join(lines + ["  ..."] * (rows > REPR_ROWS))
 
 
 def attributed(logits: Tensor, classes: Tensor, link: Link) -> Tensor:
@@ -322,8 +315,8 @@ def _softmax_summary(moments: Moments) -> _Summary:
     probabilities = joined.softmax(dim=-1)
     within = torch.where(rest.isfinite().unsqueeze(-1), others.softmax(dim=-1), 0.0).nan_to_num(0.0)
     average = partial(torch.tensordot, weights, dims=1)
-    mean = average(probabilities)
-    variance = (average(probabilities.square()) - mean.square()).clamp_min(0)
+    mean = probabilities[0] + average(probabilities - probabilities[0])  # exactly that of equal ones
+    variance = average((probabilities - mean).square())
     inner_entropy = torch.special.entr(within).sum(dim=-1)
     expected = average(torch.special.entr(probabilities).sum(dim=-1)) + mean[..., -1] * inner_entropy
     means = (within * mean[..., -1:]).scatter(-1, moments.classes, mean[..., :-1])
@@ -339,8 +332,8 @@ def _sigmoid_summary(moments: Moments) -> _Summary:
     deviations = torch.zeros_like(logits).scatter(-1, moments.classes, variances.sqrt())
     values = (logits + points.view(-1, *[1] * logits.dim()) * deviations).sigmoid()
     average = partial(torch.tensordot, weights, dims=1)
-    mean = average(values)
-    variance = (average(values.square()) - mean.square()).clamp_min(0)
+    mean = values[0] + average(values - values[0])
+    variance = average((values - mean).square())
     return _Summary(mean, variance.sqrt(), average(entropy_of(values, "sigmoid")))
 
 

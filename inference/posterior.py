@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Link = Literal["softmax", "sigmoid", "identity"]
 SHOWN_ROWS = 10
+REPR_ROWS = 3
+COLUMNS = 80
 
 
 def linked(logits: Tensor, link: Link) -> Tensor:
@@ -39,6 +41,24 @@ def link_of(owner: str, model: object) -> Link:
     link: Link = getattr(model, "link", "softmax")
     check_choice(owner, "the model's attribute link", link, Link)
     return link
+
+
+def row_lines(
+    leading: Tensor, mean: Tensor, std: Tensor | None, link: Link, positions: Sequence[int]
+) -> list[str]:
+    """Mean and spread ``[R, C]`` of up to three leading classes ``[R, K]`` of a few rows, in lines of 80 columns."""
+    lines, name = [], "number" if link == "identity" else "class"
+    for row, classes in enumerate(leading[:, :3].tolist()):
+        widths = [None if std is None else float(std[row, one]) for one in classes]
+        spread = ["" if w is None else f" ± {w:{'.0e' if 0 < w < 5e-4 else '.3f'}}" for w in widths]
+        texts = [
+            f"{name} {one} {mean[row, one]:.3f}{width}" for one, width in zip(classes, spread, strict=True)
+        ]
+        start = f"  row {row}{', position 0' * bool(positions)}: "
+        while len(texts) > 1 and len(start + ", ".join(texts)) > COLUMNS:
+            texts.pop()
+        lines.append(start + ", ".join(texts))
+    return lines
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,6 +80,7 @@ class Posterior:
         >>> draws = Posterior(torch.tensor([[[0.0, 0.0]], [[0.0, 4.0]]]))
         >>> draws
         Posterior(2 draws of 1 row, softmax over 2)
+          row 0: class 1 0.741 ± 0.341, class 0 0.259 ± 0.341
         >>> draws.entropy, draws.mutual_information
         (tensor([0.5720]), tensor([0.1804]))
     """
@@ -164,7 +185,14 @@ class Posterior:
         sites = self.attention or self.attention_mean
         if sites:
             phrases.append(f"maps of {len(sites)} sites" + ("" if self.attention else " (mean and spread)"))
-        return f"Posterior({', '.join(phrases)})"
+        lines = [f"Posterior({', '.join(phrases)})"]
+        if self.logits.numel():
+            first: Any = (slice(None), slice(REPR_ROWS), *[0] * len(inner))
+            some = Posterior(self.logits[first], link=self.link)
+            order = -torch.arange(some.logits.shape[-1]) if self.link == "identity" else some.mean
+            leading = order.expand_as(some.mean).argsort(dim=-1, descending=True)
+            lines += row_lines(leading, some.mean, some.std if draws > 1 else None, self.link, inner)
+        return "\n".join(lines + ["  ..."] * (rows > REPR_ROWS))
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> Any:
         """A table with a line for each row (and position): mean and std of each class or number, and entropies.
@@ -283,7 +311,7 @@ class Posterior:
             cells = "".join(f"<td>{value:.3f} ± {width:.3f}</td>" for value, width in pairs)
             lines.append(f"<tr><th>{number}</th>{cells}</tr>")
         more = f"<p>and {len(mean) - SHOWN_ROWS} more</p>" if len(mean) > SHOWN_ROWS else ""
-        title = html.escape(repr(self))
+        title = html.escape(repr(self).partition("\n")[0])
         return f"<p>{title}</p><table><tr><th></th>{head}</tr>{''.join(lines)}</table>{more}"
 
 

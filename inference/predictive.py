@@ -22,21 +22,22 @@ from torch.utils.data import DataLoader
 from probattn.checks import check_batch
 from probattn.distributions.log_space_distribution import carried_log, carried_weights, exp_carrying_log
 from probattn.inference.batches import as_rows, collate_rows
-from probattn.inference.configuration import attention_sites, network_name, refuse_unwrapped
+from probattn.inference.configuration import attention_sites, check_sites, network_name, refuse_unwrapped
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.guide import (
     PREDICTION_KEY,
     AttentionGuide,
-    check_output,
     draw_apart,
+    gradients,
     is_other_latent,
-    naming_contract,
+    predictions,
     refuse_latent,
     refuse_unstarted,
 )
-from probattn.inference.posterior import Posterior, link_of
+from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.session import evaluating
 from probattn.sites.answers import AnsweringPosterior
+from probattn.sites.calling import described
 from probattn.sites.method import as_program
 from probattn.sites.noise import Scratch, SeededNoise, seed_integers
 from probattn.sites.particle_layers import apart, particle_count, runs_apart
@@ -106,9 +107,11 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
         TypeError: the model is none or takes the parts of a batch by name, or a data loader in place of a batch.
     """
     model = as_program(model)
-    check_call("posterior_expectation", model, batch)
-    with evaluating(model), PosteriorExpectation(), naming_contract("posterior_expectation", model, batch):
-        return model(moved_batch(model, batch) if isinstance(batch, Mapping) else batch)
+    check_call("posterior_expectation", model)
+    check_batch("posterior_expectation", batch)
+    inputs = {name: value for name, value in moved_batch(model, batch).items() if name != "labels"}
+    with evaluating(model), PosteriorExpectation():
+        return predictions("posterior_expectation", model, inputs)
 
 
 def posterior_predict(
@@ -180,7 +183,7 @@ def posterior_predict(
     """
     guide = model if isinstance(model, AttentionGuide) else None
     model = as_program(model if guide is None else guide.model)
-    check_call("posterior_predict", model, None)
+    check_call("posterior_predict", model)
     for name, number in (("num_samples", num_samples), ("chunk_size", chunk_size)):
         if number is not None and (not isinstance(number, SupportsIndex) or operator.index(number) < 1):
             raise ValueError(f"posterior_predict: expected {name} >= 1, an integer, got {number!r}")
@@ -216,9 +219,11 @@ def posterior_predict(
     words = seed_words(seed)
     if isinstance(batch, Mapping | Tensor):
         check_batch("posterior_predict", batch)
-        return Posterior(*predict(cast(Mapping[str, Tensor], batch), words), link, noise)
-    batches = enumerate(batches_of("posterior_predict", batch))
-    return Posterior(*_together([predict(data, (*words, number)) for number, data in batches]), link, noise)
+        drawn = [predict(cast(Mapping[str, Tensor], batch), words)]
+    else:
+        batches = enumerate(batches_of("posterior_predict", batch))
+        drawn = [predict(data, (*words, number)) for number, data in batches]
+    return Posterior(*_together(drawn, link), link, noise)
 
 
 _Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[str, Tensor] | None]
@@ -251,10 +256,17 @@ def prepared_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str,
     return prepare(batch) if hasattr(network, "label_names") and callable(prepare) else batch
 
 
-def _together(drawn: Sequence[_Drawn]) -> _Drawn:
+def _together(drawn: Sequence[_Drawn], link: Link) -> _Drawn:
     """The rows of all batches; shorter ones are filled up, predictions with NaN and maps with 0."""
     if not drawn:
         raise ValueError("posterior_predict: expected at least one batch, got none")
+    if link == "softmax" and drawn[0][0].shape[-1] == 1:
+        raise ValueError(
+            "posterior_predict: expected predictions of two classes or more, got one, always certain; set the "
+            "model's attribute link to 'identity' for numbers, to 'sigmoid' for labels"
+        )
+    if len(drawn) == 1:
+        return drawn[0]
     logits = joined([item[0] for item in drawn], 1, torch.nan)
     _, draws, means, spreads = zip(*drawn, strict=True)
     return logits, joined_maps(draws, 1), joined_maps(means, 0), joined_maps(spreads, 0)
@@ -301,10 +313,10 @@ class AttentionDraws:
         else:
             self.draws.setdefault(name, []).append(weights)
 
-    def check(self) -> None:
-        """Raises ``ValueError`` unless the passes so far met the wanted sites."""
-        if self.sites == "all" and not self.seen:
-            raise ValueError("posterior_predict: the model has no attention site; convert the network first")
+    def check(self, model: object) -> None:
+        """Raises ``ValueError`` unless the passes so far met the wanted sites of the model."""
+        if self.sites == "all" or self.seen:
+            check_sites("posterior_predict", model, self.seen)
         for name in () if self.sites is None or self.sites == "all" else self.sites:
             if name not in self.seen:
                 names = ", ".join(sorted(self.seen)) or "none: convert the network first"
@@ -354,7 +366,6 @@ class _Folding:
         trunk = Trunk(model if shares else None, self.inputs, self.keys, self.rows)
         outputs: list[Tensor] = []
         with ExitStack() as stack:
-            stack.enter_context(naming_contract("posterior_predict", model, self.inputs))
             with apart(None) if runs_apart() else nullcontext():
                 stack.enter_context(trunk.once(min(self.chunk, len(seeds))))
             for start in range(0, len(seeds), self.chunk):
@@ -366,31 +377,42 @@ class _Folding:
                     for name, value in self.inputs.items()
                 }
                 with guide, trunk.folded(len(chunk)):
-                    output = model(folded)
-                check_output("posterior_predict", output, len(chunk) * self.rows)
+                    output = predictions("posterior_predict", model, folded, len(chunk) * self.rows)
                 outputs.append(output.unflatten(0, (len(chunk), self.rows)))
-                self.collector.check()
+                if not start:
+                    self.collector.check(model)
         logits = torch.cat(outputs)
-        if len(seeds) > 1 and not self.collector.seen and not runs_apart():
-            _refuse_equal(model, logits)
+        if len(seeds) > 1 and not runs_apart() and _equal(logits[:2]) and _equal(logits):
+            self._refuse_equal(model, seeds)
         return logits
 
+    def _refuse_equal(self, model: Model, seeds: Sequence[int]) -> None:
+        """Refuses a model in which nothing is random, or whose predictions come from no attention site."""
+        if not self.collector.seen:
+            raise ValueError(
+                f"posterior_predict: nothing is random in {network_name(model)}: no attention site announced itself, "
+                f"and the {len(seeds)} draws are equal; convert it first, probattn.models.convert(net, "
+                "probattn.BayesianAttention()), or ask for one answer: num_samples=1 or posterior_expectation"
+            )
+        guide = _PredictionGuide(model, AttentionDraws("all", streaming=True), self.others)
+        guide.begin(seeds[:1], device_of(self.inputs), [False])
+        sources = guide.sources = dict[str, Tensor]()
+        with torch.inference_mode(False), torch.enable_grad(), guide:
+            total = predictions("posterior_predict", model, differentiable(self.inputs), self.rows).sum()
+        # Of sites that are connected, single keys, zero weights or rounding make draws equal.
+        gradients("posterior_predict", total, sources, f"its {len(seeds)} draws are equal")
 
-def _refuse_equal(model: Model, logits: Tensor) -> None:
-    """Refuses draws ``[P, ...]`` without any attention site that differ by rounding alone."""
+
+def _equal(logits: Tensor) -> bool:
+    """Whether draws ``[P, ...]`` differ by rounding alone."""
     tolerance = 16 * torch.finfo(logits.dtype).eps * (1 + logits.nan_to_num(0.0, 0.0, 0.0).abs().max().item())
-    if torch.allclose(logits, logits[:1].expand_as(logits), rtol=0.0, atol=tolerance, equal_nan=True):
-        raise ValueError(
-            f"posterior_predict: nothing is random in {network_name(model)}: no attention site announced itself, and "
-            f"the {len(logits)} draws are equal; convert it first, probattn.models.convert(net, "
-            "probattn.BayesianAttention()), or ask for one answer: num_samples=1 or posterior_expectation"
-        )
+    return torch.allclose(logits, logits[:1].expand_as(logits), rtol=0.0, atol=tolerance, equal_nan=True)
 
 
 def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Sequence[int]) -> Tensor:
     """Of each particle its draws ``[P * draws, B, C]``, or its one answer where nothing is latent."""
     if not attention_sites(ensemble):
-        folding.collector.check()
+        folding.collector.check(ensemble)
         return ensemble.outputs(folding.inputs)
     outputs: list[Tensor] = []
     stacks = ensemble.stacks()
@@ -427,12 +449,15 @@ def rows_per_pass(device: torch.device) -> int:
 class _PredictionGuide(AttentionGuide):
     """Draws without what only an objective needs; hands the weights on and forgets them."""
 
+    predicts: ClassVar[bool] = True
+
     def __init__(self, model: Model, collector: AttentionDraws, others: AttentionGuide | None = None) -> None:
         super().__init__(model)
         self.collector, self._others = collector, others
         self.takes_outputs = collector.sites is None
         self._shared, self._scratch = SharedUpward(), Scratch()
         self._met: set[str] = set()
+        self.sources: dict[str, Tensor] | None = None
 
     def begin(self, seeds: Sequence[int], device: torch.device, mirrored: Sequence[bool]) -> None:
         """Prepares the next pass, of a draw for each seed."""
@@ -478,10 +503,12 @@ class _PredictionGuide(AttentionGuide):
             )
         self._met.add(name)
         self.collector.add(name, posterior, cast(Tensor, msg["value"]), self.noise.draws)
+        if self.sources is not None:
+            msg["value"] = self.sources[name] = cast(Tensor, msg["value"]).detach().requires_grad_()
 
 
-def check_call(owner: str, model: object, batch: object) -> None:
-    """Refuses what is no model of a whole batch, and what is many batches."""
+def check_call(owner: str, model: object) -> None:
+    """Refuses what is no model of a whole batch."""
     network = model.model if isinstance(model, ParticleEnsemble) else model
     if isinstance(network, nn.Module):
         refuse_unwrapped(network, owner)
@@ -489,24 +516,21 @@ def check_call(owner: str, model: object, batch: object) -> None:
         raise TypeError(
             f"{owner}: expected a model, such as probattn.models.Classifier(net), got {network!r}"
         )
-    if isinstance(batch, DataLoader):
-        raise TypeError(
-            f"{owner}: expected a batch, got a DataLoader; call it for each: "
-            f"[{owner}(model, batch) for batch in loader]"
-        )
 
 
 def batched_inputs(
     owner: str, batch: Mapping[str, Tensor], batch_keys: Sequence[str] | None, label_name: str
 ) -> tuple[dict[str, Tensor], set[str], int]:
-    """Inputs without the labels, the names of those with a row a datum, and the number of rows."""
+    """Inputs without the labels, names of those with a row a datum, by default tensors with a dimension, and rows."""
     inputs = {name: value for name, value in batch.items() if name != label_name}
-    keys = set(inputs if batch_keys is None else batch_keys)
-    if not keys or keys - inputs.keys():
+    with_rows = {n: len(value) for n, value in inputs.items() if isinstance(value, Tensor) and value.dim()}
+    keys = set(with_rows if batch_keys is None else batch_keys)
+    if not keys or keys - with_rows.keys():
         raise ValueError(
-            f"{owner}: expected batch_keys among the inputs {sorted(inputs)}, got {sorted(keys)}"
+            f"{owner}: expected batch_keys among the inputs {sorted(with_rows)}, tensors with a row a datum, got "
+            f"{sorted(keys) or described(inputs)}"
         )
-    sizes = {name: inputs[name].shape[0] if inputs[name].dim() else 0 for name in sorted(keys)}
+    sizes = {name: with_rows[name] for name in sorted(keys)}
     if len(set(sizes.values())) != 1:
         raise ValueError(
             f"{owner}: expected one batch size, got {sizes}; name the batched inputs with batch_keys"
@@ -519,7 +543,12 @@ def batched_inputs(
 
 def device_of(inputs: Mapping[str, Tensor]) -> torch.device:
     """Where the inputs are."""
-    return next(iter(inputs.values())).device
+    return next(value.device for value in inputs.values() if isinstance(value, Tensor))
+
+
+def differentiable(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs; tensors made in inference mode, which cannot be saved for a backward pass, as copies."""
+    return {n: v.clone() if isinstance(v, Tensor) and v.is_inference() else v for n, v in inputs.items()}
 
 
 def seed_words(seed: int | Sequence[int]) -> tuple[int, ...]:

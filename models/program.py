@@ -14,6 +14,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_integer
+from probattn.sites.calling import described, logits_of
 from probattn.sites.handlers import is_handled, takes_answers
 
 Block = AbstractContextManager[Any]
@@ -221,15 +222,15 @@ def divided_by(number: float | None) -> Block:
 
 def read_logits(program: HeadProgram, output: Any, shape: tuple[int | None, ...], advice: str) -> Tensor:
     """The ``logits`` of an output, or the tensor that it is; a ``ValueError`` unless its shape fits, None any size."""
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    sizes = logits.shape if isinstance(logits, Tensor) else ()
-    if len(sizes) == len(shape) and all(size in (None, n) for size, n in zip(shape, sizes, strict=True)):
-        assert isinstance(logits, Tensor)
+    logits = logits_of(output)
+    sizes = () if logits is None else logits.shape
+    fits = len(sizes) == len(shape) and all(size in (None, n) for size, n in zip(shape, sizes, strict=True))
+    if logits is not None and fits:
         return logits
     expected = ", ".join("C" if size is None else str(size) for size in shape)
-    received = list(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
     raise ValueError(
-        f"{type(program).__name__}: expected a network that returns logits [{expected}], got {received}; {advice}"
+        f"{type(program).__name__}: expected a network that returns logits [{expected}], got {described(output)}; "
+        f"{advice}"
     )
 
 

@@ -129,7 +129,8 @@ def check_batch(owner: str, batch: object) -> None:
                 f"{owner}: expected a tensor under {name!r}, got {len(value)} tensors in a {type(value).__name__}; a "
                 f"batch has one tensor a name: give each its own, such as '{name}_0'"
             )
-        if isinstance(value, (str, list)):
+        array = hasattr(value, "__array__") and not hasattr(value, "requires_grad")
+        if isinstance(value, (str, list)) or array:
             raise TypeError(f"{owner}: expected a tensor under {name!r}, got {shown(value)}; {advice}")
 
 

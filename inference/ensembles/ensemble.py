@@ -29,6 +29,7 @@ from probattn.inference.ensembles.stacks import (
     selected_buffers,
     selected_parameters,
 )
+from probattn.sites.calling import output_of
 
 Initial = Literal["perturb"] | Callable[[int], nn.Module]
 FORMAT = 1
@@ -148,8 +149,11 @@ class ParticleEnsemble(nn.Module):
         return functional_call(self.model, dict(rows), args)
 
     def outputs(self, batch: Any) -> Tensor:
-        """Outputs ``[P, ...]`` of every particle for a batch; the model returns a tensor."""
-        return self.execution.run("outputs", self, self.stacks(), lambda rows: self.call(rows, batch))
+        """Outputs ``[P, ...]`` of every particle for a batch, with which the model is called; it returns a tensor."""
+        execution = self.execution
+        return execution.run(
+            "outputs", self, self.stacks(), lambda rows: output_of(OWNER, self.call(rows, batch))
+        )
 
     def forward(self, batch: Any) -> Tensor:
         r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.

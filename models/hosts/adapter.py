@@ -28,7 +28,7 @@ from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
 from probattn.sites.answers import Attending
-from probattn.sites.handlers import reads_weights
+from probattn.sites.handlers import reads_weights, refuse_training
 from probattn.sites.layout import PAIRS
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
 
@@ -141,6 +141,7 @@ class HostedSite(nn.Module):
         bias: Tensor | None,
     ) -> Attended:
         assert self.site is not None
+        refuse_training(call.name, self)
         attending = _attending(folded, PAIRS if mask is None else mask, bias, windows)
         origin = self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross")
         call_options: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}

@@ -52,6 +52,15 @@ def takes_expectations() -> bool:
     return all(getattr(handler, EXPECTS, False) for handler in value_handlers())
 
 
+def refuse_training(name: str, module: nn.Module) -> None:
+    """``RuntimeError`` where a prediction meets attention in training mode, which only functions hide from it."""
+    if module.training and any(getattr(handler, "predicts", False) for handler in value_handlers()):
+        raise RuntimeError(
+            f"site {name!r}: expected a network in evaluation mode, got one in training mode, with dropout, inside a "
+            "function; call its .eval() first, or give the network instead of the function"
+        )
+
+
 def outer_plates() -> list[str]:
     """Names of this thread's plates outside that of the data, which has the last dimension."""
     plates = (handler for handler in runtime._PYRO_STACK if isinstance(handler, IndepMessenger))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from probattn.sites.alignment import AlignmentAttention
 from probattn.sites.answers import Attending
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.handlers import refuse_repeated
+from probattn.sites.handlers import refuse_repeated, refuse_training
 from probattn.sites.layout import PAIRS
 from probattn.sites.masks import AttentionMask
 from probattn.sites.repulsive import RepulsiveAttention
@@ -127,6 +127,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
             ValueError: ``is_causal`` without a mask, or a mask of the wrong shape.
         """
         refuse_tracing(self.site_name)
+        refuse_training(self.site_name, self)
         if is_causal and attn_mask is None:
             raise ValueError(
                 "MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None"

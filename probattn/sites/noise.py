@@ -168,7 +168,8 @@ class SeededNoise(_Source):
         rows, draws = noise.shape[0], self.draws
         if rows % draws:
             raise ValueError(
-                f"SeededNoise: expected a batch of {draws} draws folded into its first dimension, got {rows} rows"
+                f"SeededNoise: expected a batch of {draws} draws folded into its first dimension, got {rows} rows; "
+                "predict with chunk_size=1, or give inputs and attention a batch dimension"
             )
         return noise.chunk(draws) if rows else (noise,) * draws
 

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from probattn.sites.calling import called
 from probattn.sites.handlers import may_look
 
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
@@ -139,7 +140,7 @@ class Trunk:
             batch[name] = torch.cat([value, more])
         random = nullcontext() if self.share_random else _UntilRandom()
         with suppress(ReachedError), _UntilLatent(self._speaks), random:
-            self.model(batch)
+            called("posterior_predict", self.model, batch)
         self._running.clear()
 
     def _speaks(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from probattn.checks import check_number
-from probattn.inference.predictive import posterior_predict
+from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.models.choosing import program_for
 from probattn.models.hosts.convert import convert, revert
 from probattn.models.hosts.hosting import conversion
@@ -127,11 +127,10 @@ def _loss(
         if (labels := inputs.pop("labels", None)) is None:
             raise ValueError(f"{OWNER}: expected batches with labels, got {', '.join(batch)}")
         if num_samples:
-            probabilities = posterior_predict(
-                net, inputs, num_samples, seed=(seed, number)
-            ).mean_probabilities
+            drawn = posterior_predict(net, inputs, num_samples, seed=(seed, number))
+            probabilities = drawn.mean_probabilities
         else:
-            probabilities = net(**inputs).logits.float().softmax(dim=-1)
+            probabilities = posterior_expectation(net, inputs).float().softmax(dim=-1)
         labelled = labels != IGNORED
         likelihood = probabilities.double()[labelled].gather(1, labels[labelled, None])
         total -= float(likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum())

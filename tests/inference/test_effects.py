@@ -1,6 +1,7 @@
 """Signed effects of tokens: against masks of transformers, finite differences, closed forms and moments."""
 
 import copy
+import dataclasses
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from transformers import (
 
 import probattn
 from probattn.inference import (
+    AttentionEffects,
     attention_effects,
     posterior_expectation,
     posterior_moments,
@@ -507,7 +509,7 @@ def test_targets_that_are_not_finite_are_refused():
     shift = torch.tensor([0.0, -torch.inf, -torch.inf])
     with pytest.raises(ValueError, match="expected a finite target, got inf in row 0"):
         attention_effects(Numbers(net, "softmax", shift), batch())
-    with pytest.raises(ValueError, match="expected a finite target, got nan in row 0"):
+    with pytest.raises(ValueError, match="expected finite predictions, got NaN or infinity in 3 of 3 rows"):
         attention_effects(Numbers(net, "softmax", shift * torch.nan), batch())
 
 
@@ -542,6 +544,28 @@ def test_batches_of_a_loader_are_joined():
     torch.testing.assert_close(joined.effect, whole.effect, **TIGHT)
     assert str(joined) == str(whole)
     assert str(whole).splitlines()[0] == "AttentionEffects(3 rows, 7 tokens or words)"
+
+
+def test_words_are_printed_with_their_signs():
+    slopes = torch.tensor([[[0.5, -0.2, 0.004, torch.nan]] * 4])
+    none, of_rows = torch.full((4, 4), torch.nan), torch.zeros(4, dtype=torch.int64)
+    rest = (none, of_rows, of_rows, of_rows.float(), torch.full((4, 4), -1))
+    effects = AttentionEffects(
+        torch.zeros(1, 4), slopes, slopes * torch.nan, *rest, {}, torch.zeros(4, 4).long()
+    )
+    assert repr(effects).splitlines() == [
+        "AttentionEffects(4 rows, 4 tokens or words)",
+        *(f"  row {row}: for 0 +0.50; against 1 -0.20" for row in range(3)),
+        "  ...",
+    ]
+    wide = torch.full((1, 1, 2_000), 123456.0) * torch.tensor([1.0, -1.0]).repeat(1_000)
+    further = {"change": wide[0] * torch.nan, "answer_without": wide[0].long()}
+    large = dataclasses.replace(
+        effects, slopes=wide, knockouts=wide * torch.nan, answer=of_rows[:1], **further
+    )
+    assert all(len(line) <= 80 for line in repr(large).splitlines())
+    empty = dataclasses.replace(effects, slopes=slopes[:, :0], knockouts=slopes[:, :0], answer=of_rows[:0])
+    assert repr(empty) == "AttentionEffects(0 rows, 4 tokens or words)"
 
 
 def test_half_precision_and_float32_agree_with_float64():

@@ -520,7 +520,47 @@ def test_what_is_printed_names_rows_positions_numbers_and_sites():
         torch.zeros(1, 7, 2), torch.tensor([[[0, 1]] * 7]), torch.zeros(1, 7, 2, 2), link="identity"
     )
     words = ["Moments(1 row, 2 numbers at 7 positions, expansion)"]
-    assert str(tokens).splitlines() == [*words, "  row 0: number 0 0.000 ± 0.000, number 1 0.000 ± 0.000"]
+    assert str(tokens).splitlines() == [
+        *words,
+        "  row 0, position 0: number 0 0.000 ± 0.000, number 1 0.000 ± 0.000",
+    ]
+
+
+def test_printed_probabilities_are_those_of_a_logistic_normal_distribution():
+    """Against scipy's quadrature: log-odds N(2, 4) of two classes; anything else is printed without an error."""
+    covariance = torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])
+    moments = Moments(torch.tensor([[0.0, 2.0]]), torch.tensor([[1, 0]]), covariance)
+    powers = [
+        integrate.quad(lambda z, k=k: stats.norm.pdf(z) * special.expit(2 + 2 * z) ** k, -10, 10)[0]
+        for k in (1, 2)
+    ]
+    mean, std = powers[0], (powers[1] - powers[0] ** 2) ** 0.5
+    assert (
+        str(moments)
+        .splitlines()[1]
+        .startswith(f"  row 0: class 1 {mean:.3f} ± {std:.3f}, class 0 {1 - mean:.3f}")
+    )
+    for rows, classes, positions in ((0, 2, ()), (2, 3, (0,)), (5, 40, (2, 3)), (1, 200_000, ())):
+        for link in ("softmax", "sigmoid", "identity"):
+            for value in (0.0, torch.nan):
+                logits = torch.randn(rows, *positions, classes, dtype=torch.float64) * 1e5
+                leading = logits.topk(2).indices
+                some = Moments(logits, leading, torch.full((*leading.shape, 2), value), link)
+                assert all(len(line) <= 80 for line in str(some).splitlines())
+                assert ("not finite" in str(some)) == (value != 0 and leading.numel() > 0)
+
+
+@pytest.mark.parametrize("link", ["softmax", "sigmoid"])
+def test_spreads_that_are_small_or_none_are_so(link):
+    """In float32 the mean of squares less the squared mean would leave 1e-3 of nothing."""
+    logits, classes = torch.tensor([[0.3, -0.2, 0.9]]), torch.tensor([[2, 0, 1]])
+    none = Moments(logits, classes, torch.zeros(1, 3, 3), link)
+    assert not none.std.any()
+    small = 1e-8 * (torch.eye(3) - 1 / 3)[None]
+    single, double = (
+        Moments(logits.to(t), classes, small.to(t), link) for t in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(single.std, double.std.float(), rtol=0.01, atol=0)
 
 
 def test_rows_have_their_shares_and_numbers_of_draws():

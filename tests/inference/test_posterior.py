@@ -1,5 +1,7 @@
 """What draws of predictions say: entropies, spread, tables and pictures, of rows, data sets and loaders."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -97,7 +99,8 @@ def test_a_data_set_and_a_loader_are_predicted_batch_by_batch():
     with pytest.raises(ValueError, match="expected at least one batch, got none"):
         posterior_predict(net, DataLoader(listed, batch_size=9, drop_last=True))
     with pytest.raises(
-        TypeError, match="posterior_expectation: expected a batch, got a DataLoader; call it for"
+        TypeError,
+        match="posterior_expectation: expected a batch, a mapping of tensors by name, got DataLoader",
     ):
         posterior_expectation(net, loader)
 
@@ -115,10 +118,52 @@ def test_batches_of_different_lengths_are_filled_up():
     assert weights[:, :2, :, 3:].eq(0).all()
 
 
+LINKS = ("softmax", "sigmoid", "identity")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_is_printed_is_mean_and_spread_of_draws(dtype):
+    """Two draws, of log-odds 0 and log 3: probabilities 1/2 and 3/4, of mean 5/8 and standard deviation sqrt(2) / 8."""
+    odds = torch.tensor([0.0, math.log(3.0)], dtype=dtype)
+    logits = torch.stack([torch.zeros_like(odds), odds], dim=-1)[:, None]  # [2, 1, 2]
+    assert repr(Posterior(logits)).splitlines()[1] == "  row 0: class 1 0.625 ± 0.177, class 0 0.375 ± 0.177"
+    labels = Posterior(logits, link="sigmoid")
+    assert repr(labels).splitlines()[1] == "  row 0: class 1 0.625 ± 0.177, class 0 0.500 ± 0.000"
+    # One draw says nothing of a spread.
+    assert repr(Posterior(logits[:1])).splitlines()[1] == "  row 0: class 0 0.500, class 1 0.500"
+    numbers = Posterior(torch.tensor([[[3.0, 8.0]], [[5.0, 8.0]]], dtype=dtype), link="identity")
+    assert repr(numbers).splitlines()[1] == "  row 0: number 0 4.000 ± 1.414, number 1 8.000 ± 0.000"
+    narrow = Posterior(torch.tensor([[[3.0]], [[3.0001]]], dtype=torch.float64), link="identity")
+    assert repr(narrow).splitlines()[1] == "  row 0: number 0 3.000 ± 7e-05"
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_anything_is_printed_in_a_few_lines_of_80_columns(link):
+    shapes = [(0, 3, 2), (4, 0, 2), (4, 3, 0, 2), (4, 3, 2, 0), (1, 1, 1), (2, 5, 3, 4), (2, 2, 2, 2, 3)]
+    whole = [torch.randn(shape) for shape in shapes]
+    whole += [torch.full((2, 5, 3), value) for value in (torch.nan, torch.inf, -torch.inf, 1e9)]
+    # A tensor of 10^13 numbers, none of which is stored.
+    whole += [torch.zeros(1, 1, 1, 1).expand(100, 10**6, 10**5, 1)]
+    whole += [torch.randn(3, 4, 100_000), torch.randn(2, 1, 2).half(), torch.full((3, 4, 2), -98765.4321)]
+    for logits in whole:
+        lines = repr(Posterior(logits, link=link)).splitlines()
+        assert lines[0].startswith(f"Posterior({logits.shape[0]} draw") and len(lines) <= 5
+        assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.cuda
+def test_tensors_of_a_device_are_printed():
+    logits = torch.randn(4, 3, 5, device="cuda")
+    for link in LINKS:
+        assert repr(Posterior(logits, link=link)) == repr(Posterior(logits.cpu(), link=link))
+
+
 def test_tables_and_pictures(tmp_path):
     net, batch = network(num_labels=3), rows()
     drawn = posterior_predict(net, batch, 6, attention="all")
-    assert repr(drawn) == "Posterior(6 draws of 5 rows, softmax over 3, maps of 2 sites)"
+    head, *lines = repr(drawn).splitlines()
+    assert head == "Posterior(6 draws of 5 rows, softmax over 3, maps of 2 sites)"
+    assert len(lines) == 4 and lines[-1] == "  ..."
     table = drawn.to_pandas(["a", "b", "c"])
     assert list(table.columns) == [
         *(f"mean {name}" for name in "abc"),
@@ -131,10 +176,12 @@ def test_tables_and_pictures(tmp_path):
     many = posterior_predict(net, rows(12), 2)
     assert "and 2 more" in many._repr_html_()
     tokens = posterior_predict(network("TokenClassification"), rows(), 3)
-    assert repr(tokens) == "Posterior(3 draws of 5 rows, softmax over 2 at 4 positions)"
+    head, first, *_ = repr(tokens).splitlines()
+    assert head == "Posterior(3 draws of 5 rows, softmax over 2 at 4 positions)"
+    assert first.startswith("  row 0, position 0: class ")
     assert tokens.to_pandas().index.names == ["row", "position 1"]
     streamed = posterior_predict(net, batch, 6, attention="all", streaming=True)
-    assert repr(streamed).endswith("maps of 2 sites (mean and spread))")
+    assert repr(streamed).splitlines()[0].endswith("maps of 2 sites (mean and spread))")
     for number, (posterior, panels) in enumerate([(drawn, 3), (streamed, 3), (tokens, 1), (many, 1)]):
         figure = posterior.plot(1)
         assert len([axis for axis in figure.axes if axis.get_label() != "<colorbar>"]) == panels

@@ -147,6 +147,8 @@ def test_rows_that_are_not_those_of_the_attention_are_told_apart():
     class Pairs(nn.Module):
         """Its attention is over one datum, whatever the batch."""
 
+        link = "identity"
+
         def __init__(self):
             super().__init__()
             self.attend = probattn.MultiheadAttention(8, 2, batch_first=True)
