@@ -31,7 +31,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from typer.testing import CliRunner
+from typer import testing
 
 from probattn import AlignmentAttention, BayesianAttention, DisagreementAttention, RepulsiveAttention
 from probattn.cli import app
@@ -69,9 +69,12 @@ def folders_in(place: Path) -> set[str]:
     return {name for _, names, _ in os.walk(place) for name in names}
 
 
+testing._get_command = cache(testing._get_command)  # whose result typer makes anew for every call
+
+
 def invoke(*arguments: object) -> Result:
     """Runs a command in this process."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def succeeds(*arguments: object) -> str:
