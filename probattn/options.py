@@ -105,7 +105,7 @@ class DrawingOptions(Options):
     Args:
         num_samples: posterior draws; the recipe's by default.
         seed: seed of the draws; the recipe's by default.
-        uncertainty: what the uncertainty comes from: draws, or moments, their closed form for less.
+        uncertainty: draws, or moments, their closed form at a lower cost.
     """
 
     num_samples: Count | None = None

@@ -88,12 +88,12 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Record how attention and lexical probe come about.")
+        bool, typer.Option("--probe", help="Record how attention and the lexical probe develop.")
     ] = False,
     device: DeviceOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
-    """Train a network, and its deterministic baseline beside it."""
+    """Train a network and its deterministic baseline."""
     from probattn import tasks
     from probattn.tasks import devices
     from probattn.tasks.run import Processes

@@ -29,15 +29,15 @@ class FileOptions(Options):
 
     Args:
         input: a .csv, .tsv, .xlsx, .jsonl or .txt file of texts, or - for standard input.
-        output: file for the rows of `input` and what is predicted beside them, of the format that its ending names; it
-            is there, or replaced, when it is complete; standard output by default.
+        output: file of the rows of `input` with the predictions as further columns, in the format of its ending; it is
+            written, or replaced, when all rows are predicted. Standard output by default.
         format: format of `input`: csv, tsv, jsonl or txt (a text a line).
         text_column: column of the texts in `input`; the recipe's by default.
         pair_column: column of the second texts in `input`; the recipe's by default.
         escape: cells of a .csv or .tsv that a spreadsheet would take for a formula get an apostrophe: the words of
             predictions, all cells (which are read without it), or none.
-        audit: with a policy, share of the answers that people check, a random choice; `probattn review` tests the
-            guarantee on them.
+        audit: with a policy, share of the answers that is drawn at random for people to check; `probattn review` tests
+            the guarantee on them.
         label_studio: with a policy, file of the inputs for human review as tasks of Label Studio; its configuration is
             written beside it.
     """
@@ -177,6 +177,9 @@ DeviceOption = Annotated[
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option(help="Most examples of each data set, a fixed choice; metrics.json says so.", min=1),
+    typer.Option(
+        help="Maximum number of examples of each data set, a fixed random sample; recorded in metrics.json.",
+        min=1,
+    ),
 ]
 SamplesOption = Annotated[int | None, _declared(DrawingOptions, "num_samples")]

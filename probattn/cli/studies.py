@@ -168,7 +168,9 @@ def triage(
         ),
     ] = None,
     output: Annotated[Path | None, output_option("The policy; policy.json in the run by default.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Predict anew what an earlier call kept.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Predict anew instead of reading stored predictions.")
+    ] = False,
     as_json: JsonOption = False,
     device: DeviceOption = None,
     quiet: QuietOption = False,
@@ -204,10 +206,13 @@ def review(
         Path | None, typer.Option(help="The policy that decided; the run's by default.")
     ] = None,
     output: Annotated[
-        Path | None, output_option("Labels for the next training: the reviewed rows, with its columns.")
+        Path | None,
+        output_option(
+            "Labels for the next training: the reviewed rows, with the columns of the training file."
+        ),
     ] = None,
     with_training: Annotated[
-        bool, typer.Option("--with-training", help="The rows of the training file before them.")
+        bool, typer.Option("--with-training", help="Write the rows of the training file before them.")
     ] = False,
     reviewed_column: Annotated[
         str | None, typer.Option(help="Column of people's classes.", show_default="reviewed")

@@ -17,8 +17,8 @@ class CompareOptions(Options):
         recipes: recipes of texts: names or files; the first is the reference. Their names differ.
         seeds: number of seeds, from 0.
         set: override a key of all recipes: data.train=trec (repeatable).
-        error: error at which is asked how much can be answered.
-        against: the way of the first recipe that differences are taken to: point, dropout, ...
+        error: target error rate at which coverage is compared.
+        against: prediction method of the first recipe that the others are compared with: point, dropout, ...
         workers: processes that share the runs, of one thread each.
 
     Raises:

@@ -111,7 +111,7 @@ def figures(
     Args:
         probabilities: of "validation" and "test", and of "out_of_domain" where there are such data, ``[N, C]``.
         labels: of the first two, integers ``[N]``.
-        error: at which is asked how much can be answered.
+        error: target error rate of the coverage.
         ood_scores: scores of test and out-of-domain data in place of the entropy, larger out of the distribution.
 
     Returns:
@@ -268,8 +268,8 @@ class ComparisonResults(Record):
 
     Attributes:
         kind: "comparison".
-        error: at which is asked how much can be answered.
-        reference: recipe and variant that differences are taken to.
+        error: target error rate of the coverage.
+        reference: recipe and variant that the others are compared with.
         methods: attention methods in words, by recipe.
         data: the data, in words.
         sizes: number of texts by data set.

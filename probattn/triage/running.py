@@ -62,7 +62,7 @@ def triage_run(
         output: the policy's file; ``policy.json`` in the run by default. The page and its records stand beside it, as
             ``triage.html`` and ``triage.json``, and beside ``NAME.json`` as ``NAME.triage.html`` and
             ``NAME.triage.json``; so does ``triage.features.safetensors`` where distances count.
-        again: predict anew what an earlier call kept.
+        again: predict anew instead of reading stored predictions.
 
     Returns:
         The policy's file, and all that the page shows.
@@ -261,7 +261,7 @@ class AppliedPolicy:
         scores: uncertainty of each answer until now.
         far: distance of each input until now.
         decided: number of answers until now, by predicted class and whether they were given.
-        audit: share of the answers that people check, a random choice.
+        audit: share of the answers that is drawn at random for people to check.
         draw: what chooses these answers, by the texts until now: files of other texts have other choices.
         tasks: of Label Studio, until now; None where none are wanted.
         surplus: columns of answers that files lack: of each class, and of samples where the network has none.
@@ -378,7 +378,7 @@ def apply_policy(
         task: of the run.
         run: its folder.
         path: the policy's file, or the folder that holds it.
-        audit: share of the answers that people check, a random choice.
+        audit: share of the answers that is drawn at random for people to check.
         tasks: collect the inputs for human review as tasks of Label Studio.
 
     Raises:
