@@ -21,6 +21,7 @@ from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.discovery import FAILURES
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
 from probattn.models.hosts.methods import Host, Placement, place
+from probattn.models.program import seeded
 from probattn.particles import svgd_direction
 from probattn.sites.handlers import takes_expectations
 from probattn.sites.method import as_program
@@ -247,10 +248,8 @@ def _draw_anew(
         for parameter in scratch.parameters():
             vars(parameter).pop("_is_hf_initialized", None)
         vars(scratch).pop("_is_hf_initialized", None)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.default_generator.manual_seed(
-                int(torch.randint(2**62, (), generator=generator, dtype=torch.int64))
-            )
+        seed = int(torch.randint(2**62, (), generator=generator, dtype=torch.int64))
+        with seeded(seed), torch.no_grad():
             initialise(scratch)
             for name, values in stack.named_parameters():
                 values[rows] = scratch.get_parameter(name).to(values)

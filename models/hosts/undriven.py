@@ -30,6 +30,7 @@ from probattn.sites import AttentionSite
 from probattn.sites.handlers import (
     hooked_call,
     in_child,
+    is_replaced,
     is_running,
     may_look,
     refuse_none,
@@ -370,11 +371,7 @@ def _is_watched(host: nn.Module, hosted: HostedSite) -> bool:
         return True
     if hosted.site is not None and getattr(vars(hosted.site).get("forward"), "is_active", False):
         return True  # its weights are drawn
-    forward = vars(host).get(
-        "forward"
-    )  # earlier releases of transformers put a module's own back in this place
-    replaced = forward is not None and getattr(forward, "__func__", None) is not type(host).forward
-    return replaced or any(map(may_look, host._forward_hooks.values()))
+    return is_replaced(host) or any(map(may_look, host._forward_hooks.values()))
 
 
 def former_implementation(config: object) -> str | None:

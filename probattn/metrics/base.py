@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,26 +22,6 @@ from probattn.metrics.functional.inputs import (
     label_mask,
     prediction_shape,
 )
-
-
-class MetricOptions(TypedDict, total=False):
-    """Options of every metric: the kind of predictions, whether they are checked, and those of torchmetrics."""
-
-    inputs: InputKind
-    validate_args: bool
-    compute_on_cpu: bool
-    dist_sync_on_step: bool
-    process_group: Any
-    dist_sync_fn: Callable[..., Any] | None
-    distributed_available_fn: Callable[..., Any] | None
-    sync_on_compute: bool
-    compute_with_cache: bool
-
-
-class LabelledOptions(MetricOptions, total=False):
-    """The same of predictions against labels, of which ``ignore_index`` does not count."""
-
-    ignore_index: int | None
 
 
 class UncertaintyMetric(Metric):
@@ -123,9 +103,16 @@ class LabelledMetric(UncertaintyMetric):
 
     _add: Callable[[Tensor, Tensor], None]
 
-    def __init__(self, *, ignore_index: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        inputs: InputKind = "probabilities",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
         options = {"ignore_index": ignore_index, **kwargs.pop("update_options", {})}
-        super().__init__(update_options=options, **kwargs)
+        super().__init__(inputs=inputs, validate_args=validate_args, update_options=options, **kwargs)
         self.ignore_index = ignore_index
 
     def update(self, preds: Tensor, target: Tensor) -> None:

@@ -1,17 +1,18 @@
 """Metrics of predictions against labels: calibration in bins of confidence, selective prediction, certainty."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from probattn.metrics import functional
-from probattn.metrics.base import LabelledMetric, LabelledOptions, ScoredExamples
+from probattn.metrics.base import LabelledMetric, ScoredExamples
 from probattn.metrics.functional import (
     BinSums,
     CalibrationNorm,
     CertaintyCriterion,
+    InputKind,
     ReliabilityBins,
     RiskCoverage,
     UncertaintyKind,
@@ -28,9 +29,18 @@ class BinnedMetric(LabelledMetric):
     correct: Tensor
     confidence: Tensor
 
-    def __init__(self, *, n_bins: int = 10, **kwargs: Unpack[LabelledOptions]) -> None:
+    def __init__(
+        self,
+        *,
+        inputs: InputKind = "probabilities",
+        n_bins: int = 10,
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
         check_n_bins(n_bins)
-        super().__init__(update_options={"n_bins": n_bins}, **kwargs)
+        options: dict[str, Any] = {"ignore_index": ignore_index, "update_options": {"n_bins": n_bins}}
+        super().__init__(inputs=inputs, validate_args=validate_args, **options, **kwargs)
         self.n_bins = n_bins
         self._add_sum_state("counts", n_bins, dtype=torch.int64)
         self._add_sum_state("correct", n_bins, dtype=torch.int64)
@@ -95,9 +105,18 @@ class CalibrationError(BinnedMetric):
     plot_upper_bound: float = 1.0
 
     def __init__(
-        self, *, n_bins: int = 10, norm: CalibrationNorm = "l1", **kwargs: Unpack[LabelledOptions]
+        self,
+        *,
+        inputs: InputKind = "probabilities",
+        n_bins: int = 10,
+        norm: CalibrationNorm = "l1",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(n_bins=n_bins, **kwargs)
+        super().__init__(
+            inputs=inputs, n_bins=n_bins, ignore_index=ignore_index, validate_args=validate_args, **kwargs
+        )
         check_option("norm", norm, CalibrationNorm)
         self.norm: CalibrationNorm = norm
 
@@ -133,9 +152,17 @@ class SelectiveMetric(LabelledMetric, ScoredExamples):
     higher_is_better: bool = False
 
     def __init__(
-        self, *, score: UncertaintyKind = "least_confidence", **kwargs: Unpack[LabelledOptions]
+        self,
+        *,
+        score: UncertaintyKind = "least_confidence",
+        inputs: InputKind = "probabilities",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(score=score, **kwargs)
+        super().__init__(
+            score=score, inputs=inputs, ignore_index=ignore_index, validate_args=validate_args, **kwargs
+        )
 
     def _add(self, preds: Tensor, target: Tensor) -> None:
         mean = functional.mean_probabilities(preds, **self._checks)  # [N, C]
@@ -235,10 +262,19 @@ class PAvPU(LabelledMetric):
         *,
         threshold: float | Sequence[float] | None = None,
         criterion: CertaintyCriterion = "p_value",
-        **kwargs: Unpack[LabelledOptions],
+        inputs: InputKind = "probabilities",
+        ignore_index: int | None = None,
+        validate_args: bool = True,
+        **kwargs: Any,
     ) -> None:
         thresholds = check_thresholds(threshold, criterion)
-        super().__init__(update_options={"thresholds": thresholds, "criterion": criterion}, **kwargs)
+        super().__init__(
+            inputs=inputs,
+            ignore_index=ignore_index,
+            validate_args=validate_args,
+            update_options={"thresholds": thresholds, "criterion": criterion},
+            **kwargs,
+        )
         self.thresholds = thresholds
         self.criterion: CertaintyCriterion = criterion
         self._add_sum_state("counts", len(thresholds), 2, 2, dtype=torch.int64)

@@ -280,10 +280,14 @@ def may_look(hook: Any) -> bool:
 def reads_weights(module: nn.Module) -> bool:
     """Whether a forward hook, or what replaces a module's ``forward``, may read attention weights in this pass."""
     # transformers leaves its hooks in place for good; they read maps only where the pass collects them.
+    hooks = module._forward_hooks.values()
+    return is_replaced(module) or any(may_look(hook) or _collects_maps(hook) for hook in hooks)
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Whether another ``forward`` is in a module; earlier releases of transformers leave the module's own there."""
     forward = vars(module).get("forward")
-    # Earlier releases of transformers leave a module's own method there.
-    replaced = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
-    return replaced or any(may_look(hook) or _collects_maps(hook) for hook in module._forward_hooks.values())
+    return forward is not None and getattr(forward, "__func__", None) is not type(module).forward
 
 
 def _collects_maps(hook: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.nn.functional import layer_norm
 from torch.utils._pytree import tree_map
 from transformers.pytorch_utils import Conv1D
 
+from probattn.divergences import scale_gradient
 from probattn.options import Count, NonNegative
 from probattn.sites.method import Method, Parts, RecipeKeys
 from probattn.sites.repulsive import ParticleOptions
@@ -279,19 +280,6 @@ def by_particle(
         yield repeated
 
 
-class _Scaled(torch.autograd.Function):
-    """The identity, whose gradient is multiplied."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, scale: int) -> Tensor:
-        ctx.scale = scale
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.scale, None
-
-
 class ParticleStack(nn.Module):
     """The parameters of one module that learn, ``[P, ...]``, by their names."""
 
@@ -328,7 +316,7 @@ class ParticleStack(nn.Module):
             )
         stacks: dict[str, Tensor] = dict(self.named_parameters())
         if state.scale > 1 and torch.is_grad_enabled():
-            stacks = {name: cast(Tensor, _Scaled.apply(one, state.scale)) for name, one in stacks.items()}
+            stacks = {name: scale_gradient(one, state.scale) for name, one in stacks.items()}
         quick = _FORMS.get(type(module).forward)
         whole = stacks.keys() == {name for name, _ in module.named_parameters(recurse=False)}
         if quick is not None and whole and len(args) == 1 and not kwargs:
