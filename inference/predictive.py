@@ -104,7 +104,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
         Logits ``[B, C]``.
 
     Raises:
-        TypeError: the model is none or takes the parts of a batch by name, or a data loader in place of a batch.
+        TypeError: the model is none, does not take the batch or returns no logits; the batch is no mapping of tensors.
     """
     model = as_program(model)
     check_call("posterior_expectation", model)
@@ -165,11 +165,11 @@ def posterior_predict(
         The draws.
 
     Raises:
-        TypeError: the model is none, a network whose head has no program, or takes the parts of a batch by name or
-            returns more than its predictions; the batch is no mapping of tensors.
+        TypeError: the model is none, a network whose head has no program, does not take the inputs or returns no
+            logits; the batch is no mapping of tensors.
         ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, an unknown site, a latent
-            variable that is no attention and has no guide, predictions of another shape than ``[B, ..., C]``, or
-            several draws where nothing is random: no attention site, and no module that draws by itself.
+            variable that is no attention and has no guide, predictions of another shape than ``[B, ..., C]``, of one
+            class or not finite, or several draws that are equal: no attention site, none that predictions come from.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
