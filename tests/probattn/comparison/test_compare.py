@@ -135,6 +135,7 @@ def test_every_way_is_measured(compared):
     assert "What a pass buys" in page and "Undefined" not in page and page.count("<circle") >= drawn
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_done_again(compared, command):
     folder, given, _ = compared
     files = {file: file.stat().st_mtime_ns for file in (folder / "out").rglob("compared.*")}

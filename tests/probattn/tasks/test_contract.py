@@ -30,7 +30,7 @@ NAMES = (
     *("texts", "graph", "translation", "graph_text", "visual_questions", "pretraining", "copying", "numbers"),
     *HEADS,
 )
-QUICK = ("texts", "regression", "translation", "copying", "numbers")
+QUICK = ("texts", "regression", "copying", "numbers")
 """``make test`` tests what takes a run on these; on the others, which have tests of their own, ``make test-slow``."""
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
