@@ -462,6 +462,7 @@ def test_multiples_of_intervals():
     assert single.times(0.5) == Interval(mean=1.0, low=None, high=None, seeds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.fork
 def test_workers_end_with_a_killed_parent(tmp_path):
     """A SIGKILL leaves the parent no time to end them."""
