@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
+MARKS ?= slow
 
 PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -54,7 +55,7 @@ test: $(VENV)/.dev
 	$(TESTS) -m 'not slow'
 
 test-slow: $(VENV)/.dev
-	$(TESTS) -m slow $(PATHS)
+	$(TESTS) -m '$(MARKS)' $(PATHS)
 
 test-data: $(VENV)/.dev
 	$(TESTS) -m data tests

@@ -77,7 +77,7 @@ def test_core_works_and_what_needs_more_names_the_extra() -> None:
     [
         ("typer", advice("probattn", "typer", "cli")),
         ("rich", advice("probattn", "rich", "cli")),
-        ("jinja2", advice("probattn.report", "jinja2", "report")),
+        pytest.param("jinja2", advice("probattn.report", "jinja2", "report"), marks=pytest.mark.slow),
     ],
 )
 def test_program_says_in_one_line_which_extra_it_needs(absent: str, line: str) -> None:

@@ -21,16 +21,9 @@ WITHIN = re.compile(r"<!-- within (?P<tolerance>[\d.]+) -->")
 DECIMAL = re.compile(r"-?\d+\.\d+")
 RECIPE = re.compile(r"^```yaml\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 SLOW = (
-    "costs",
-    "graph_attention",
-    "graph_text",
-    "particles",
-    "plain_loop",
-    "posterior",
-    "pretraining",
-    "sklearn",
+    *("costs", "extending", "graph_attention", "graph_text", "particles", "plain_loop", "posterior"),
+    *("pretraining", "sklearn", "trainer", "translation", "visual_questions"),
 )
-SLOW += ("trainer", "translation", "visual_questions")
 """Pages that train for more than two seconds, beside the tutorials."""
 OUTPUT_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

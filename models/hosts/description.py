@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar, cast
 
@@ -23,7 +23,6 @@ from probattn.models.hosts.adapter import ATTRIBUTE
 from probattn.models.hosts.calls import Kind, Layers, Part
 from probattn.models.hosts.hosting import Conversion, host_of, scale_of
 from probattn.models.hosts.pretrained import StoredNetworkError, reading, unreadable
-from probattn.options import hints
 from probattn.sites import METHODS, Method
 from probattn.sites.observation import ObservationNoise
 
@@ -93,7 +92,7 @@ def _built(stored: dict[str, Any]) -> Method:
         method = METHODS[str(kind)]
     except KeyError as error:
         raise ValueError(error.args[0]) from None
-    unknown = sorted(stored.keys() - hints(method).keys())
+    unknown = sorted(stored.keys() - {field.name for field in fields(cast(Any, method))})
     if unknown:
         raise ValueError(f"{method.__name__} has no option {shown(unknown[0])}")
     return method(**stored)

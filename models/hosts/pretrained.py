@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from pydantic import JsonValue, TypeAdapter
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from probattn.checks import shortened, shown
-from probattn.files.json_files import JSONError, read_json
+from probattn.files.json_files import JSON_OBJECT, JSONError, read_json
 
 RUST = "pyo3_runtime"
 """Module of the exception for a panic in Rust, such as the tokenizers' own; it is no ``Exception``."""
@@ -69,7 +68,7 @@ def check_folder(source: Path | str) -> None:
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise StoredNetworkError(f"{file}: expected a file, got a pipe, a socket or a device; remove it")
     try:
-        config = read_json(folder / "config.json", TypeAdapter(dict[str, JsonValue]))
+        config = read_json(folder / "config.json", JSON_OBJECT)
     except (JSONError, OSError):
         return  # whoever reads it says so
     check_classes(config, folder / "config.json")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import transformers
-from pydantic import JsonValue, TypeAdapter
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
 from probattn.checks import shown
-from probattn.files.json_files import JSONError, read_json
+from probattn.files.json_files import JSON_OBJECT, JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, verify_folder
 from probattn.models.hosts.convert import conversion, convert
 from probattn.models.hosts.description import (
@@ -150,7 +150,7 @@ def _check_layers(source: Path) -> None:
     """Refuses a damaged number of layers, which would be built one after the other without an end."""
     tensors = 0
     with reading(source, JSONError, OSError, SafetensorError):
-        config = read_json(source / "config.json", TypeAdapter(dict[str, JsonValue]))
+        config = read_json(source / "config.json", JSON_OBJECT)
         for file in source.glob("*.safetensors"):
             with safe_open(file, framework="pt") as opened:
                 tensors += len(opened.keys())

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from probattn.checks import shown
 from probattn.files.durable import write_atomically
 
 Content = TypeVar("Content")
+JSON_OBJECT = TypeAdapter(dict[str, JsonValue])
 
 
 class JSONError(ValueError):
@@ -22,9 +23,8 @@ class JSONError(ValueError):
 
 def read_json(path: Path, kind: TypeAdapter[Content]) -> Content:
     """Reads a file; :class:`JSONError`, which names it, where its content is not of ``kind``."""
-    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        return parse_json(data, kind)
+        return parse_json(path.read_bytes().removeprefix(codecs.BOM_UTF8), kind)
     except JSONError as error:
         raise JSONError(f"{path}: {error}") from error
 

@@ -109,12 +109,11 @@ class ClassMeasures:
         return fields
 
     def _sums(self, columns: Columns) -> functional.BinSums:
-        """Sums over the reliability bins."""
-        confidence, right = columns["confidence"], columns["right"]
-        # The bins know of a prediction only its winning probability and whether it was right: two columns, the
-        # first of which always wins and is the label when it was, stand for all C.
-        pair = torch.stack([confidence, torch.zeros_like(confidence)], dim=-1)
-        return functional.bin_sums(pair, (~right).long(), n_bins=self.num_bins, validate_args=False)
+        """Sums over the reliability bins, as ``bin_sums`` has them after checks that a resample does not need."""
+        confidence, right = columns["confidence"].unsqueeze(-1), columns["right"].unsqueeze(-1)
+        members = functional.bin_index(confidence, self.num_bins) == torch.arange(self.num_bins)  # [N, M]
+        values = (members, members & right, confidence * members)
+        return functional.BinSums(*(value.sum(dim=0) for value in values))
 
 
 def detection(in_domain: Tensor, outside: Tensor) -> dict[str, float]:

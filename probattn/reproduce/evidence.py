@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from probattn.metrics.functional import MeanInterval, mean_interval
 from probattn.report import Group, Sheet
 from probattn.report.record import Record
-from probattn.reproduce.declarations import papers
+from probattn.reproduce.declarations import LOADER, papers
 from probattn.reproduce.records import measured
 
 Verdict = Literal["holds", "direction", "no", "not measured"]
@@ -204,10 +204,8 @@ def claims() -> Mapping[int, Claim]:
         >>> claims()[64].verdict
         'holds'
     """
-    text = (files("probattn.reproduce") / "claims.yaml").read_text("utf-8")
-    return {
-        number: Claim.model_validate(fields, strict=False) for number, fields in yaml.safe_load(text).items()
-    }
+    content = yaml.load((files("probattn.reproduce") / "claims.yaml").read_bytes(), LOADER)
+    return {number: Claim.model_validate(fields, strict=False) for number, fields in content.items()}
 
 
 def shown(*numbers: float, sign: bool = True) -> list[str]:

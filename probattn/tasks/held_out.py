@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import JsonValue, TypeAdapter, model_validator
+from pydantic import TypeAdapter, model_validator
 
 from probattn.checks import shown
 from probattn.data import TextDataset
 from probattn.files.durable import digest, write_atomically
-from probattn.files.json_files import JSONError, parse_json
+from probattn.files.json_files import JSON_OBJECT, JSONError, parse_json
 from probattn.files.manifest import manifest_content
 from probattn.models.hosts.description import CARD
 from probattn.report.record import Record
@@ -42,9 +42,6 @@ class ClassAnswer(Record):
         if (problem := answer_problem(vars(self))) is not None:
             raise ValueError(problem)
         return self
-
-
-_HEAD = TypeAdapter(dict[str, JsonValue])
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class HeldOut:
         file = run / FOLDER / f"{key}.jsonl"
         try:
             first, *lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-            head = _parsed(first, 1, _HEAD)
+            head = _parsed(first, 1, JSON_OBJECT)
             written = head.pop(ANSWERS, None)
             if head != self._head(run, drawing):
                 return None

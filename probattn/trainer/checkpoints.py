@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue, TypeAdapter
 from torch import nn
 from transformers import Trainer
 from transformers import trainer_utils as utils
 from transformers.trainer import TRAINER_STATE_NAME
 
 from probattn.files.durable import full_disk_explained, publish_folder
-from probattn.files.json_files import JSONError, read_json
+from probattn.files.json_files import JSON_OBJECT, JSONError, read_json
 from probattn.files.manifest import MANIFEST, DamagedFolderError, extend_manifest, verify_folder
 from probattn.inference.checkpoint import CorruptCheckpointError
 from probattn.models.hosts.description import (
@@ -64,7 +63,7 @@ def verify_checkpoint(folder: Path) -> None:
 def _problem(folder: Path, *, sizes_only: bool) -> str | None:
     """What a checkpoint lacks, in words; the state of the trainer is what ``Trainer`` writes last."""
     try:
-        read_json(folder / TRAINER_STATE_NAME, TypeAdapter(dict[str, JsonValue]))
+        read_json(folder / TRAINER_STATE_NAME, JSON_OBJECT)
         verify_folder(folder, sizes_only=sizes_only)
     except FileNotFoundError:
         return f"{TRAINER_STATE_NAME} is missing"

@@ -38,6 +38,7 @@ def test_the_table_knows_no_wrong_class():
     assert not [name for name, each in VERDICTS.items() if each["verdict"] == "wrong"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_some_families_are_as_the_table_says():
     chosen = sorted({each["family"] for each in STORED["classes"]})[::EVERY]

@@ -104,6 +104,7 @@ def test_a_resumed_run_is_the_whole_one_bit_for_bit(traced, tmp_path):
         assert value.equal(weights[name]), name
 
 
+@pytest.mark.slow_but("aligned")
 @pytest.mark.parametrize(
     ("methods", "kind"),
     [

@@ -455,6 +455,7 @@ def run(name, kernel, mode, particles, steps, widen=None):
     return engine.get_named_particles()["z"].detach()
 
 
+@pytest.mark.slow_but("normal")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_pyros_examples_take_the_same_way_with_this_librarys_form_of_pyros_kernel(name):
     """An odd number of pairs has one median, and Pyro divides it by log (M + 1)."""

@@ -191,6 +191,7 @@ def test_a_gradient_of_its_networks_that_is_not_finite_stops_the_run(bert):
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
+@pytest.mark.slow
 def test_alignment_alone_brings_queries_and_keys_together(bert):
     """Without much of a likelihood beside it, the direct divergence falls several-fold."""
     net = network(bert, AlignmentAttention("mmd", weight=100.0))

@@ -251,6 +251,7 @@ def test_numbers_spread_around_their_prediction(law, dtype):
     assert torch.isclose(trace.log_prob_sum().double(), expected.sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_scale_of_the_noise_is_learned():
     """At the maximum of the likelihood sigma is the residuals' root mean square."""
     torch.manual_seed(0)

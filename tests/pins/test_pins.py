@@ -52,6 +52,7 @@ def test_help_fits_into_eighty_columns(command, monkeypatch):
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+@pytest.mark.slow_but("texts", "translation")
 @pytest.mark.parametrize("name", pins.RUNS)
 def test_a_run_leaves_its_files(name, texts, folder):
     if name in pins.NEEDS:

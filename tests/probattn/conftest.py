@@ -1,6 +1,4 @@
-"""Fixtures of ``tiny.py``, and garbage collections that pass over what is imported."""
-
-import gc
+"""Fixtures of ``tiny.py``."""
 
 from tiny import (
     _offline,
@@ -29,9 +27,3 @@ __all__ = [
     "translation_recipe",
     "translation_run",
 ]
-
-
-def pytest_collection_finish() -> None:
-    """Collections took half of the time of tests of the trainer: transformers' own asks for one in every training."""
-    gc.collect()
-    gc.freeze()

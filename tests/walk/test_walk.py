@@ -30,7 +30,11 @@ TABLES = {
     "attributes": walk.ATTRIBUTES,
 }
 CASES = [
-    pytest.param(owner, name, outcome, call, id=f"{owner}-{name}")
+    pytest.param(
+        *(owner, name, outcome, call),
+        id=f"{owner}-{name}",
+        marks=pytest.mark.slow if (owner, name) == ("torch", "compile") else (),
+    )
     for owner, methods in TABLES.items()
     for name, (outcome, call) in methods.items()
 ]

@@ -6,6 +6,7 @@ The scalars are those of YAML 1.2: ``2e-5`` is a number and ``no`` is text, both
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -69,19 +70,20 @@ def _whole_number(_: RecipeLoader, node: ScalarNode) -> int:
 
 
 RecipeLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+_composed = lru_cache(256)(lambda text: RecipeLoader(text).get_single_node())
+"""The nodes of a text, which nothing changes: the recipe of a run is read many times."""
 
 
 def parse(text: str, where: str) -> tuple[dict[str, Any], Positions]:
     r"""Reads a mapping and the lines of its keys; ``RecipeError`` for text that is no YAML or has a key twice."""
     try:
-        loader = RecipeLoader(text)
-        node = loader.get_single_node()
+        node = _composed(text)
         if node is None:
             raise RecipeError(where, ["expected keys and values, got none"])
         if not isinstance(node, MappingNode):
             raise RecipeError(where, [f"expected keys and values (line {_line(node)}), got no mapping"])
         positions: Positions = {}
-        value = _value(loader, node, (), positions, where)
+        value = _value(RecipeLoader(""), node, (), positions, where)
     except yaml.YAMLError as error:
         raise RecipeError(where, [_syntax(error, text)]) from None
     except RecursionError:

@@ -90,6 +90,7 @@ def exact(**options):
     return EnsembleOptions(kernel="linear", **{"prior": PRIOR, "step_size": 0.1, **options})
 
 
+@pytest.mark.slow_but("1")
 @pytest.mark.parametrize("size", [1, 2])
 def test_particles_have_the_posteriors_mean_and_covariance_exactly(size):
     ensemble = started(size)
@@ -128,6 +129,7 @@ def test_langevin_particles_are_draws_of_the_posterior(temperature):
     torch.testing.assert_close(covariance_of(particles), expected, rtol=0.08, atol=0)
 
 
+@pytest.mark.slow
 def test_spos_has_the_posteriors_variance():
     """Its Langevin part and its particles aim at the same posterior."""
     method = EnsembleOptions("spos", prior=PRIOR, step_size=0.01)

@@ -1,5 +1,6 @@
 """DeBERTa-v3 learns a toy problem under the driver, and predicts with draws."""
 
+import pytest
 import torch
 
 from probattn import AlignmentAttention, BayesianAttention
@@ -14,6 +15,7 @@ def data(rows=64):
     return {"input_ids": words, "attention_mask": mask, "labels": (words[:, 0] > 30).long()}
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_draws_differ(by_name):
     torch.manual_seed(0)
     methods = BayesianAttention(), AlignmentAttention("gan")

@@ -327,6 +327,7 @@ def test_the_driver_trains_model_and_guide_and_a_resumed_run_is_the_same(estimat
             assert torch.equal(value, same.state_dict()[name]), name
 
 
+@pytest.mark.slow_but("sample")
 @pytest.mark.parametrize("estimator", ["enumerate", "sample"])
 def test_plain_pyro_trains_model_and_guide(estimator):
     pyro.clear_param_store()

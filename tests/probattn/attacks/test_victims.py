@@ -59,6 +59,7 @@ def test_fixed_draws_are_a_function_of_the_text(task, trained):
     assert not torch.allclose(NetworkVictim(task, trained, "draws", 5, 2)(TEXTS), together, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fixed_draws_have_the_law_of_draws(task, trained):
     inputs = batch(task, NetworkVictim(task, trained))
     fixed = fixed_draws(trained.program, inputs, 300, 0)

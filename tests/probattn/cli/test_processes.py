@@ -12,6 +12,7 @@ from probattn.inference.records import read_records
 from probattn.tasks import load_network
 
 
+@pytest.mark.slow
 @pytest.mark.fork
 @pytest.mark.gloo
 def test_two_processes_leave_one_run(recipe, tmp_path, monkeypatch):

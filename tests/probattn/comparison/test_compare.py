@@ -135,6 +135,7 @@ def test_every_way_is_measured(compared):
     assert "What a pass buys" in page and "Undefined" not in page and page.count("<circle") >= drawn
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_done_again(compared, command):
     folder, given, _ = compared
     files = {file: file.stat().st_mtime_ns for file in (folder / "out").rglob("compared.*")}
@@ -461,6 +462,7 @@ def test_multiples_of_intervals():
     assert single.times(0.5) == Interval(mean=1.0, low=None, high=None, seeds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.fork
 def test_workers_end_with_a_killed_parent(tmp_path):
     """A SIGKILL leaves the parent no time to end them."""

@@ -29,6 +29,7 @@ def moments(particles):
     return float(variance), float((covariance.sum() / size / variance - 1) / (size - 1))
 
 
+@pytest.mark.slow_but("median")
 @pytest.mark.parametrize(
     ("make", "size", "correlation", "count", "expected"),
     [
@@ -51,6 +52,7 @@ def test_an_ensemble_that_has_lost_its_variance_is_named():
     assert "collapsed" in diagnose(particles, gradients, kernel).collapse()
 
 
+@pytest.mark.slow
 def test_few_particles_of_slices_are_too_wide_and_their_spread_does_not_show_it():
     kernel = SlicedRBF(generator=torch.Generator().manual_seed(0))
     particles, gradients = rest(kernel, 50, 0.9, 12, 0)

@@ -247,7 +247,7 @@ RECIPES = st.fixed_dictionaries(
 
 
 @given(RECIPES)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_a_recipe_that_is_written_out_reads_as_an_equal_one(content: dict[str, Any]) -> None:
     recipe = recipes.Recipe.model_validate(content)
     again = recipes.read_recipe(recipe.dump())

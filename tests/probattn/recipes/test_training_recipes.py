@@ -105,8 +105,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 """What is replaced: sources by the files of this test, and sizes that take long; data sets of a name are read."""
 RECIPES = sorted({*KEYS, *(name for _, name in ENCODERS)})
-LARGE = ("vqa_v2_paper", "vqa_v2_release", "wmt14_big_paper", "yelp_self_attentive_paper")
-"""Those whose networks have the sizes of the paper, and many parameters."""
+QUICK = ("cola_paper", "multi30k_small", "squad1_paper", "stsb_paper")
+"""Those that ``make test`` trains."""
 NEEDS = {"translation": "sentencepiece", "graph_text": "nltk"}
 
 
@@ -273,10 +273,9 @@ def two_steps(name: str, data: Path, folder: Path, patch: pytest.MonkeyPatch, *k
     return [str(warning.message) for warning in caught if warning.category is ExplodedKLWarning]
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in RECIPES]
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_two_steps(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

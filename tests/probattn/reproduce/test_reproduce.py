@@ -264,6 +264,7 @@ training: {{steps: 4, batch_size: 4, log_every: 2, learning_rate: 1e-2, device: 
     monkeypatch.setattr(declarations, "papers", lambda: {"tests": paper})
 
 
+@pytest.mark.slow
 def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_path):
     folder, options = tmp_path / "runs", ReproduceOptions(seeds=1)
     _, record = reproduce("tests/table-1", options, folder, quiet=True)
@@ -291,6 +292,7 @@ def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_
     assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == record.cells
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypatch):
     other = tmp_path / "three.csv"
     other.write_text("text,label\n" + "".join(f"a film {n},class {n % 3}\n" for n in range(48)))
@@ -436,6 +438,7 @@ def test_a_part_of_a_table_leaves_the_record_of_the_rest(declared_paper, folder)
     assert record.seeds == 2
 
 
+@pytest.mark.slow
 def test_a_table_may_have_baselines(declared, tmp_path, monkeypatch):
     bayesian = declarations.Axis(title="BABN", keys=("attention={method: babn}",))
     rows = {"soft": bayesian.model_copy(update={"model": "deterministic"}), "babn": bayesian}

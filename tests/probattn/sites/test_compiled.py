@@ -42,7 +42,7 @@ def both(function):
     return plain, function()
 
 
-@pytest.mark.slow_but("4.0-shape0")
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("shape", [(3, 2, 5, 7), (1, 2, 1, 1), (2, 3, 40, 33)])
 @pytest.mark.parametrize("low", [4.0, 0.7, 0.1])

@@ -30,8 +30,8 @@ NAMES = (
     *("texts", "graph", "translation", "graph_text", "visual_questions", "pretraining", "copying", "numbers"),
     *HEADS,
 )
-QUICK = ("texts", "regression", "translation", "copying", "numbers")
-"""Those on which every promise is tested by ``make test``; the slow ones on the others by ``make test-slow``."""
+QUICK = ("texts", "regression", "copying", "numbers")
+"""``make test`` tests what takes a run on these; on the others, which have tests of their own, ``make test-slow``."""
 WITHOUT_CHOICE = ("graph", "copying")
 """Those that take no other run as a baseline."""
 WITH_BASELINE = tuple(name for name in NAMES if name != "copying")
@@ -94,6 +94,7 @@ def same(first: Path, second: Path) -> None:
         assert all(torch.equal(value, other[name][key]) for key, value in one[name].items()), name
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_leaves_a_recipe_that_loads_as_the_same(name: str, recipe_of, finished) -> None:
     place = finished(name)
@@ -103,6 +104,7 @@ def test_it_leaves_a_recipe_that_loads_as_the_same(name: str, recipe_of, finishe
     assert type(tasks.task_of(loaded)) is type(tasks.run_task(place))
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", WITH_BASELINE)
 def test_another_seed_gives_other_weights(name: str, finished) -> None:
     """The same one gives the same: a run that is killed, below."""
@@ -115,6 +117,7 @@ def test_the_page_s_task_trains_to_the_same_weights_again(recipe_of, finished, t
     same(finished("numbers"), tmp_path / "again")
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_without_its_last_checkpoint_is_resumed_bit_for_bit(name, recipe_of, finished, copied) -> None:
     place = copied(name)
@@ -139,6 +142,7 @@ def steps(file: Path) -> list[tuple[Any, Any]]:
     return [(record.get("kind"), record["step"]) for record in records]
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_folders_that_do_not_fit_are_refused_before_anything_is_written(name, recipe_of, finished, tmp_path):
     used = finished(name)
@@ -182,6 +186,7 @@ def test_a_damaged_evaluation_is_refused_in_one_line_and_made_anew(name: str, re
         assert again.get(key) == before.get(key)
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", WITH_BASELINE)
 def test_the_trained_network_comes_back_with_its_weights(name: str, finished) -> None:
     first, second = (tasks.load_network(finished(name)) for _ in range(2))
@@ -202,6 +207,7 @@ def test_the_baseline_is_the_same_network_without_methods(name: str, recipe_of) 
     assert all(torch.equal(plain[key], own[key]) for key in shared)
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_baseline_is_refused(name: str, finished) -> None:
     place, other = finished(name), finished("texts" if name != "texts" else "numbers")
@@ -214,6 +220,7 @@ def test_a_wrong_baseline_is_refused(name: str, finished) -> None:
     assert not (place / "metrics.json").exists()
 
 
+@pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", NAMES)
 def test_predictions_of_texts_are_made_or_refused_in_one_line(name: str, finished) -> None:
     words = ("predict", finished(name), "the film was good", "--json")

@@ -36,6 +36,7 @@ def seeds(recipe, tmp_path_factory):
     return folders
 
 
+@pytest.mark.slow
 def test_a_report_of_several_runs_is_one_over_their_seeds(seeds, command):
     result = command("report", *seeds)
     assert result.exit_code == 0, result.output
@@ -52,6 +53,7 @@ def test_a_report_of_several_runs_is_one_over_their_seeds(seeds, command):
     assert all((folder / "report.html").exists() for folder in seeds)
 
 
+@pytest.mark.slow
 def test_evaluate_prints_a_table_or_json_and_nothing_else(seeds, command):
     shown = command("evaluate", *seeds[1:])
     assert shown.exit_code == 0, shown.output
@@ -61,6 +63,7 @@ def test_evaluate_prints_a_table_or_json_and_nothing_else(seeds, command):
     assert json.loads(several.stdout) == json.loads((seeds[1] / "seeds.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_report_for_programs(seeds, command):
     one = json.loads(command("report", seeds[1], "--json").stdout)
     assert one["report"] == str(seeds[1] / "report.html") and one["results"] == str(seeds[1] / "metrics.json")
@@ -79,6 +82,7 @@ def test_report_for_programs(seeds, command):
     assert several["seeds"] == [0, 1, 2] and several["report"].endswith("seeds.html")
 
 
+@pytest.mark.slow
 def test_runs_that_are_no_seeds_of_one_recipe_are_refused(seeds, command, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(seeds[1], other)
@@ -99,6 +103,7 @@ def test_runs_that_are_no_seeds_of_one_recipe_are_refused(seeds, command, tmp_pa
             assert sum(line.startswith("error: ") for line in lines) == 1 and words in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_comparison_of_another_class_is_refused_before_it_is_written(seeds, command, tmp_path, monkeypatch):
     copies = [tmp_path / folder.name for folder in seeds[:2]]
     for folder, copy in zip(seeds, copies, strict=False):
@@ -122,6 +127,7 @@ def test_a_baseline_begins_with_the_weights_that_it_shares():
     assert torch.equal(layers[1]["b"].weight, own)
 
 
+@pytest.mark.slow
 def test_evaluations_that_do_not_fit_are_refused(seeds, command, tmp_path):
     copies = [tmp_path / folder.name for folder in seeds[:2]]
     for folder, copy in zip(seeds, copies, strict=False):
@@ -137,6 +143,7 @@ def test_evaluations_that_do_not_fit_are_refused(seeds, command, tmp_path):
     assert not (copies[0] / "seeds.html").exists()
 
 
+@pytest.mark.slow
 def test_the_time_of_a_run_is_the_sum_over_its_training(seeds, command):
     """Both networks; validation, which ends the records, has no time of its own."""
     command("report", seeds[1], "--again")
@@ -167,6 +174,7 @@ def test_the_time_of_records_that_end_with_validation(tmp_path):
     assert spent(tmp_path / "nothing") == {"steps": 0, "seconds": 0}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_all_its_sessions(seeds, recipe, tmp_path):
     """Records up to the checkpoint stay as they are, and count."""
     copy = tmp_path / "copy"
@@ -186,6 +194,7 @@ def test_a_resumed_run_counts_all_its_sessions(seeds, recipe, tmp_path):
     assert spent(copy)["seconds"] >= sum(record["seconds"] for record in records)
 
 
+@pytest.mark.slow
 def test_predictions_of_texts_that_look_like_markup(seeds, command):
     texts = ("not [/good] at all", "a [bold]fine[/bold] film", HOSTILE, "\x1b[31mred \u202ederevo")
     result = command("predict", seeds[0], *texts)
@@ -197,6 +206,7 @@ def test_predictions_of_texts_that_look_like_markup(seeds, command):
     assert [json.loads(line)["text"] for line in lines] == list(texts)
 
 
+@pytest.mark.slow
 def test_errors_and_warnings_are_text(seeds, command, tmp_path, recipe):
     for name in ("[/x]", "[bold]run", "\u202enur", "a\x1b[31mb"):
         result = command("report", tmp_path / name)

@@ -100,6 +100,7 @@ def test_draws_are_the_mean_probabilities_of_a_posterior(scene, tmp_path):
     np.testing.assert_array_equal(again.predictions, found.predictions)
 
 
+@pytest.mark.slow_but("classes")
 @pytest.mark.parametrize(
     ("head", "options"),
     [

@@ -74,6 +74,7 @@ def test_it_prints_what_can_be_answered_and_writes_a_policy_and_a_page(triaged):
     assert "Undefined" not in page and "None" not in page
 
 
+@pytest.mark.slow
 def test_predictions_of_an_evaluation_serve(run, command, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("held_out"))
@@ -247,6 +248,7 @@ def test_own_held_out_data(triaged, command, reviews, tmp_path):
     assert f"{place} is replaced (guarantee: none; the least cost" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_closed_form_is_predicted_by_as_it_was_calibrated(triaged, command, tmp_path):
     place = tmp_path / "policy.json"
     options = [
@@ -288,6 +290,7 @@ def test_a_policy_belongs_to_its_network(triaged, command, tmp_path):
     assert "got one for another, or" in command("predict", copy, "a film", "--policy", folder).output
 
 
+@pytest.mark.slow
 def test_a_network_without_a_manifest_is_known_by_its_files(triaged, command, tmp_path):
     """Deleting the manifest is the advice for a folder that was changed on purpose: it is another network then."""
     folders = [shutil.copytree(triaged[0], tmp_path / name) for name in ("one", "other")]
@@ -615,6 +618,7 @@ def test_everything_far_is_left_to_a_person_and_told(by_distance, command, tmp_p
     assert answer["decision"] == "person" and answer["novelty"] > 1
 
 
+@pytest.mark.slow
 def test_features_belong_to_their_policy(by_distance, command, tmp_path):
     folder, _ = by_distance
     copy = shutil.copytree(folder, tmp_path / "copy")

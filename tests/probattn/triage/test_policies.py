@@ -326,6 +326,7 @@ def test_each_class_has_a_promise_among_near_inputs():
     assert outcome(held, policy).far == 3000 - (math.ceil(3001 * 0.95) - 1)
 
 
+@pytest.mark.slow
 def test_promises_hold_where_far_inputs_go_to_a_person():
     """Of 150 simulated calibrations; distances and errors depend on each other, as they do in networks."""
     torch.manual_seed(0)
@@ -491,6 +492,7 @@ def test_the_chart_has_all_shares(monkeypatch):
     assert x.ticks[0] == y.ticks[0] == (0, "0") and x.ticks[-1] == (1, "100%")
 
 
+@pytest.mark.slow
 def test_inputs_of_one_kind_are_rarely_called_another(monkeypatch):
     """At the level of one in a hundred, over 400 samples: more than 10 have a probability of 0.3%."""
     monkeypatch.setattr(shift, "TABLES", 1000)  # for speed
@@ -730,6 +732,7 @@ def documents(size, generator, words=6):
     return 1 - confidence.amin(dim=1), wrong.any(dim=1), 1 - confidence.prod(dim=1)
 
 
+@pytest.mark.slow_but("0.1")
 @pytest.mark.parametrize("error", [0.1, 0.2])
 def test_guarantees_hold_for_answers_that_are_wrong_as_a_whole(error):
     """Of 300 simulated calibrations; the risk of every text is known, 1 less the product over its tags."""

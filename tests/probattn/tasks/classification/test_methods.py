@@ -38,6 +38,7 @@ def plain(recipe, tmp_path_factory):
     return {name: runs.trained(recipe, place / name, *PLAIN, *more) for name, more in keys.items()}
 
 
+@pytest.mark.slow_but("alignment={method: gan, weight: 0}")
 @pytest.mark.parametrize(
     "nothing",
     [

@@ -130,7 +130,7 @@ NEW = {
 }
 
 
-@pytest.mark.slow_but("decomposable")
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @pytest.mark.parametrize("name", NEW)
 def test_a_network_of_two_texts_is_built_from_nothing(name, paired, tmp_path):

@@ -69,6 +69,7 @@ def triaged(request, reported, tmp_path) -> tuple[str, Path, str]:
     return name, place, succeeds("triage", place, *options_of(name))
 
 
+@pytest.mark.slow_but("labels")
 def test_a_policy_counts_answers_that_are_wrong_as_a_whole(triaged) -> None:
     name, place, shown = triaged
     policy, task = read_policy(place), run_task(place)
@@ -93,6 +94,7 @@ def test_a_policy_counts_answers_that_are_wrong_as_a_whole(triaged) -> None:
     assert "What a decision costs" in page and "None" not in page and "Undefined" not in page
 
 
+@pytest.mark.slow_but("labels")
 def test_decisions_stand_before_the_usual_columns(triaged, tmp_path) -> None:
     """A threshold between two answers, or below those that are as uncertain; words are left out."""
     name, place, _ = triaged
@@ -137,6 +139,7 @@ def test_decisions_stand_before_the_usual_columns(triaged, tmp_path) -> None:
     assert first["decision"] == expected[0] and blank["decision"] == "person"
 
 
+@pytest.mark.slow_but("labels")
 def test_options_of_classes_are_refused(triaged) -> None:
     name, place, _ = triaged
     before = (place / "policy.json").read_bytes()

@@ -220,6 +220,7 @@ class InterruptedRunError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_in_mid_epoch_ends_as_if_it_had_not_been(recipe, tmp_path, monkeypatch):
     """In its second pass over the corpus; figures to the last digit."""
     batch = "training.batch_size=16"

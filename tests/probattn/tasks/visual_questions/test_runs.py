@@ -47,6 +47,7 @@ def run(reported):
     return reported("visual_questions")
 
 
+@pytest.mark.slow
 def test_intervals_draw_images_with_all_their_questions(run, tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(
