@@ -91,9 +91,9 @@ def test_no_one_asks_which_task_it_has() -> None:
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for files in trees().values()
         for file, tree in files.items()
-        for node in ast.walk(tree)
         if "tasks/" not in str(file.relative_to(ROOT))
-        and isinstance(node, ast.Call)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") == "isinstance"
         and len(node.args) == 2
         and getattr(node.args[1], "id", "") in tasks
