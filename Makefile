@@ -31,7 +31,7 @@ help:
 	@echo 'make bench    time attention, deterministic against Bayesian, and count its kernels'
 	@echo 'make lint     ruff: rules and formatting        make format   apply both'
 	@echo 'make type     mypy                              make imports  which package may import which'
-	@echo 'make dist     build wheel and sdist into dist/ and check what an index would show of them'
+	@echo 'make dist     build wheel and sdist of the last commit, check and install them, sign their sums (SIGNING_KEY=...)'
 	@echo 'make clean    remove the environment, caches and built files; runs are kept'
 
 $(VENV)/.base: pyproject.toml constraints.txt
@@ -97,9 +97,9 @@ imports: $(VENV)/.dev
 
 dist: $(VENV)/.base
 	@$(PIP) --editable '.[dist]'
-	rm -rf dist
-	$(VENV)/bin/python -m build --outdir dist .
-	$(VENV)/bin/python -m twine check --strict dist/*
+	$(VENV)/bin/python .ci/dist.py
+
+export SIGNING_KEY
 
 clean:
 	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site

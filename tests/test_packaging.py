@@ -1,5 +1,6 @@
 """What is shipped, and what the guards of the linked folders say."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +57,39 @@ def test_wheel_holds_one_top_level_name(installed: Path) -> None:
     information = {name for name in names if name.endswith(".dist-info")}
     assert len(information) == 1
     assert names - information == {"probattn"}
+
+
+def test_the_index_is_told_what_it_shows(installed: Path) -> None:
+    file = next(installed.glob("*.dist-info")) / "METADATA"
+    shown = Metadata.from_email(file.read_bytes(), validate=True)
+    assert (shown.name, str(shown.version)) == (PROJECT["name"], PROJECT["version"])
+    assert (shown.license_expression, shown.license_files) == ("Apache-2.0", ["LICENSE"])
+    assert (shown.summary, shown.description_content_type) == (PROJECT["description"], "text/markdown")
+    assert shown.description == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert str(shown.requires_python) == PROJECT["requires-python"]
+    assert set(shown.provides_extra or ()) == {
+        name.replace("_", "-") for name in PROJECT["optional-dependencies"]
+    }
+    assert {"selective prediction", "uncertainty quantification", "conformal prediction"} <= set(
+        shown.keywords or ()
+    )
+    assert (
+        f"Programming Language :: Python :: {PROJECT['requires-python'].removeprefix('>=')}"
+        in PROJECT["classifiers"]
+    )
+
+
+def test_links_of_the_readme_lead_somewhere_on_the_index() -> None:
+    spec = importlib.util.spec_from_file_location("dist", ROOT / ".ci" / "dist.py")
+    assert spec is not None and spec.loader is not None
+    dist = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dist)
+    text = "![a](b.png) [c](d.md#e), [f](https://g.h) and [i](#j)"
+    absolute = "![a](https://s/raw/v1/b.png) [c](https://s/blob/v1/d.md#e), [f](https://g.h) and [i](#j)"
+    assert dist.for_index(text, "https://s", "1") == absolute
+    assert dist.for_index(text, None, "1") == " c, [f](https://g.h) and [i](#j)"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert dist.LINK.search(readme) and not dist.LINK.search(dist.for_index(readme, None, "1"))
 
 
 def test_wheel_holds_every_module_once_and_no_link(installed: Path) -> None:
@@ -150,6 +185,7 @@ def test_conda_describes_this_version(recipe: dict[str, Any]) -> None:
 def test_what_is_shipped_is_small_and_holds_no_caches(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         shipped = [Path(name) for name in wheel.namelist() if not name.endswith("/")]
+    assert not [path for path in shipped if "tests" in path.parts]
     assert {path.suffix for path in shipped} <= {
         *{".css", ".html", ".js", ".json", ".py", ".svg", ".txt", ".typed", ".yaml"},
         "",  # of the wheel's own records

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import griffe
 import pytest
+import yaml
+from material.plugins.offline.plugin import OfflinePlugin
 from mkdocs.exceptions import PluginError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,3 +104,17 @@ def test_every_public_function_and_class_is_found_by_its_name(load):
                     found = loaded[f"{name.removeprefix('probattn.')}.{public}"]
                     target = found.final_target if found.is_alias else found
                     assert not target.is_module, f"{name}.{public}"
+
+
+def test_the_search_works_from_a_file_and_loads_nothing() -> None:
+    offline = OfflinePlugin()
+    offline.load_config({})
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    plugins = {
+        name: plugin[name] for plugin in site["plugins"] if isinstance(plugin, dict) for name in plugin
+    }
+    config = SimpleNamespace(extra=site["extra"], use_directory_urls=site["use_directory_urls"])
+    offline.on_config(config)  # adds a script of another site unless there is one
+    assert "offline" in site["plugins"]
+    assert [(ROOT / "docs" / script).is_file() for script in config.extra["polyfills"]] == [True]
+    assert "stemmer" not in plugins["search"]["pipeline"]  # the theme looks for the beginnings of words
