@@ -137,7 +137,7 @@ def _sections(results: ComparisonResults) -> Iterator[Section]:
         "charts": charts,
         "rows": rows,
     }
-    sections = (("frontier", "Frontier", "What a pass buys"), ("figures", "Figures", "All figures"))
+    sections = (("frontier", "Frontier", "Quality against cost"), ("figures", "Figures", "All figures"))
     for anchor, title, heading in (*sections, ("runs", "Runs", "The runs")):
         yield Section(anchor, title, heading, "comparison.html", {**context, "anchor": anchor})
 

@@ -132,7 +132,7 @@ def test_every_way_is_measured(compared):
     assert "posterior draws" in done.stdout and "report: " in done.stdout
     page = (folder / "out" / "comparison.html").read_text(encoding="utf-8")
     drawn = sum(len({"coverage", "auroc"} & set(row.values)) for row in results.rows)
-    assert "What a pass buys" in page and "Undefined" not in page and page.count("<circle") >= drawn
+    assert "Quality against cost" in page and "Undefined" not in page and page.count("<circle") >= drawn
 
 
 @pytest.mark.slow

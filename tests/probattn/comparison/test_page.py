@@ -197,7 +197,7 @@ def test_a_page_says_what_was_compared(several):
         "a longer one BABN",
     ):
         assert words in text, words
-    places = [text.index(words) for words in ("What a pass buys", "All figures", "The runs")]
+    places = [text.index(words) for words in ("Quality against cost", "All figures", "The runs")]
     assert places == sorted(places)
     assert "AUROC of out-of-distribution inputs" not in text
     assert re.search(r"moments, 25% in closed form +60\.0% +2\.5", text)
