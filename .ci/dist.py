@@ -105,8 +105,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="probattn-dist.") as name:
         folder = Path(name)
         first, second = (build(folder / number, seconds) for number in ("first", "second"))
-        if sums(first) != sums(second):
-            sys.exit(f"dist: expected two equal builds, got\n{sums(first)}{sums(second)}")
+        listing = sums(first)
+        if listing != sums(second):
+            sys.exit(f"dist: expected two equal builds, got\n{listing}{sums(second)}")
         run(sys.executable, "-m", "twine", "check", "--strict", *first)
         check_wheel(next(file for file in first if file.suffix == ".whl"), folder / "venv")
         DIST.mkdir(exist_ok=True)
@@ -115,13 +116,11 @@ def main() -> None:
         for file in first:
             (DIST / file.name).write_bytes(file.read_bytes())
     listed = DIST / "SHA256SUMS"
-    listed.write_text(sums(first_names := sorted(DIST.iterdir())), encoding="utf-8")
-    sys.stdout.write(listed.read_text(encoding="utf-8"))
+    listed.write_text(listing, encoding="utf-8")
+    sys.stdout.write(listing)
     key = os.environ.get("SIGNING_KEY")
     if not key:
-        sys.stdout.write(
-            f"{len(first_names)} files, not signed: set SIGNING_KEY to an SSH key, as ~/.ssh/id_ed25519\n"
-        )
+        sys.stdout.write("not signed: set SIGNING_KEY to an SSH key, as ~/.ssh/id_ed25519\n")
         return
     run("ssh-keygen", "-Y", "sign", "-f", Path(key).expanduser(), "-n", NAMESPACE, listed)
     sys.stdout.write(f"signed: {listed.with_suffix('.sig')}\n")

@@ -17,6 +17,7 @@ from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.distributions import Categorical, kl_divergence
 
 from probattn.distributions import LogNormal, Weibull
@@ -219,9 +220,7 @@ class AttentionELBOModule(ELBOModule):
         # Pyro's global store is keyed by name: two models with the same names would share entries.
         self._parameters_seen: Any = None
 
-    @torch.compiler.disable(
-        reason="Pyro's handlers cannot be a part of a compiled graph; compile the network"
-    )
+    @_disable_dynamo  # Pyro's handlers cannot be a part of a compiled graph; compile the network
     def forward(self, *args: Any, **kwargs: Any) -> ELBOTerms:
         """Runs the model once per particle; returns the terms per datum, of which ``terms.loss.backward()`` trains.
 

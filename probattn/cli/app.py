@@ -13,7 +13,15 @@ from typer.models import CommandInfo
 
 from probattn.cli import checking, explaining, studies
 from probattn.cli.checking import LabelColumn, PairColumn, TextColumn, check_file
-from probattn.cli.console import echo, fails_in_one_line, says_how_to_resume, show
+from probattn.cli.console import (
+    check_recipe,
+    echo,
+    fails_in_one_line,
+    import_tasks,
+    recipe_files,
+    says_how_to_resume,
+    show,
+)
 from probattn.cli.options import (
     BaselineOption,
     DeviceOption,
@@ -24,6 +32,7 @@ from probattn.cli.options import (
     RunArgument,
     RunsArgument,
     SamplesOption,
+    are_runs,
     output_option,
     takes_options,
 )
@@ -52,9 +61,8 @@ PANELS = {
 
 
 def _recipe_names() -> list[str]:
-    """Names of built-in recipes for the shell, read from their files alone."""
-    tasks = Path(__file__).parent.with_name("tasks")
-    return sorted(file.stem for file in tasks.glob("*/recipes/*.yaml"))
+    """Names of built-in recipes for the shell."""
+    return sorted(recipe_files())
 
 
 OutputOption = Annotated[Path | None, output_option("Folder of the run; the recipe's by default.")]
@@ -94,6 +102,8 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Train a network and its deterministic baseline."""
+    check_recipe(recipe)
+    import_tasks()
     from probattn import tasks
     from probattn.tasks import devices
     from probattn.tasks.run import Processes
@@ -134,6 +144,7 @@ def evaluate(
     quiet: QuietOption = False,
 ) -> None:
     """Measure a run on its test, shifted and out-of-domain data, or several over their seeds; writes metrics.json."""
+    import_tasks()
     from probattn import tasks
     from probattn.tasks import devices, progress
 
@@ -176,13 +187,19 @@ def predict(
     quiet: QuietOption = False,
 ) -> None:
     """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
+    from probattn.cli.rows import check_input
+    from probattn.tasks import RunError
+
+    if (file.input is None) == (not texts):
+        got = "neither" if file.input is None else "both"
+        raise RunError(f"predict: expected texts, or a file of them with --input, got {got}")
+    if file.input is not None:
+        check_input(file.input, file.format)
+    import_tasks()
     from probattn import tasks
     from probattn.cli.predicting import check_texts, predict_file
     from probattn.tasks import devices
 
-    if (file.input is None) == (not texts):
-        got = "neither" if file.input is None else "both"
-        raise tasks.RunError(f"predict: expected texts, or a file of them with --input, got {got}")
     task = tasks.run_task(run)
     answers_by = tasks.required(task.answering, run)
     answers_by.drawing(options)  # refuses what the task does not take
@@ -190,7 +207,7 @@ def predict(
         applied, options = _decided_by(policy, task, run, options, file)
     if file.input is not None:
         if pair:
-            raise tasks.RunError(
+            raise RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
         with devices.on(device):
@@ -201,7 +218,7 @@ def predict(
     unused = next((name for name in for_files if getattr(file, name) is not None), None)
     if unused is not None:
         option = unused.replace("_", "-")
-        raise tasks.RunError(f"--{option}: expected --input with it, got texts on the command line")
+        raise RunError(f"--{option}: expected --input with it, got texts on the command line")
     first = texts or []
     check_texts(answers_by, run, first, pair or [])
     with devices.on(device):
@@ -283,6 +300,7 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Write report.html, evaluating the run first if that has not been done; of several runs, also seeds.html."""
+    import_tasks()
     from probattn import tasks
     from probattn.tasks import devices, progress
 
@@ -300,7 +318,9 @@ def report(
 @app.command()
 @fails_in_one_line
 def agreement(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that was trained with --probe.")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run that was trained with --probe.", callback=are_runs)
+    ],
     uniform: Annotated[
         Path | None, typer.Option(help="Folder of the same run under uniform attention.")
     ] = None,
@@ -313,6 +333,7 @@ def agreement(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """Measure what a run's attention agrees with: probes, saliency, and what that is worth; writes agreement.json."""
+    import_tasks()
     from probattn.files.durable import write_atomically
     from probattn.tasks.agreement import AGREEMENT, agreement_table, measure_agreement
 
@@ -330,9 +351,6 @@ def inspect(
     attention: Annotated[str, typer.Option(help="'all', 'self' or 'cross'.")] = "all",
 ) -> None:
     """List the attention calls of a network that can be made latent."""
-    from probattn.models import inspect as inspect_network
-    from probattn.recipes import NetworkRecipe
-    from probattn.tasks.classification.networks import load_any
     from probattn.tasks.errors import RunError, one_line
 
     indices: Any = layers
@@ -341,6 +359,11 @@ def inspect(
             indices = [int(number) for number in layers.split(",")]
         except ValueError as error:
             raise RunError(f"--layers: expected 'all', 'first', 'last' or numbers, got {layers!r}") from error
+    import_tasks()
+    from probattn.models import inspect as inspect_network
+    from probattn.recipes import NetworkRecipe
+    from probattn.tasks.classification.networks import load_any
+
     net = load_any(NetworkRecipe(name=model))
     try:
         calls = inspect_network(net, layers=indices, attention=cast(Any, attention))  # or it refuses
@@ -360,6 +383,7 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
     """From labels to decisions: film reviews that a network answers, those for human review, and the words why."""
+    import_tasks()
     from probattn import tasks
     from probattn.cli.explaining import explained, print_explanation
     from probattn.tasks import devices, progress
@@ -392,6 +416,7 @@ def demo(
 @fails_in_one_line
 def recipes() -> None:
     """List the recipes that come with the library, and what each is for."""
+    import_tasks()
     from probattn.cli.starting import recipes_table
 
     show(recipes_table())
@@ -401,6 +426,7 @@ def recipes() -> None:
 @fails_in_one_line
 def methods() -> None:
     """List the attention methods, with their sections of a recipe."""
+    import_tasks("probattn.cli.starting")
     from probattn.cli.starting import methods_table
 
     show(methods_table())
@@ -429,12 +455,16 @@ def init(
     """Write a recipe for a file of your own, in some twenty lines, or a built-in one with every key."""
     from probattn.cli.columns import recognise
     from probattn.cli.rows import ENDINGS
-    from probattn.cli.starting import write_recipe
 
     checked = None
     if Path(source).suffix.lower() in ENDINGS:
         checked = check_file(source, recognise(source, text_column, label_column, pair_column))
         checked.tell()
+    else:
+        check_recipe(source)
+    import_tasks("probattn.cli.starting")
+    from probattn.cli.starting import write_recipe
+
     for line in write_recipe(source, output, checked, full=full):
         echo(line)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shlex
@@ -141,7 +140,7 @@ def _long(rows: Rows) -> Iterator[Damage]:
 
 
 @commands.command()
-@functools.partial(fails_in_one_line, light=True)
+@fails_in_one_line
 def check(
     file: Annotated[str, typer.Argument(help="A .csv, .tsv, .xlsx or .jsonl file of texts and labels.")],
     text_column: TextColumn = None,

@@ -46,47 +46,39 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+ERRORS = {
+    "data.errors": "DataError",
+    "inference.checkpoint": "CheckpointError",
+    "inference.loop": "NonFiniteError",
+    "inference.records": "RecordsError",
+    "models.hosts.pretrained": "StoredNetworkError",
+    "report.results": "ResultsFileError",
+    "tasks.errors": "RecipeError RunError",
+}
+"""Names of :func:`expected_errors` by their modules; what was not imported did not raise one."""
+
+
 def expected_errors() -> tuple[type[Exception], ...]:
     """Errors that a user can put right. Anything else is a defect of ours and keeps its traceback."""
-    from probattn.data import DataError
-    from probattn.inference.checkpoint import CheckpointError
-    from probattn.inference.loop import NonFiniteError
-    from probattn.inference.records import RecordsError
-    from probattn.models import StoredNetworkError
-    from probattn.recipes import RecipeError
-    from probattn.report import ResultsFileError
-    from probattn.tasks.errors import RunError
-
-    of_files = (DataError, StoredNetworkError, ResultsFileError, RecordsError, CheckpointError, OSError)
-    return (RunError, RecipeError, NonFiniteError, *of_files)
+    loaded = ((sys.modules.get(f"probattn.{module}"), names) for module, names in ERRORS.items())
+    return (OSError, *(getattr(module, name) for module, names in loaded if module for name in names.split()))
 
 
-def fails_in_one_line(
-    command: Callable[Arguments, Result], *, light: bool = False
-) -> Callable[Arguments, Result]:
-    """Turns :func:`expected_errors` into a line on standard error and exit status 2; warnings about data are lines.
-
-    A ``light`` command imports what it needs by itself, others the tasks first.
-    """
+def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Turns :func:`expected_errors` into a line on standard error and exit status 2; warnings about data are lines."""
 
     @functools.wraps(command)
     @_open_streams()
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         from probattn.checks import PlainWarning
-        from probattn.data.errors import DataError
         from probattn.terminal import printable
 
-        if not light:
-            with kept_imports():
-                import_module("probattn.tasks")
         with warnings.catch_warnings():
             warnings.showwarning = _lines(PlainWarning)
             warnings.simplefilter("always", PlainWarning)
             try:
                 _check_arguments([*args, *kwargs.values()])
                 return command(*args, **kwargs)
-            except DataError as error:  # a line already, without the imports of the others
-                raise _failure(str(error)) from error
             except expected_errors() as error:
                 from probattn.tasks.errors import one_line
 
@@ -128,10 +120,29 @@ def _open_streams() -> Iterator[None]:
         yield
 
 
+def recipe_files() -> dict[str, Path]:
+    """Files of built-in recipes by name, found without the tasks."""
+    tasks = Path(__file__).parent.with_name("tasks")
+    return {file.stem: file for file in tasks.glob("*/recipes/*.yaml")}
+
+
+def check_recipe(path_or_name: str) -> None:
+    """Raises ``RecipeError`` for a recipe that is not there or is no YAML, before the tasks are imported."""
+    from probattn.tasks.sections.yaml_nodes import parse, recipe_text
+
+    parse(recipe_text(path_or_name, recipe_files()), path_or_name)
+
+
+def import_tasks(module: str = "probattn.tasks.registry") -> None:
+    """Imports what works with networks, or less, after a command has checked what it can without."""
+    with kept_imports():
+        import_module(module)
+
+
 @contextmanager
 def kept_imports() -> Iterator[None]:
     """Leaves what is imported here out of all garbage collections, which take two fifths of a short command's time."""
-    if "probattn.tasks" in sys.modules or not gc.isenabled():
+    if "probattn.tasks.registry" in sys.modules or not gc.isenabled():
         yield
         return
     gc.disable()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probattn.cli.console import echo, fails_in_one_line
+from probattn.cli.console import echo, fails_in_one_line, import_tasks
 from probattn.cli.options import DeviceOption
 
 if TYPE_CHECKING:
@@ -68,13 +68,16 @@ def explain(
     device: DeviceOption = None,
 ) -> None:
     """Say which words speak for an answer, which against it, and which make it unsure; no training is needed."""
-    from probattn.files.durable import write_atomically
-    from probattn.tasks import RunError, devices
+    from probattn.tasks import RunError
 
     if html is not None and as_json:
         raise RunError("explain: expected --html or --json, got both")
     columns = {"--text-column": text_column, "--pair-column": pair_column, "--format": format_}
     firsts, seconds = _texts(texts, pair, input_, columns)
+    import_tasks()
+    from probattn.files.durable import write_atomically
+    from probattn.tasks import devices
+
     with devices.on(device):
         explanations = explained(network, firsts, seconds)
     if html is not None:

@@ -152,19 +152,22 @@ def _constraints(annotation: Any) -> Iterable[Any]:
     yield from getattr(annotation, "__metadata__", ())
 
 
-def _runs(value: Any) -> Any:
+def are_runs(value: Any) -> Any:
     """Refuses folders without a recipe before anything large is imported."""
     for run in value if isinstance(value, list) else [value]:
-        if not (run / "recipe.yaml").exists():
+        folders = [run, run.parent] if run.name == "baseline" else [run]
+        if not any((folder / "recipe.yaml").exists() for folder in folders):
             typer.echo(f"error: {printable(no_run(run))}", err=True)
             raise typer.Exit(2)
     return value
 
 
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.", callback=_runs)]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.", callback=are_runs)]
 RunsArgument = Annotated[
     list[Path],
-    typer.Argument(help="Folder of a finished run, or of several: one recipe, a seed each.", callback=_runs),
+    typer.Argument(
+        help="Folder of a finished run, or of several: one recipe, a seed each.", callback=are_runs
+    ),
 ]
 BaselineOption = Annotated[Path | None, typer.Option(help="Folder of a deterministic run to compare with.")]
 JsonOption = Annotated[

@@ -80,6 +80,16 @@ def format_of(path: str, name: str | None, option: str) -> Format:
     return cast(Format, kind)
 
 
+def check_input(path: str, name: str | None) -> None:
+    """Raises ``DataError`` for a format that is not known and for a file that is not there."""
+    format_of(path, name, "--format")
+    if path != STANDARD:
+        try:
+            Path(path).expanduser().stat()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
 @contextmanager
 def opened(
     path: str,

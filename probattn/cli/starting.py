@@ -18,15 +18,14 @@ from probattn.cli.checking import Checked
 from probattn.cli.columns import Recognised
 from probattn.cli.options import first_sentence
 from probattn.files.durable import write_atomically
-from probattn.recipes import Recipe
-from probattn.report import Group, Sheet
 from probattn.sites import METHODS
+from probattn.tasks.classification.recipe import Recipe
 from probattn.tasks.errors import RunError
-from probattn.tasks.registry import built_in_recipes, load_any_recipe, load_task
 from probattn.tasks.sections.base import absolute, run_name
 from probattn.tasks.sections.keys import allowed, entries, section
 from probattn.tasks.sections.methods import with_registered
 from probattn.tasks.sections.yaml_nodes import RecipeDumper
+from probattn.terminal import Group, Sheet
 
 WIDTH = 100
 """Columns of a comment."""
@@ -65,6 +64,8 @@ def write_recipe(
         recipe: BaseModel = _recipe_of(source, run_name(path.stem), checked.columns)
         head = f"A recipe for {Path(source).name}: {checked.description}."
     else:
+        from probattn.tasks.registry import built_in_recipes, load_any_recipe
+
         recipe = load_any_recipe(source)
         file = built_in_recipes().get(source, Path(source))
         head = heading_comment(file.read_text(encoding="utf-8"))
@@ -188,6 +189,8 @@ def heading_comment(text: str) -> str:
 
 def recipes_table() -> Sheet:
     """Recipes that come with the library, by task."""
+    from probattn.tasks.registry import built_in_recipes, load_task
+
     tasks: dict[str, list[tuple[str, str]]] = {}
     for name, file in sorted(built_in_recipes().items()):
         summary = first_sentence(heading_comment(file.read_text(encoding="utf-8")))

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from probattn.attacks import AttackOptions, CounterFitting
-from probattn.cli.console import echo, fails_in_one_line, interruption_says, show
-from probattn.cli.options import DeviceOption, JsonOption, QuietOption, output_option, takes_options
+from probattn.cli.console import check_recipe, echo, fails_in_one_line, import_tasks, interruption_says, show
+from probattn.cli.options import DeviceOption, JsonOption, QuietOption, are_runs, output_option, takes_options
 from probattn.comparison import CompareOptions
 from probattn.reproduce import ReproduceOptions
 from probattn.triage import TriageOptions
@@ -25,7 +25,10 @@ commands = typer.Typer()
 @takes_options
 def attack(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a finished run of texts, or the folder 'baseline' in one.")
+        Path,
+        typer.Argument(
+            help="Folder of a finished run of texts, or the folder 'baseline' in one.", callback=are_runs
+        ),
     ],
     options: AttackOptions,
     output: Annotated[Path | None, output_option("Folder of the records; RUN/attacks by default.")] = None,
@@ -37,6 +40,7 @@ def attack(
     quiet: QuietOption = False,
 ) -> None:
     """Attack a run's classifier with changed texts (TextAttack); continues an attack that was interrupted."""
+    import_tasks()
     from probattn.attacks import attack_run, attack_table, read_attack
     from probattn.tasks import devices, progress
 
@@ -98,6 +102,9 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Train recipes over seeds and compare every prediction method; continues what was interrupted."""
+    for recipe in options.recipes:
+        check_recipe(recipe)
+    import_tasks()
     from probattn.comparison import compare as run
     from probattn.comparison import comparison_table
     from probattn.tasks import devices, progress
@@ -158,7 +165,10 @@ def reproduce(
 @fails_in_one_line
 @takes_options
 def triage(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run whose answers are right or wrong.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="Folder of a finished run whose answers are right or wrong.", callback=are_runs),
+    ],
     options: TriageOptions,
     data: Annotated[
         str | None,
@@ -176,6 +186,7 @@ def triage(
     quiet: QuietOption = False,
 ) -> None:
     """Find which inputs can be answered at a target error rate; `predict --policy` applies the policy."""
+    import_tasks()
     from probattn import tasks
     from probattn.tasks import devices, progress
     from probattn.triage import triage_run, triage_table
@@ -194,7 +205,7 @@ def triage(
 @commands.command()
 @fails_in_one_line
 def review(
-    run: Annotated[Path, typer.Argument(help="Folder of the run that predicted.")],
+    run: Annotated[Path, typer.Argument(help="Folder of the run that predicted.", callback=are_runs)],
     file: Annotated[
         Path,
         typer.Argument(
@@ -224,13 +235,16 @@ def review(
     as_json: JsonOption = False,
 ) -> None:
     """Take people's decisions back: labels for the next training, and the guarantee of the answers tested again."""
-    from probattn.cli.reviewing import rows_of, write_labels
-    from probattn.tasks import RunError, run_task
-    from probattn.triage.policy import read_policy
-    from probattn.triage.review import review as compared
+    from probattn.tasks import RunError
 
     if with_training and output is None:
         raise RunError("--with-training: expected --output with it, got none")
+    import_tasks()
+    from probattn.cli.reviewing import rows_of, write_labels
+    from probattn.tasks import run_task
+    from probattn.triage.policy import read_policy
+    from probattn.triage.review import review as compared
+
     task, decided = run_task(run), read_policy(policy or run)
     for replaced in (file, Path(str(getattr(task.recipe.data.train, "source", file)))):
         if output is not None and output.resolve() == replaced.expanduser().resolve():

@@ -19,7 +19,7 @@ from probattn.data import TextDataset
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.inference import posterior_expectation
-from probattn.inference.last_layer import FITTED, FeatureDistance, LastLayerLaplace, energy, last_layer
+from probattn.inference.laplace import FITTED, FeatureDistance, LastLayerLaplace, energy, last_layer
 from probattn.metrics import functional
 from probattn.options import DrawingOptions
 from probattn.report import Comparison, Predictions

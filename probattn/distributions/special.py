@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 
 import torch
-from scipy.special import zeta
 from torch import Tensor
 
 from probattn.host import on_cpu
@@ -71,7 +70,8 @@ _RECIPROCAL_GAMMA_COEFFICIENTS = (
 RECIPROCAL_GAMMA_BOUNDS = tuple(bound for bound, _ in _RECIPROCAL_GAMMA_COEFFICIENTS)
 """Up to where :func:`reciprocal_gamma_1p` has a polynomial."""
 # Taylor coefficients of lgamma(1 + 2x) - 2 lgamma(1 + x) from x^2 on: (-1)^n zeta(n) (2^n - 2) / n.
-_DOUBLING_COEFFICIENTS = tuple((-1) ** n * float(zeta(n)) * (2**n - 2) / n for n in range(2, 26))
+_ZETA = torch.special.zeta(torch.arange(2, 26, dtype=torch.float64, device="cpu"), 1).tolist()
+_DOUBLING_COEFFICIENTS = tuple((-1) ** n * zeta * (2**n - 2) / n for n, zeta in enumerate(_ZETA, start=2))
 _DOUBLING_RADIUS = 0.125
 # Chebyshev interpolants of the same for float32, coefficients from the constant upwards:
 #   x <= 1/2: x^2 p(x)                                                   relative error 1.2e-8

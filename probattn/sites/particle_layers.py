@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import layer_norm
 from torch.utils._pytree import tree_map
-from transformers.pytorch_utils import Conv1D
 
 from probattn.divergences import scale_gradient
 from probattn.options import Count, NonNegative
@@ -317,7 +317,7 @@ class ParticleStack(nn.Module):
         stacks: dict[str, Tensor] = dict(self.named_parameters())
         if state.scale > 1 and torch.is_grad_enabled():
             stacks = {name: scale_gradient(one, state.scale) for name, one in stacks.items()}
-        quick = _FORMS.get(type(module).forward)
+        quick = _form(type(module).forward)
         whole = stacks.keys() == {name for name, _ in module.named_parameters(recurse=False)}
         if quick is not None and whole and len(args) == 1 and not kwargs:
             return quick(module, args[0], stacks)
@@ -357,12 +357,11 @@ def _layer_norm(module: Any, rows: Tensor, stacks: Mapping[str, Tensor]) -> Tens
     return (result + stacks["bias"].view(shape) if "bias" in stacks else result).flatten(0, 1)
 
 
-_FORMS: dict[Any, Any] = {
-    nn.Linear.forward: _linear,
-    Conv1D.forward: _conv1d,
-    nn.LayerNorm.forward: _layer_norm,
-}
-"""Passes without vmap, whose bookkeeping costs more than small products."""
+def _form(forward: Any) -> Any:
+    """A pass without vmap, whose bookkeeping costs more than small products; None for other modules."""
+    loaded = sys.modules.get("transformers.pytorch_utils")  # by the network, if it has such a module
+    conv1d = None if loaded is None else loaded.Conv1D.forward
+    return {nn.Linear.forward: _linear, nn.LayerNorm.forward: _layer_norm, conv1d: _conv1d}.get(forward)
 
 
 def _vectorized(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from probattn.sites.handlers import hooked_call, is_running
 from probattn.sites.layout import Layout
@@ -105,7 +106,7 @@ class UpwardChain:
         self._passes.pop(threading.get_ident(), None)
         self._calls.pop(threading.get_ident(), None)
 
-    @torch.compiler.disable(reason="passes are kept by thread")
+    @_disable_dynamo  # passes are kept by thread; torch.compiler.disable would import the compiler
     def begin(self, *_: object) -> None:
         """Serves as a forward pre-hook of the module that makes all calls, with whose own call the states end."""
         self.clear()

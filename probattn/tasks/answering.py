@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from probattn.inference import Explanation
-    from probattn.inference.last_layer import Features
+    from probattn.inference.laplace import Features
     from probattn.report import Sheet
     from probattn.tasks.held_out import HeldOut
 

@@ -20,7 +20,8 @@ from probattn.tasks.graphs import Graphs
 from probattn.tasks.networks import Network
 from probattn.tasks.pretraining import Pretraining
 from probattn.tasks.sections.base import RunRecipe
-from probattn.tasks.sections.keys import SUFFIXES, load, read
+from probattn.tasks.sections.keys import load, read
+from probattn.tasks.sections.yaml_nodes import SUFFIXES
 from probattn.tasks.task import BASELINE, RECIPE, RESULTS, Task
 from probattn.tasks.translation import Translation
 from probattn.tasks.visual_questions import VisualQuestionTask

@@ -18,7 +18,7 @@ from torch import Tensor
 from probattn.data import DataWarning
 from probattn.files.durable import digest, write_atomically
 from probattn.inference import Explanation
-from probattn.inference.last_layer import FeatureDistance
+from probattn.inference.laplace import FeatureDistance
 from probattn.report import Example, Sheet, WordsExample
 from probattn.tasks import RunError, Task, required
 from probattn.tasks.answering import Answering, Deciding, Drawing

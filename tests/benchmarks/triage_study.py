@@ -28,7 +28,7 @@ from torch import Tensor
 
 from probattn.data import text_key
 from probattn.inference import FeatureDistance
-from probattn.inference.last_layer import FITTED
+from probattn.inference.laplace import FITTED
 from probattn.metrics.functional import (
     conformal_quantile,
     controlled_threshold,

@@ -6,7 +6,7 @@ from scipy import linalg
 from sklearn.covariance import EmpiricalCovariance
 from torch import nn
 
-from probattn.inference.last_layer import (
+from probattn.inference.laplace import (
     FeatureDistance,
     Features,
     LastLayerLaplace,

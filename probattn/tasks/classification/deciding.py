@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from probattn.data import TextDataset
 from probattn.data.task import role_of
 from probattn.inference import Explanation
-from probattn.inference.last_layer import FITTED
+from probattn.inference.laplace import FITTED
 from probattn.tasks.classification.answers import examples_of
 from probattn.tasks.classification.explaining import explained
 from probattn.tasks.classification.looks import GIVEN

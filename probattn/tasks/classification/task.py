@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from probattn.data import BUILT_IN, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
-from probattn.inference.last_layer import Features
+from probattn.inference.laplace import Features
 from probattn.inference.posterior import Posterior
 from probattn.models import AttentionCalls, Classifier
 from probattn.models.hosts.convert import conversion

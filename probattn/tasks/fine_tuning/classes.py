@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from probattn.data import DataWarning
-from probattn.inference.last_layer import FITTED, Features
+from probattn.inference.laplace import FITTED, Features
 from probattn.inference.posterior import Posterior
 from probattn.report import DataSet, Evaluation, ModelKey
 from probattn.report.bootstrap import Columns

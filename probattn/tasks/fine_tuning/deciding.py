@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from probattn.inference.last_layer import Features
+from probattn.inference.laplace import Features
 from probattn.report.record import Record
 from probattn.tasks.answering import Deciding, Drawing
 from probattn.tasks.errors import RunError

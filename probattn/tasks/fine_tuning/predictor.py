@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference.expansion import Method, expansion_pays, posterior_moments
-from probattn.inference.last_layer import Features, last_features, last_layer
+from probattn.inference.laplace import Features, last_features, last_layer
 from probattn.inference.posterior import Posterior
 from probattn.models.program import HeadProgram
 from probattn.report import ModelKey

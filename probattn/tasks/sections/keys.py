@@ -14,14 +14,20 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from probattn.checks import shown
-from probattn.data import DataError
-from probattn.data.errors import nearest, suggestion
-from probattn.data.files import read_text
+from probattn.data.errors import nearest
 from probattn.options import RECIPE, expected
 from probattn.tasks.errors import RecipeError
 from probattn.tasks.sections.base import RunRecipe, run_name
 from probattn.tasks.sections.methods import MethodRecipe, with_registered
-from probattn.tasks.sections.yaml_nodes import KeyPath, Positions, RecipeDumper, parse, parse_value
+from probattn.tasks.sections.yaml_nodes import (
+    SUFFIXES,
+    KeyPath,
+    Positions,
+    RecipeDumper,
+    parse,
+    parse_value,
+    recipe_text,
+)
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -247,7 +253,6 @@ def _about(model: type[BaseModel]) -> str:
 KindOf = Callable[[Mapping[str, Any]], type[RunRecipe]]
 """Gives a recipe's class by the keys that stand in it."""
 
-SUFFIXES = (".yaml", ".yml")
 ALTERNATIVES: dict[tuple[str, ...], str] = {("training", "epochs"): "steps", ("training", "steps"): "epochs"}
 """Keys that an override drops, because it says the same in another way."""
 
@@ -264,26 +269,11 @@ def load(
         built_in: files by name.
 
     Returns:
-        The recipe, every key filled in, paths absolute.
-
-    Raises:
-        RecipeError: no such recipe, or what is wrong with it, in one line.
+        The recipe, every key filled in, paths absolute; ``RecipeError``: what is wrong with it, in one line.
     """
     where = str(path_or_name)
-    if where.endswith(SUFFIXES):
-        path = Path(where).expanduser()
-        try:
-            text = read_text(path)
-        except DataError as error:
-            raise RecipeError(where, [str(error).removeprefix(f"{path}").lstrip(": ")]) from None
-        return read(text, where, overrides, kind, name=path.stem).resolved()
-    names = sorted(built_in)
-    if where not in built_in:
-        expected = (
-            f"expected a file that ends in {' or '.join(SUFFIXES)}, or a recipe that comes with the library"
-        )
-        raise RecipeError(where, [f"{expected} ({', '.join(names)}){suggestion(where, names)}"])
-    return read(built_in[where].read_text(encoding="utf-8"), where, overrides, kind, name=where).resolved()
+    name = Path(where).stem if where.endswith(SUFFIXES) else where
+    return read(recipe_text(where, built_in), where, overrides, kind, name=name).resolved()
 
 
 def read(text: str, where: str, overrides: Sequence[str], kind: KindOf, *, name: str | None = None) -> Any:

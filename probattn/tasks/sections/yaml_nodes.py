@@ -6,16 +6,24 @@ The scalars are those of YAML 1.2: ``2e-5`` is a number and ``no`` is text, both
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from probattn.checks import shown
+from probattn.data.errors import DataError, suggestion
+from probattn.data.files import read_text
 from probattn.tasks.errors import RecipeError
 
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+SUFFIXES = (".yaml", ".yml")
 KeyPath = tuple[str | int, ...]
 Positions = dict[KeyPath, str]
 """Where each key stands, in words: "line 12"."""
@@ -32,6 +40,23 @@ _SCALARS = (
     ("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), "-+0123456789"),
     ("tag:yaml.org,2002:float", _FLOAT, "-+0123456789."),
 )
+
+
+def recipe_text(where: str, built_in: Mapping[str, Traversable]) -> str:
+    """The text of a recipe: of a file, or of a built-in one by its name; ``RecipeError`` if there is no such recipe."""
+    if where.endswith(SUFFIXES):
+        path = Path(where).expanduser()
+        try:
+            return read_text(path)
+        except DataError as error:
+            raise RecipeError(where, [str(error).removeprefix(f"{path}").lstrip(": ")]) from None
+    names = sorted(built_in)
+    if where not in built_in:
+        expected = (
+            f"expected a file that ends in {' or '.join(SUFFIXES)}, or a recipe that comes with the library"
+        )
+        raise RecipeError(where, [f"{expected} ({', '.join(names)}){suggestion(where, names)}"])
+    return built_in[where].read_text(encoding="utf-8")
 
 
 class RecipeLoader(yaml.SafeLoader):

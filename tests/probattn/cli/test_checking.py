@@ -317,14 +317,46 @@ def test_the_page_shows_what_the_command_prints_in_eighty_columns(monkeypatch, c
     assert capsys.readouterr().out == shown.removeprefix("$ probattn check export.csv\n")
 
 
-def test_a_check_imports_no_torch():
-    write(Path("a.csv"), several()[0])
-    code = "import sys; from probattn.cli import app; app(['check', 'a.csv'], standalone_mode=False)"
-    code += "; print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+ERRORS = """\
+train a.csv; train nothing; train nothing.yaml; compare nothing.yaml -o folder; init nothing.csv; init nothing
+predict run; predict run --input nothing.csv; predict run x --num-samples 0; predict nothing x; evaluate nothing
+report nothing; triage nothing --error 0.1; triage run --error 2; review nothing a.csv; check nothing.csv
+review run a.csv --with-training; train --no
+explain x --input a.csv; attack nothing; agreement nothing; inspect minilm --layers x; nothing"""
+"""Commands that fail before a network is needed."""
+
+
+def imported(*commands: str) -> tuple[list[int], set[str]]:
+    """The exit codes of commands in one new process, and what it has imported then."""
+    code = (
+        "import json, sys; from typer.testing import CliRunner; from probattn.cli import app\n"
+        "codes = [CliRunner().invoke(app, command.split()).exit_code for command in sys.argv[1:]]\n"
+        "print(json.dumps([codes, list(sys.modules)]))"
     )
-    assert done.stdout.splitlines()[-1] == "False"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True, timeout=100
+    )
+    codes, modules = json.loads(done.stdout)
+    return codes, set(modules)
+
+
+def test_checks_help_and_errors_import_no_torch():
+    write(Path("a.csv"), several()[0])
+    Path("run").mkdir()
+    Path("run/recipe.yaml").write_text("data: {train: a.csv}\n", encoding="utf-8")
+    failing = re.split(r"; |\n", ERRORS)
+    codes, modules = imported("check a.csv", "--help", "train --help", *failing)
+    assert codes == [0, 0, 0, *[2] * len(failing)]
+    assert not modules & {"torch", "transformers", "scipy", "probattn.tasks.registry"}
+
+
+@pytest.mark.slow
+def test_recipes_for_files_and_methods_need_no_network():
+    write(Path("a.csv"), several()[0])
+    codes, modules = imported("init a.csv", "methods")
+    assert codes == [0, 0]
+    assert "torch" in modules
+    assert not modules & {"transformers", "torch._dynamo", "sympy", "scipy.optimize", "torchmetrics"}
 
 
 def test_suspects_name_the_extra_where_it_is_missing(monkeypatch):
