@@ -35,7 +35,9 @@ def calls() -> Iterator[Called]:
     def path(name: str) -> str | None:
         if name not in files:
             file = Path(name).resolve()
-            inside = name.endswith(".py") and file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / "tests")
+            inside = (
+                name.endswith(".py") and file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / "tests")
+            )
             files[name] = file.relative_to(ROOT).as_posix() if inside else None
         return files[name]
 
