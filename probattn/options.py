@@ -113,14 +113,12 @@ class DrawingOptions(Options):
     uncertainty: Uncertainty = "draws"
 
 
-@functools.cache
 def hints(options: type[Any]) -> Mapping[str, Any]:
     """The annotations of a class of options by name, with their constraints, in the order of the constructor."""
     types = get_type_hints(options, include_extras=True)
     return {field.name: types[field.name] for field in fields(options)}
 
 
-@functools.cache
 def descriptions(options: type[Any]) -> Mapping[str, str]:
     """Meaning of each option, from ``Args:`` of the docstring, as Markdown with roles and quoted words as code."""
     texts: dict[str, str] = {}
