@@ -248,9 +248,11 @@ def check_classes(
         )
     if not labels.numel():
         return False
-    # The three at once, for a device is waited for.
-    observed = labels.where(labels != IGNORED, 0) if ignored else labels
-    minimum, maximum, first = torch.stack([*observed.aminmax(), labels.min()]).tolist()
+    minimum, maximum = torch.stack(labels.aminmax()).tolist()  # both at once: a device is waited for
+    missing = ignored and minimum == IGNORED
+    if missing:
+        minimum = int(labels.where(labels != IGNORED, max(maximum, 0)).min())
+        maximum = max(maximum, minimum)
     if minimum < 0 or maximum >= classes:
         raise ValueError(f"{owner}: expected {name} in 0..{classes - 1}{also}, got {minimum}..{maximum}")
-    return bool(first == IGNORED)
+    return missing

@@ -77,7 +77,13 @@ class Classifier(HeadProgram):
         owner = type(self).__name__
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"{owner}.label_smoothing: expected a number in [0, 1), got {label_smoothing}")
-        weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.float32)
+        try:
+            weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.float32)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"{owner}.class_weights: expected numbers in the order of the classes, got {shown(class_weights)}; "
+                "scikit-learn's compute_class_weight gives balanced ones"
+            ) from error
         if weights is not None and (
             weights.dim() != 1 or not bool((weights >= 0).all()) or not weights.any()
         ):

@@ -37,8 +37,12 @@ def write_labels(
     classes: Sequence[str],
     *,
     with_training: bool,
+    new_classes: bool,
 ) -> int:
-    """Writes reviewed rows that have a text, with the columns of the training data; returns their number."""
+    """Writes reviewed rows that have a text, with the columns of the training data; returns their number.
+
+    Rows of classes that are not among ``classes`` are left out without ``new_classes``.
+    """
     train, column = task.recipe.data.train, columns["label"] or column_of(rows[0], REVIEWED)
     kind = format_of(str(output), None, "--output, expected")
     if kind == "txt":
@@ -48,7 +52,8 @@ def write_labels(
 
     def labelled() -> Iterator[dict[str, Any]]:
         for row in rows:
-            if label := person_of(row, column, classes):
+            label = person_of(row, column, classes)
+            if label and (new_classes or label in classes):
                 texts = {
                     name: row.get(columns.get(tag) or name, row.get(tag))
                     for tag, name in (("text", text), ("pair", pair))

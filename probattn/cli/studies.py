@@ -213,6 +213,7 @@ def review(
             "Studio (.json)."
         ),
     ],
+    *,
     policy: Annotated[
         Path | None, typer.Option(help="The policy that decided; the run's by default.")
     ] = None,
@@ -224,6 +225,10 @@ def review(
     ] = None,
     with_training: Annotated[
         bool, typer.Option("--with-training", help="Write the rows of the training file before them.")
+    ] = False,
+    new_classes: Annotated[
+        bool,
+        typer.Option("--new-classes", help="Write rows of classes that the network does not have, too."),
     ] = False,
     reviewed_column: Annotated[
         str | None, typer.Option(help="Column of people's classes.", show_default="reviewed")
@@ -254,7 +259,8 @@ def review(
     count = None
     if output is not None:
         columns = {"label": reviewed_column, "text": text_column}
-        count = write_labels(task, run, rows, output, columns, decided.classes, with_training=with_training)
+        further = {"with_training": with_training, "new_classes": new_classes}
+        count = write_labels(task, run, rows, output, columns, decided.classes, **further)
     if as_json:
         typer.echo(result.model_dump_json())
         return

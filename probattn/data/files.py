@@ -134,7 +134,7 @@ def _decoded(data: bytes, path: Path, line: int = 1, offset: int = 0, encoding: 
 
 def utf8_advice(data: bytes, name: str) -> str:
     """How to save a file as UTF-8 that begins with, or holds, some other bytes."""
-    encoding = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "ISO-8859-1"
+    encoding = "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "WINDOWS-1252"
     return f"save the file as UTF-8, for instance: iconv -f {encoding} -t UTF-8 {name}"
 
 

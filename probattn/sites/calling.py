@@ -18,7 +18,7 @@ def called(owner: str, model: Any, inputs: Mapping[str, Any]) -> Any:
     form = signature(getattr(model, "_orig_mod", model).forward if isinstance(model, nn.Module) else model)
     by_name, whole = _misfit(form, (), inputs), _misfit(form, (inputs,), {})
     names = list(form.parameters)
-    if by_name and len(names) > 1 and (whole or names[0] in inputs):
+    if by_name and len(names) > 1 and (whole or not inputs.keys().isdisjoint(names)):
         raise TypeError(
             f"{owner}: expected a batch for forward({', '.join(names)}), got {', '.join(inputs)}: {by_name}; or write "
             "forward(batch), which takes the whole dictionary"

@@ -208,6 +208,11 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         for name, mask in masks.items():
             if mask is None:
                 continue
+            if mask.dtype != torch.bool and not mask.is_floating_point():
+                raise TypeError(
+                    f"MultiheadAttention: expected {name} of bool, True where a key is ignored, or floats to add, got "
+                    f"{mask.dtype}; of an attention_mask of transformers give attention_mask == 0"
+                )
             shaped = self._shape_mask(name, mask, batch, queries, num_keys)
             allowed = F.pad(_allowed(shaped), (0, keys - num_keys), value=True)
             valid = allowed if valid is None else valid & allowed

@@ -242,7 +242,7 @@ def _aligned(prediction: EvalPrediction, program: HeadProgram | None) -> Iterato
 def _check(scores: Tensor, labels: Any, program: HeadProgram | None) -> None:
     several = isinstance(labels, tuple)
     if not several and labels is not None and scores.shape == labels.shape:
-        kind = f"predictions {list(scores.shape)} with as many labels"
+        kind = f"predictions {list(scores.shape)} with as many labels (of soft labels give their argmax)"
     elif several or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape or scores.shape[-1] < 2:
         described = "several kinds of labels" if several else f"labels {list(labels.shape)}"
         kind = f"logits {list(scores.shape)} and {described}"

@@ -86,7 +86,7 @@ class Review(Record):
                 f"{name} ({count:,}{'' if near[name] is None else f'; {near[name]}?'})"
                 for name, count in list(self.new_classes.items())[:12]
             )
-            yield f"classes that the network does not have: {listed}"
+            yield f"classes that the network does not have: {listed}; correct them, or add --new-classes"
 
     @staticmethod
     def _checked_words(checked: Checked, policy: Policy) -> str:
@@ -176,10 +176,11 @@ def _checked(rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, aud
 
 
 def person_of(row: Mapping[str, Any], column: str, classes: Sequence[str] = ()) -> str:
-    """The class that a person decided; empty where none is there yet. A 1.0 is the class 1 if there is that one."""
+    """The class that a person decided, in the network's spelling; empty where none is there yet. A 1.0 is class 1."""
     name = as_text(row.get(column)).strip()
-    whole = name.removesuffix(".0")
-    return whole if whole in classes and name not in classes else name
+    forms = {name.casefold(), name.removesuffix(".0").casefold()}
+    alike = [item for item in classes if item.casefold() in forms]
+    return alike[0] if len(alike) == 1 and name not in classes else name
 
 
 def column_of(row: Mapping[str, Any], name: str) -> str:

@@ -43,9 +43,7 @@ def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:
     labelled = labels is not None and not isinstance(labels, tuple) and labels.shape
     several, tokens = trainer.program.link == "sigmoid", logits.ndim == 3
     if labelled != (logits.shape if several else logits.shape[:-1]) or logits.ndim != 2 + tokens:
-        expected = (
-            "logits [N, C] and one class a row, of soft labels the argmax, or those of tokens or labels"
-        )
+        expected = "logits [N, C] and one class a row (labels.argmax(-1) of soft labels), or those of tokens or labels"
         got = f"predictions {list(logits.shape)} and {list(labelled) if labelled else 'no labels'}"
         raise ValueError(f"{OWNER}: {name}: expected {expected}, got {got}")
     values, target = torch.as_tensor(logits).double(), torch.as_tensor(labels)

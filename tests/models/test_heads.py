@@ -591,6 +591,14 @@ def test_soft_labels_or_weights_that_do_not_fit(labels, weights, message):
         likelihood(Classifier(Given(), class_weights=weights), torch.zeros(2, 3), torch.tensor(labels))
 
 
+@pytest.mark.parametrize("weights", ["balanced", {"a": 1.0}])
+def test_weights_of_classes_are_numbers(weights):
+    with pytest.raises(
+        TypeError, match=r"Classifier.class_weights: expected numbers in the order of the classes"
+    ):
+        Classifier(Given(), class_weights=weights)
+
+
 @pytest.mark.parametrize("weights", [[-1.0, 1.0], [[1.0]], [0.0, 0.0], [torch.nan, 1.0]])
 def test_weights_of_classes_are_positive(weights):
     with pytest.raises(ValueError, match=r"Classifier.class_weights: expected a number >= 0 for each class"):

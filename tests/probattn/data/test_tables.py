@@ -209,7 +209,7 @@ CSV_ERRORS = {
         None,
         (
             " line 3: expected UTF-8 text, got the byte 0xe9 (offset 18); save the file as UTF-8, for instance: "
-            "iconv -f ISO-8859-1 -t UTF-8 data.csv"
+            "iconv -f WINDOWS-1252 -t UTF-8 data.csv"
         ),
     ),
 }

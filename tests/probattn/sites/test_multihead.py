@@ -220,3 +220,11 @@ def test_linked_layers_survive_an_interrupted_pass_deepcopy_and_pickle():
 def test_link_refuses_a_network_without_layers():
     with pytest.raises(ValueError, match="found none"):
         probattn.link(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_whole_numbers_are_no_mask(dtype):
+    """Torch refuses them too; added to scores they would mask nothing."""
+    attend, x = probattn.MultiheadAttention(4, 2, batch_first=True), torch.randn(2, 3, 4)
+    with pytest.raises(TypeError, match=r"expected key_padding_mask of bool, .* give attention_mask == 0"):
+        attend(x, x, x, key_padding_mask=torch.ones(2, 3, dtype=dtype))

@@ -59,7 +59,7 @@ def test_what_it_cannot_judge_is_refused(scene, tmp_path):
         {name: value for name, value in row.items() if name != "labels"} for row in scene.classes(4)
     ]
     with pytest.raises(
-        ValueError, match=r"the data set: expected logits .* and one class a row, .* got .* no labels"
+        ValueError, match=r"the data set: expected logits .* and one class a row .* got .* no labels"
     ):
         trainer.triage(unlabelled)
     with pytest.raises(ValueError, match="confidence"):

@@ -292,6 +292,25 @@ def test_classes_are_read_as_they_were(queued, tmp_path):
     assert not result.new_classes
 
 
+def test_classes_are_those_of_the_network_or_left_out_of_the_labels(queued, command, tmp_path):
+    """People's spelling is the network's where case alone differs; new classes are written when that is wanted."""
+    folder, _ = queued
+    decided(queued, command)
+    rows = reviewed_rows(folder / "reviewed.csv")
+    policy = read_policy(folder)
+    first = policy.classes[0]
+    spelt = [{**rows[0], "reviewed": first.upper()}, {**rows[0], "reviewed": "?"}]
+    result = review(spelt, policy)
+    assert result.reviewed == 2 and result.new_classes == {"?": 1}
+    assert "correct them, or add --new-classes" in " ".join(result.lines(policy))
+    write_rows(((row, {}) for row in spelt), "csv", tmp_path / "r.csv")
+    for option, expected in (([], [first]), (["--new-classes"], [first, "?"])):
+        done = command("review", folder, tmp_path / "r.csv", "--output", tmp_path / "l.csv", *option)
+        assert done.exit_code == 0, done.output
+        with (tmp_path / "l.csv").open(newline="") as file:
+            assert [row["label"] for row in csv.DictReader(file)] == expected
+
+
 def test_of_several_annotators_the_last_one_counts(queued, tmp_path):
     """JSON-MIN has a row for each annotation, JSON one for the task."""
     policy, file = read_policy(queued[0]), tmp_path / "a.json"
@@ -354,7 +373,9 @@ def test_texts_of_another_column_and_classes_that_are_misspelt(queued, command, 
         writer = csv.DictWriter(lines, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    done = command("review", folder, file, "--output", tmp_path / "a.csv", "--text-column", "message")
+    done = command(
+        "review", folder, file, "--output", tmp_path / "a.csv", "--text-column", "message", "--new-classes"
+    )
     unsure = [row for row in rows if row["why"] == "unsure"]
     assert f"Positiv ({len(unsure)}; positive?)" in " ".join(done.stdout.split())
     written = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()))
