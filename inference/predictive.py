@@ -109,7 +109,7 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
     model = as_program(model)
     check_call("posterior_expectation", model)
     check_batch("posterior_expectation", batch)
-    inputs = {name: value for name, value in moved_batch(model, batch).items() if name != "labels"}
+    inputs = {name: value for name, value in prepared_batch(model, batch).items() if name != "labels"}
     with evaluating(model), PosteriorExpectation():
         return predictions("posterior_expectation", model, inputs)
 

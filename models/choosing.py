@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from probattn.models.heads.classification import Classifier, MultiLabelClassifier, MultipleChoice, Regressor
+from probattn.models.heads.classification import (
+    SOFT_TOLERANCE,
+    Classifier,
+    MultiLabelClassifier,
+    MultipleChoice,
+    Regressor,
+)
 from probattn.models.heads.sequences import Translator
 from probattn.models.heads.tokens import (
     CausalLanguageModel,
@@ -62,7 +68,7 @@ def program_for(
 
     Raises:
         TypeError: no program is known for the network's class, or the program has no such option.
-        ValueError: ``labels`` are floats, and not one for each class.
+        ValueError: ``labels`` are floats, and not one for each class, or they look like soft labels of one class.
 
     Example:
         >>> from transformers import BertConfig, BertForTokenClassification
@@ -127,6 +133,15 @@ def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
             f"{type(net).__name__}: expected labels as whole numbers, or for several labels of an input a number for "
             f"each of {net.config.num_labels}, got {labels.dtype} of shape {list(labels.shape)}; convert them to "
             "integers (pandas makes floats of a column with missing values)"
+        )
+    if (
+        bool((labels != labels.round()).any())
+        and abs(float(labels.sum()) / len(labels.view(-1, labels.shape[-1])) - 1) < SOFT_TOLERANCE
+    ):
+        raise ValueError(
+            f"{type(net).__name__}: expected classes or labels that are 0 or 1, got {labels.tolist()}, with sum 1: for "
+            "soft labels of one class take program=probattn.models.Classifier, for several labels of an input set "
+            'net.config.problem_type = "multi_label_classification"'
         )
     return MultiLabelClassifier
 

@@ -85,7 +85,7 @@ class Classifier(HeadProgram):
                 "scikit-learn's compute_class_weight gives balanced ones"
             ) from error
         if weights is not None and (
-            weights.dim() != 1 or not bool((weights >= 0).all()) or not weights.any()
+            weights.dim() != 1 or not bool(((weights >= 0) & weights.isfinite()).all()) or not weights.any()
         ):
             raise ValueError(
                 f"{owner}.class_weights: expected a number >= 0 for each class, got {class_weights}"

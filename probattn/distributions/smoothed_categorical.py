@@ -104,8 +104,8 @@ class SmoothedCategorical(TorchDistribution):
         )
         loss = cross_entropy(
             logits,
-            target.to(logits.dtype) if soft else target,
-            self.class_weights,
+            target.to(logits.dtype) if soft else target.long(),
+            None if self.class_weights is None else self.class_weights.to(logits),
             reduction="none",
             label_smoothing=self.smoothing,
         )

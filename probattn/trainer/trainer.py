@@ -27,7 +27,7 @@ from probattn.inference.session import (
 )
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
-from probattn.models.heads.classification import Classifier
+from probattn.models.heads.classification import Classifier, MultiLabelClassifier, Regressor
 from probattn.models.hosts.description import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
@@ -400,17 +400,15 @@ class ProbabilisticTrainer(Checkpoints):
         loss = self._evaluation_loss(self._prepare_inputs(inputs), number) if labelled else None
         if prediction_loss_only:
             return loss, None, None
-        soft = (
-            labelled
-            and type(self.program) is Classifier
-            and inputs[self.program.label_name].is_floating_point()
-        )
-        if self.prediction == "mean" and not soft:
+        rows = labelled and isinstance(self.program, Classifier | MultiLabelClassifier | Regressor)
+        if self.prediction == "mean" and not rows:
             _, scores, labels = super().prediction_step(model, inputs, False, ignore_keys, **kwargs)
             return loss, scores, labels
         inputs = self._prepare_inputs(inputs)
         targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
-        if self.prediction == "mean":  # transformers' loss would take soft labels for several labels a row
+        if (
+            self.prediction == "mean"
+        ):  # transformers' loss knows no missing labels, and no soft ones of one class
             plain = self.program.inputs(inputs)
             _, scores, _ = super().prediction_step(model, plain, False, ignore_keys, **kwargs)
             return loss, scores, targets[0]

@@ -131,6 +131,9 @@ def _loss(
             probabilities = drawn.mean_probabilities
         else:
             probabilities = posterior_expectation(net, inputs).float().softmax(dim=-1)
+        if labels.is_floating_point() or labels.dim() != 1:
+            got = f"{labels.dtype} {list(labels.shape)}"
+            raise ValueError(f"{OWNER}: expected labels as class numbers int64 [B], got {got}")
         labelled = labels != IGNORED
         likelihood = probabilities.double()[labelled].gather(1, labels[labelled, None])
         total -= float(likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum())

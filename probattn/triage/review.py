@@ -21,7 +21,7 @@ from probattn.tasks.errors import RunError
 from probattn.triage.policy import CHECKED, Policy
 from probattn.triage.queue import REVIEWED
 
-LISTED = re.compile(r"(.+?) \d+%(?:; |$)")
+LISTED = re.compile(r"(.+?) \d+%(?:; ?|$)")
 """A class with its probability in a list of the likeliest; names may have semicolons too."""
 LEVEL = 0.05
 """A p value below which the error rate is said to be above the target."""
@@ -218,8 +218,13 @@ def exported_rows(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path}: expected an export of Label Studio in JSON ({error})") from None
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise DataError(f"{path}: expected an export of Label Studio, a list of tasks, got {shown(tasks)}")
-    rows = {task.get("id", f"row {number}"): _row_of(task) for number, task in enumerate(tasks)}
-    return list(rows.values())  # JSON-MIN has a row for each annotation
+    rows: dict[str, dict[str, Any]] = {}
+    for number, task in enumerate(tasks):  # JSON-MIN has a row for each annotation
+        row = _row_of(task)
+        key = str(task["id"]) if row.keys() == task.keys() and "id" in task else f"row {number}"
+        if row.get(REVIEWED) or key not in rows:
+            rows[key] = row
+    return list(rows.values())
 
 
 def _row_of(task: Mapping[str, Any]) -> dict[str, Any]:

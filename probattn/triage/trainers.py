@@ -52,7 +52,7 @@ def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:
         values, target = values[whole], target[whole]
     if several:
         probabilities = values.sigmoid()
-        doubts, errors = torch.minimum(probabilities, 1 - probabilities), (values > 0) != target.bool()
+        doubts, errors = torch.minimum(probabilities, 1 - probabilities), (values > 0) != (target > 0.5)
         return judged_scores(doubts.amax(dim=1), errors.any(dim=1), title=name)
     best, guesses = (probabilities := values.softmax(dim=-1)).max(dim=-1)
     if tokens:

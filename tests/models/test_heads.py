@@ -643,3 +643,15 @@ def test_tokens_are_in_nats_per_mean_length(make):
     for bad in (0.0, -1.0, math.inf):
         with pytest.raises(ValueError, match=rf"{make.__name__}.mean_length: expected a"):
             make(Given(), mean_length=bad)
+
+
+def test_an_encoder_decoder_answers_a_labelled_batch(families):
+    """The program makes its decoder's inputs of the labels, whatever predicts."""
+    sizes = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim"), 8)
+    layers = {
+        f"{part}_{name}": 1 for part in ("encoder", "decoder") for name in ("layers", "attention_heads")
+    }
+    config = hf.BartConfig(vocab_size=20, **sizes, **layers, **families.SPECIAL, decoder_start_token_id=0)
+    program = program_for(hf.BartForConditionalGeneration(config).eval())
+    batch = {"input_ids": torch.randint(3, 20, (2, 5)), "labels": torch.randint(3, 20, (2, 4))}
+    torch.testing.assert_close(probattn.inference.posterior_expectation(program, batch), program(batch))

@@ -330,7 +330,8 @@ class Classification(HeadTask):
         if weights is None or labels is None:
             return None
         if weights == "balanced":
-            return [len(labels) / (len(names) * max(labels.count(number), 1)) for number in range(len(names))]
+            counts = [labels.count(number) for number in range(len(names))]
+            return [len(labels) / (len(names) * count) if count else 1.0 for count in counts]
         if unknown := [name for name in weights if name not in names]:
             raise RunError(
                 f"training.class_weights: expected names of classes ({', '.join(names)}), got {unknown[0]!r}"

@@ -131,6 +131,10 @@ REFUSED = {
         lambda self, batch: self.read(batch["tokens"]) * torch.nan,
         r"NaN or infinity in (\d+) of \1 rows",
     ),
+    "minus infinity": (
+        lambda self, batch: self.read(batch["tokens"]) - torch.inf,
+        r"NaN or infinity in (\d+) of \1 rows",
+    ),
     "infinity": (
         lambda self, batch: self.read(batch["tokens"]) + torch.inf,
         r"NaN or infinity in (\d+) of \1 rows",

@@ -67,3 +67,14 @@ def test_bad_logits_and_classes_are_refused() -> None:
         SmoothedCategorical(torch.tensor([0.0, torch.nan]), validate_args=True)
     with pytest.raises(ValueError, match="support"):
         SmoothedCategorical(torch.zeros(2), validate_args=True).log_prob(torch.tensor(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_weights_and_classes_of_other_types(dtype):
+    logits, weights, value = (
+        torch.randn(4, 3, dtype=dtype),
+        torch.tensor([1.0, 2.0, 0.5]),
+        torch.tensor([0, 1, 2, 1]),
+    )
+    expected = -cross_entropy(logits, value, weights.to(dtype), reduction="none")
+    assert torch.equal(SmoothedCategorical(logits, 0.0, weights).log_prob(value.int()), expected)

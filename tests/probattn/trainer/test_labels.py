@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, TrainerCallback
 
-from probattn import BayesianAttention
+from probattn import BayesianAttention, ProbabilisticTrainer
 from probattn.inference import KLSchedule
 from probattn.models import Classifier
 from probattn.trainer import compute_uncertainty
@@ -57,12 +57,16 @@ def test_gradients_and_evaluations_are_those_of_torch_s_loss(scene, tmp_path, ki
         "gradient_accumulation_steps": 4,
         "learning_rate": 0.0,
     }
+
+    class Mine(Classifier):
+        """A program of one's own."""
+
     trainer = scene.Noiseless(
         model=scene.network(scene.bert, *method, dtype=torch.float64),
         args=scene.arguments(tmp_path, max_steps=1, max_grad_norm=0, per_device_eval_batch_size=3, **options),
         train_dataset=rows,
         data_collator=scene.collate,
-        program=partial(Classifier, class_weights=weights),
+        program=partial(Mine, class_weights=weights),
         prediction=prediction,
         kl_schedule=KLSchedule("constant", final=0.0),
         callbacks=[gradients],
@@ -88,3 +92,28 @@ def test_gradients_and_evaluations_are_those_of_torch_s_loss(scene, tmp_path, ki
         assert {name: output.metrics[f"test_{name}"] for name in alone} == alone
     else:
         assert trainer.program.observations(scene.collate(rows)) == 8
+
+
+def test_several_labels_may_be_missing_and_shares_count_from_a_half(scene, tmp_path):
+    """Whole numbers with -100 predict; a policy takes a share above a half as the label."""
+
+    def trainer_of(rows):
+        torch.manual_seed(0)
+        net = scene.bert(problem_type="multi_label_classification")
+        args = scene.arguments(tmp_path)
+        return ProbabilisticTrainer(model=net, args=args, eval_dataset=rows, data_collator=scene.collate)
+
+    rows = [row | {"labels": [row["labels"], -100]} for row in scene.classes(8)]
+    output = trainer_of(rows).predict(rows)
+    assert output.label_ids.tolist() == [row["labels"] for row in rows]
+    hard = [row | {"labels": [float(row["labels"]), 0.0]} for row in scene.classes(60)]
+    shares = [row | {"labels": [0.2 + 0.6 * row["labels"][0], 0.4]} for row in hard]
+    assert trainer_of(hard).triage(hard, error=0.8) == trainer_of(shares).triage(shares, error=0.8)
+
+
+def test_soft_labels_without_their_program_are_refused(scene, tmp_path):
+    rows = [row | {"labels": [0.3, 0.7]} for row in scene.classes(4)]
+    with pytest.raises(
+        ValueError, match=r"with sum 1: for soft labels .* program=probattn.models.Classifier"
+    ):
+        ProbabilisticTrainer(model=scene.bert(), args=scene.arguments(tmp_path), train_dataset=rows)
