@@ -206,7 +206,7 @@ def predictions(owner: str, model: Any, inputs: Mapping[str, Any], rows: int | N
         )
     # NaN and infinity stay in a maximum; of several positions some may be those of padding.
     best = logits.detach().amax(dim=-1).view(len(logits), -1) if logits.numel() else logits.new_zeros(1, 1)
-    wrong = (~best.isfinite().any(dim=1)).nonzero()
+    wrong = (~(best.abs() < torch.inf).any(dim=1)).nonzero()
     if len(wrong):
         raise ValueError(
             f"{owner}: expected finite predictions, got NaN or infinity in {len(wrong)} of {len(logits)} rows, first "
