@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -218,18 +219,28 @@ def predictions(owner: str, model: Any, inputs: Mapping[str, Any], rows: int | N
 def gradients(
     owner: str, number: Tensor, sources: Mapping[str, Tensor], advice: str, *, retain: bool = False
 ) -> list[Tensor]:
-    """Derivatives of a number by a tensor of each site; ``ValueError`` where it does not come from one of them."""
-    apart = list(sources)
+    """Derivatives of a number by a tensor of each site, with a warning for sites that it does not come from.
+
+    ``ValueError`` where it comes from none of them.
+    """
+    values, apart = list(sources.values()), list(sources)
     if number.requires_grad:
-        grads = torch.autograd.grad(number, list(sources.values()), retain_graph=retain, allow_unused=True)
+        grads = torch.autograd.grad(number, values, retain_graph=retain, allow_unused=True)
         apart = [name for name, grad in zip(sources, grads, strict=True) if grad is None]
-    if apart:
+    if len(apart) == len(sources):
         raise ValueError(
             f"{owner}: the prediction or target has no derivative by the attention weights of {', '.join(apart)}: the "
             "model leaves their output out, detaches it or computes under torch.no_grad, or was loaded in inference "
             f"mode; {advice}"
         )
-    return [grad for grad in grads if grad is not None]
+    if apart:
+        warnings.warn(
+            f"{owner}: the output of {', '.join(apart)} reaches no prediction: no spread is theirs",
+            stacklevel=3,
+        )
+    return [
+        torch.zeros_like(value) if grad is None else grad for value, grad in zip(values, grads, strict=True)
+    ]
 
 
 def is_other_latent(msg: Message) -> bool:

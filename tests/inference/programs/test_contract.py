@@ -8,9 +8,11 @@ import pytest
 import torch
 from pyro.nn import PyroModule
 from torch import nn
+from transformers import BertConfig, BertModel
 
 import probattn
 from probattn.inference import attention_effects, posterior_expectation, posterior_moments, posterior_predict
+from probattn.models import revert
 from probattn.sites.observation import ObservationNoise, ObservationScale
 
 B, T, E = 3, 4, 8
@@ -302,3 +304,42 @@ def test_a_regression_of_ones_own_as_the_page_describes_it():
     assert drawn.logits.shape == (4, B, 2) and moments.mean.shape == (B, 2)
     torch.testing.assert_close(drawn.predictive_std.square(), drawn.std.square() + 1)
     assert drawn.interval().shape == (2, B, 2)
+
+
+class Early(nn.Module):
+    """Reads the hidden states of the first layer, so that the second one's attention reaches no prediction."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = {"hidden_size": E, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": E}
+        config = BertConfig(vocab_size=9, initializer_range=0.5, **sizes)
+        self.encoder = probattn.convert(BertModel(config), probattn.BayesianAttention())
+        self.head = nn.Linear(E, 2)
+
+    def forward(self, batch):
+        hidden = self.encoder(input_ids=batch["tokens"], output_hidden_states=True).hidden_states
+        return self.head(hidden[1].mean(1))
+
+
+def test_a_site_that_reaches_no_prediction_is_named_and_takes_no_spread():
+    """Moments are those of a network whose second layer is deterministic; effects of its weights are none."""
+    torch.manual_seed(0)
+    model, inputs = Early().eval(), {"tokens": batch()["tokens"]}
+    message = r"the output of encoder\.layer\.1\S* reaches no prediction: no spread is theirs"
+    with pytest.warns(UserWarning, match=f"posterior_moments: {message}"):
+        moments = posterior_moments(model, inputs, method="expansion")
+    with pytest.warns(UserWarning, match=f"attention_effects: {message}"):
+        effects = attention_effects(model, inputs)
+    revert(model.encoder)
+    probattn.convert(model.encoder, probattn.BayesianAttention(), layers=[0])
+    alone = posterior_moments(model, inputs, method="expansion")
+    assert alone.std.min() > 1e-4
+    torch.testing.assert_close(moments.std, alone.std, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(effects.effect, attention_effects(model, inputs).effect, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:.*reaches no prediction")
+def test_draws_of_a_single_key_are_equal():
+    """Its weight is 1 whatever is drawn, which is no mistake."""
+    drawn = posterior_predict(Early().eval(), {"tokens": batch()["tokens"][:, :1]}, 4)
+    torch.testing.assert_close(drawn.logits[0], drawn.logits[3], rtol=1e-5, atol=1e-6)

@@ -59,7 +59,7 @@ def test_gradients_and_evaluations_are_those_of_torch_s_loss(scene, tmp_path, ki
     }
 
     class Mine(Classifier):
-        """A program of one's own."""
+        """A subclass of the program."""
 
     trainer = scene.Noiseless(
         model=scene.network(scene.bert, *method, dtype=torch.float64),
