@@ -235,7 +235,7 @@ def gradients(
         )
     if apart:
         warnings.warn(
-            f"{owner}: the output of {', '.join(apart)} reaches no prediction: no spread is theirs",
+            f"{owner}: the output of {', '.join(apart)} reaches no prediction and has no effect",
             stacklevel=3,
         )
     return [

@@ -16,6 +16,7 @@ from probattn.models import revert
 from probattn.sites.observation import ObservationNoise, ObservationScale
 
 B, T, E = 3, 4, 8
+METHOD = probattn.BayesianAttention.bam(5.0)
 PREDICT = {
     "posterior_predict": lambda model, batch: posterior_predict(model, batch, 4),
     "posterior_moments": posterior_moments,
@@ -313,7 +314,7 @@ class Early(nn.Module):
         super().__init__()
         sizes = {"hidden_size": E, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": E}
         config = BertConfig(vocab_size=9, initializer_range=0.5, **sizes)
-        self.encoder = probattn.convert(BertModel(config), probattn.BayesianAttention())
+        self.encoder = probattn.convert(BertModel(config), METHOD)
         self.head = nn.Linear(E, 2)
 
     def forward(self, batch):
@@ -325,17 +326,19 @@ def test_a_site_that_reaches_no_prediction_is_named_and_takes_no_spread():
     """Moments are those of a network whose second layer is deterministic; effects of its weights are none."""
     torch.manual_seed(0)
     model, inputs = Early().eval(), {"tokens": batch()["tokens"]}
-    message = r"the output of encoder\.layer\.1\S* reaches no prediction: no spread is theirs"
+    message = r"the output of encoder\.layer\.1\S* reaches no prediction and has no effect"
     with pytest.warns(UserWarning, match=f"posterior_moments: {message}"):
         moments = posterior_moments(model, inputs, method="expansion")
     with pytest.warns(UserWarning, match=f"attention_effects: {message}"):
         effects = attention_effects(model, inputs)
     revert(model.encoder)
-    probattn.convert(model.encoder, probattn.BayesianAttention(), layers=[0])
+    probattn.convert(model.encoder, METHOD, layers=[0])
     alone = posterior_moments(model, inputs, method="expansion")
     assert alone.std.min() > 1e-4
     torch.testing.assert_close(moments.std, alone.std, rtol=1e-4, atol=1e-7)
-    torch.testing.assert_close(effects.effect, attention_effects(model, inputs).effect, rtol=1e-4, atol=1e-7)
+    with pytest.warns(UserWarning, match=message):  # effects are those of deterministic attention too
+        again = attention_effects(model, inputs)
+    torch.testing.assert_close(effects.effect, again.effect, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.filterwarnings("ignore:.*reaches no prediction")
