@@ -110,7 +110,7 @@ class ClassMeasures:
 
     def _sums(self, columns: Columns) -> functional.BinSums:
         """Sums over the reliability bins, as ``bin_sums`` has them after checks that a resample does not need."""
-        confidence, right = columns["confidence"].unsqueeze(-1), columns["right"].unsqueeze(-1)
+        confidence, right = columns["confidence"].double().unsqueeze(-1), columns["right"].unsqueeze(-1)
         members = functional.bin_index(confidence, self.num_bins) == torch.arange(self.num_bins)  # [N, M]
         values = (members, members & right, confidence * members)
         return functional.BinSums(*(value.sum(dim=0) for value in values))
