@@ -17,9 +17,9 @@ from probattn.checks import shortened, shown
 from probattn.cli.columns import Recognised, recognise
 from probattn.cli.console import echo, fails_in_one_line, show
 from probattn.cli.options import JsonOption, output_option
-from probattn.cli.rows import ENDINGS, write_rows
+from probattn.cli.rows import ENDINGS, Format, format_of, opened, write_rows
 from probattn.data import files
-from probattn.data.checking import MAX_TOKENS, Damage, Rows, check_rows, first, long_texts
+from probattn.data.checking import MAX_TOKENS, Damage, Rows, check_rows, first, long_texts, usual_spellings
 from probattn.data.errors import DataError, DataWarning
 from probattn.data.rows import Columns, class_names
 from probattn.data.suspects import Suspect
@@ -59,12 +59,16 @@ class Checked(NamedTuple):
         texts = f"column {shown(text)} of texts"
         if pair is not None:
             texts = f"columns {shown(text)} and {shown(pair)} of pairs of texts"
-        names, count = list(self.counts), len(self.counts)
+        counts = Counter[str]()
+        for name, rows in self.counts.items():
+            counts[self.spellings.get(name, name)] += rows
+        names, count = list(class_names(counts)), len(counts)
         if count > LISTED:
-            names = sorted(names, key=lambda name: -self.counts[name])[: LISTED // 2]
-        classes = ", ".join(f"{shortened(name, NAME)} ({self.counts[name]:,})" for name in names)
+            names = [name for name, _ in counts.most_common(LISTED // 2)]
+        classes = ", ".join(f"{shortened(name, NAME)} ({counts[name]:,})" for name in names)
         if count > LISTED:
-            classes = f"{count:,} classes, {classes} and {count - len(names):,} more,"
+            spelled = f" in {len(self.counts):,} spellings" if self.spellings else ""
+            classes = f"{count:,} classes{spelled}, {classes} and {count - len(names):,} more,"
         size = f"{sum(self.counts.values()):,} rows"
         return f"{texts}, column {shown(label)} of labels with {classes} in {size}"
 
@@ -87,6 +91,31 @@ class Checked(NamedTuple):
             echo("")
             show(Sheet(("  rows", "what is wrong, and what to do"), (Group("", tuple(rows)),), words=2))
             echo("")
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """The usual spelling of the classes that have another one."""
+        return usual_spellings(self.counts)
+
+    def write_clean(self, output: Path, kind: Format) -> str:
+        """Writes the rows that are neither empty nor copies, labels in their usual spelling; says what was changed."""
+        removed = {self.line(row) for damage in self.damages if damage.removable for row in damage.rows}
+        label, usual, changed = self.columns.label, self.spellings, 0
+        with opened(self.source, form := format_of(self.source, None, "FILE"), label) as table:
+
+            def rows() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+                nonlocal changed
+                for where, row in table.rows:
+                    if int(where.rpartition(" ")[2]) not in removed:
+                        name = str(row[label]).strip()
+                        changed += name in usual
+                        yield row | ({label: usual[name]} if name in usual else {}), {}
+
+            count = write_rows(rows(), kind, output, style=table.style if kind == form else None)
+        total = len(self.rows.fields)
+        return (
+            f"{count:,} of {total:,} rows, {changed:,} of them with a label in another spelling than before"
+        )
 
     def line(self, row: int) -> int:
         """The number of a row's line."""
@@ -153,16 +182,24 @@ def check(
     output: Annotated[
         Path | None, output_option("A .csv, .tsv or .jsonl file for all rows that are flagged.")
     ] = None,
+    clean: Annotated[
+        Path | None,
+        output_option(
+            "A file for the rows without empty ones and exact copies, a class in one spelling.", "--clean"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what is wrong with a file of labelled texts: columns, labels, copies, classes, encoding, lengths."""
-    kind = None if output is None else ENDINGS.get(output.suffix.lower(), "txt")
-    if kind == "txt":
-        raise DataError(f"--output {output}: expected a file that ends in .csv, .tsv or .jsonl")
+    kind, clean_kind = (
+        _table_format(path, option, file) for path, option in ((output, "output"), (clean, "clean"))
+    )
     checked = check_file(file, recognise(file, text_column, label_column, pair_column, asks=not as_json))
     suspected, accuracy, compared = find_suspects(checked.rows) if suspects else ([], None, 0)
     if output is not None and kind is not None:
         write_rows(((row, {}) for row in checked.flagged(suspected)), kind, output)
+    if clean is not None and clean_kind is not None:
+        written = checked.write_clean(clean, clean_kind)
     if as_json:
         typer.echo(json.dumps(_as_json(checked, suspected, accuracy)))
         return
@@ -173,7 +210,21 @@ def check(
         show(_suspects_table(checked, suspected, accuracy, compared))
     if output is not None:
         echo(f"flagged rows: {output}")
-    echo(f"next: probattn init {shlex.quote(file)}")
+    if clean is not None:
+        echo(f"clean rows: {clean}, {written}")
+    echo(f"next: probattn init {shlex.quote(str(clean or file))}")
+
+
+def _table_format(path: Path | None, option: str, source: str) -> Format | None:
+    """The format of a table that is written; refuses plain text, and the file itself."""
+    if path is None:
+        return None
+    kind = ENDINGS.get(path.suffix.lower(), "txt")
+    if kind == "txt":
+        raise DataError(f"--{option} {path}: expected a file that ends in .csv, .tsv, .xlsx or .jsonl")
+    if path.resolve() == Path(source).expanduser().resolve():
+        raise DataError(f"--{option} {path}: expected another file than the one that is checked")
+    return kind
 
 
 def _suspects_table(checked: Checked, suspected: list[Suspect], accuracy: float, compared: int) -> Sheet:

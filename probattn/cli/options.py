@@ -56,9 +56,9 @@ SHORT = {"input": ("-i",), "output": ("-o",)}
 """Short names of options."""
 
 
-def output_option(text: str) -> Any:
-    """What the command line shows of a folder or a file that a command writes."""
-    return typer.Option("--output", "-o", help=text)
+def output_option(text: str, *names: str) -> Any:
+    """What the command line shows of a folder or a file that a command writes, by default with --output."""
+    return typer.Option(*(names or ("--output", "-o")), help=text)
 
 
 def first_sentence(text: str) -> str:

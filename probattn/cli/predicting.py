@@ -92,8 +92,8 @@ def predict_file(
                 words = [row[column] for column in (text, pair) if column is not None and has_text]
                 yield row, policy.queued(row, answer, words) if policy else answer
 
-        delimiter = table.delimiter if kind == output_format == "csv" else None
-        count = write_rows(rows(), output_format, options.output, delimiter=delimiter, escape=options.escape)
+        style = table.style if kind == output_format else None
+        count = write_rows(rows(), output_format, options.output, style=style, escape=options.escape)
         return predicted, count - predicted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ def write_labels(
 ) -> int:
     """Writes reviewed rows that have a text, with the columns of the training data; returns their number.
 
-    Rows of classes that are not among ``classes`` are left out without ``new_classes``.
+    After the rows of the training file come the others with all of its columns, empty where a row lacks one. Rows of
+    classes that are not among ``classes`` are left out without ``new_classes``.
     """
     train, column = task.recipe.data.train, columns["label"] or column_of(rows[0], REVIEWED)
     kind = format_of(str(output), None, "--output, expected")
@@ -66,16 +67,16 @@ def write_labels(
                         f"{', '.join(row)}; name the column of the texts with --text-column"
                     )
                 if all(str(value).strip() for value in texts.values()):
-                    yield {**texts, names["label"]: label}
+                    yield {name: row.get(name, "") for name in others} | {**texts, names["label"]: label}
 
-    before: Iterable[dict[str, Any]] = ()
+    before: list[dict[str, Any]] = []
+    others: tuple[str, ...] = ()
+    style = None
     if with_training:
         if not is_table(train.source):
             raise RunError(f"--with-training: expected a run of a file, got one of {train.source}")
         form = format_of(train.source, None, "data.train.source")
         with opened(train.source, form, text, quotes=train.quotes) as table:
-            before = [{name: row[name] for name in names.values() if name} for _, row in table.rows]
-    written: Iterator[tuple[dict[str, Any], dict[str, Any]]] = (
-        (row, {}) for row in chain(before, labelled())
-    )
-    return write_rows(written, kind, output)
+            before, others = [row for _, row in table.rows], table.columns
+            style = table.style if kind == form else None
+    return write_rows(((row, {}) for row in chain(before, labelled())), kind, output, style=style)

@@ -34,13 +34,21 @@ ENDINGS: Mapping[str, Format] = {
     ".txt": "txt",
 }
 DELIMITERS = {"csv": ",", "tsv": "\t", "xlsx": ","}
-END = "\r\n"
+END, MARK = "\r\n", "\ufeff"
 STANDARD = "-"
 """Standard input in place of a file."""
 TEXT = "text"
 """Column of the lines of a plain text."""
 
 Row = dict[str, Any]
+
+
+class Style(NamedTuple):
+    """How the lines of a delimited file are written: delimiter, end of a line, byte order mark before the first."""
+
+    delimiter: str
+    end: str = "\n"
+    mark: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: Iterator[tuple[str, Row]]
-    delimiter: str | None = None
+    style: Style | None = None
 
     def check_column(self, column: str, option: str) -> None:
         """Raises ``DataError``, which names the columns there are, unless there is this one."""
@@ -117,10 +125,10 @@ def opened(
         return
     if path == STANDARD:
         with tables.long_fields():
-            yield _table("standard input", form, io.TextIOWrapper(sys.stdin.buffer, "utf-8-sig", newline=""))
+            yield _table("standard input", form, io.TextIOWrapper(sys.stdin.buffer, "utf-8", newline=""))
         return
     try:
-        file = Path(path).expanduser().open(encoding="utf-8-sig", newline="")
+        file = Path(path).expanduser().open(encoding="utf-8", newline="")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     with file, tables.long_fields():
@@ -138,14 +146,17 @@ class _Form(NamedTuple):
 
 
 def _table(name: str, form: _Form, file: TextIO) -> Table:
-    lines, separator = _lines(name, file), None
+    lines, style = _lines(name, file), None
+    top = next(lines, "")
+    lines = chain([top.removeprefix(MARK)] * bool(top), lines)
     if form.kind in DELIMITERS:
         separator, lines = _separator(form, lines)
-    rows = _rows(name, form, lines, separator)
+        style = Style(separator, END if top.endswith(END) else "\n", top.startswith(MARK))
+    rows = _rows(name, form, lines, style and style.delimiter)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{name}: expected rows, got none")
-    return Table(name, tuple(first[1]), chain([first], rows), separator)
+    return Table(name, tuple(first[1]), chain([first], rows), style)
 
 
 def _lines(name: str, file: TextIO) -> Iterator[str]:
@@ -239,12 +250,12 @@ def write_rows(
     kind: Format,
     path: Path | None,
     *,
-    delimiter: str | None = None,
+    style: Style | None = None,
     escape: Escape = "words",
 ) -> int:
     """Writes rows with their predictions and returns their number; a file, or a link's, is replaced at the end.
 
-    ``delimiter`` stands between the fields of a .csv, by default a comma.
+    ``style`` is that of a delimited file, by default with commas, or tabs in a .tsv.
     """
     count = 0
 
@@ -255,7 +266,7 @@ def write_rows(
             yield pair
 
     def write(line: Callable[[str], Any]) -> None:
-        for text in _written(kind, counted(), escape, delimiter):
+        for text in _written(kind, counted(), escape, style):
             line(text)
 
     if kind == WORKBOOK:
@@ -273,7 +284,7 @@ def write_rows(
 
 
 def _written(
-    kind: Format, rows: Iterable[tuple[Row, Mapping[str, Any]]], escape: Escape, delimiter: str | None
+    kind: Format, rows: Iterable[tuple[Row, Mapping[str, Any]]], escape: Escape, style: Style | None
 ) -> Iterator[str]:
     """The lines of rows in a format."""
     if kind == "txt":
@@ -281,10 +292,12 @@ def _written(
     elif kind == "jsonl":
         yield from (f"{json.dumps(with_answer(row, answer), ensure_ascii=False)}\n" for row, answer in rows)
     else:
+        delimiter, end, mark = style or Style(DELIMITERS[kind])
         lines: deque[str] = deque()
-        # the csv module quotes the line breaks that its lines end with; ours end with one alone
-        file: Any = SimpleNamespace(write=lambda text: lines.append(f"{text.removesuffix(END)}\n"))
-        table = csv.writer(file, delimiter=delimiter or DELIMITERS[kind], lineterminator=END)
+        # the csv module quotes the line breaks that its lines end with; ours may end with one alone
+        file: Any = SimpleNamespace(write=lambda text: lines.append(f"{text.removesuffix(END)}{end}"))
+        table = csv.writer(file, delimiter=delimiter, lineterminator=END)
+        yield from [MARK] * mark
         for record in _cells(rows, escape):
             table.writerow(record)
             yield lines.pop()

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from probattn.cli.checking import Checked
-from probattn.cli.columns import Recognised
 from probattn.cli.options import first_sentence
 from probattn.files.durable import write_atomically
 from probattn.sites import METHODS
@@ -38,6 +37,7 @@ BRIEF = {
     "data.train.text": "column of the texts",
     "data.train.text_pair": "column of the second texts",
     "data.train.label": "column of the labels",
+    "data.train.label_map": "other spellings of a class, and the usual one",
     "data.out_of_domain": "a file of texts that the network should not answer, without labels; null: none",
     "data.max_length": "tokens; longer texts are truncated",
     "attention.method": "deterministic; babn or bam: a posterior of the attention weights beside it",
@@ -61,7 +61,7 @@ def write_recipe(
             f"{path}: expected a new file, it is there already; name another with --output, or remove it"
         )
     if checked is not None:
-        recipe: BaseModel = _recipe_of(source, run_name(path.stem), checked.columns)
+        recipe: BaseModel = _recipe_of(source, run_name(path.stem), checked)
         head = f"A recipe for {Path(source).name}: {checked.description}."
     else:
         from probattn.tasks.registry import built_in_recipes, load_any_recipe
@@ -76,10 +76,11 @@ def write_recipe(
     return [f"recipe: {path}", *([] if refused else [f"next: probattn train {shlex.quote(str(path))}"])]
 
 
-def _recipe_of(source: str, name: str, columns: Recognised) -> Recipe:
+def _recipe_of(source: str, name: str, checked: Checked) -> Recipe:
     """A recipe for a file of texts and labels."""
+    columns = checked.columns
     names = {"text": columns.text, "text_pair": columns.pair, "label": columns.label}
-    data = {"train": {"source": absolute(source), **names}}
+    data = {"train": {"source": absolute(source), **names, "label_map": checked.spellings}}
     # Of the small encoder, which needs larger steps than one of BERT's size; texts of a file differ in length.
     training = {"length_pool": 20, "epochs": 4, "learning_rate": 3e-4}
     content = {"name": name, "data": data, "training": training, "attention": {"method": "deterministic"}}
@@ -98,12 +99,15 @@ def brief(recipe: BaseModel, heads: Sequence[str]) -> str:
         value: Any = recipe
         for key in (*sections, name):
             value = getattr(value, key)
-        if value is None and name != "out_of_domain":
+        if value in (None, {}) and name != "out_of_domain":
             continue
         shared = [one == other for one, other in zip(sections, before, strict=False)].count(True)
         lines += [f"{'  ' * depth}{sections[depth]}:" for depth in range(shared, len(sections))]
-        text = f"{'  ' * len(sections)}{name}: {_plain(value)}"
+        indent = "  " * len(sections)
+        text = f"{indent}{name}:" + ("" if isinstance(value, dict) else f" {_plain(value)}")
         lines.append(f"{text:<34}  # {meaning}" if meaning else text)
+        if isinstance(value, dict):
+            lines += [f"{indent}  {_plain(key)}: {_plain(item)}" for key, item in value.items()]
         before = tuple(sections)
     return "\n".join(lines) + "\n"
 

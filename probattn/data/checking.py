@@ -58,6 +58,8 @@ class Damage(NamedTuple):
     rows: Sequence[int]
     advice: str
     examples: str = ""
+    removable: bool = False
+    """Whether training loses nothing without the rows."""
 
     def summary(self, lines: Sequence[str]) -> str:
         """Kind, number and examples."""
@@ -86,6 +88,7 @@ def empty_fields(rows: Rows, columns: Mapping[str, str]) -> tuple[list[Damage], 
             f"rows without {'a label' if role == 'label' else 'text'} in {column!r}",
             [row for row, name in enumerate(missing) if name == role],
             "they are skipped: fill these in, or remove the rows",
+            removable=True,
         )
         for role, column in columns.items()
     ]
@@ -95,7 +98,9 @@ def empty_fields(rows: Rows, columns: Mapping[str, str]) -> tuple[list[Damage], 
 
 def row_damages(rows: Rows, names: Sequence[str]) -> list[Damage]:
     """What training tells of rows without empty fields; ``names`` are their classes, none where these do not count."""
-    labels = (_padded(rows), _variants(names), _contradictions(rows, names)) if names else ()
+    usual = usual_spellings(Counter(names))
+    classes = [usual.get(name, name) for name in names]
+    labels = (_padded(rows), _variants(names, usual), _contradictions(rows, classes)) if names else ()
     return [damage for damage in (*labels, _copies(rows)) if damage.rows]
 
 
@@ -111,24 +116,36 @@ def _padded(rows: Rows) -> Damage:
     return Damage("labels with blanks around them", list(padded), advice, first(examples))
 
 
-def _forms(names: Sequence[str]) -> dict[str, list[str]]:
-    """Names that differ in case or inner blanks alone, by the most frequent of them."""
-    counts, groups = Counter(names), defaultdict[str, list[str]](list)
+def spelling_key(name: str) -> str:
+    """What spellings of a class share: a name in one case, with a blank for the blanks, ``_`` and ``-`` inside it."""
+    return re.sub(r"(?<=[^\W_])[\s_-]+(?=[^\W_])", " ", name.strip().casefold())
+
+
+def usual_spellings(counts: Mapping[str, int]) -> dict[str, str]:
+    """The most frequent spelling of the classes that have another one, see :func:`spelling_key`."""
+    groups = defaultdict[str, list[str]](list)
     for name in sorted(counts):
-        groups[" ".join(name.casefold().split())].append(name)
-    return {max(group, key=counts.__getitem__): group for group in groups.values() if len(group) > 1}
+        groups[spelling_key(name)].append(name)
+    usual = ((max(group, key=counts.__getitem__), group) for group in groups.values())
+    return {name: form for form, group in usual for name in group if name != form}
 
 
-def _variants(names: Sequence[str]) -> Damage:
-    forms, counts = _forms(names), Counter(names)
-    usual = {name: form for form, group in forms.items() for name in group if name != form}
-    pairs = (f"{shown(name)}: {shown(form)}" for name, form in usual.items() if form == next(iter(forms)))
+def _variants(names: Sequence[str], usual: Mapping[str, str]) -> Damage:
+    counts = Counter(names)
+    groups = defaultdict[str, list[str]](list)
+    for name, form in usual.items():
+        groups[form].append(name)
     examples = (
-        " and ".join(f"{shown(name)} ({counts[name]:,})" for name in group) for group in forms.values()
+        " and ".join(f"{shown(name)} ({counts[name]:,})" for name in sorted([form, *group]))
+        for form, group in groups.items()
     )
-    advice = f"make them one in the file, or with `label_map: {{{', '.join(pairs)}}}`"
+    pairs = ", ".join(f"{shown(name)}: {shown(form)}" for name, form in list(usual.items())[:EXAMPLES])
+    more = ", ..." * (len(usual) > EXAMPLES)
+    advice = (
+        f"make them one in the file, or with `label_map: {{{pairs}{more}}}`, which `probattn init` writes"
+    )
     rows = [row for row, name in enumerate(names) if name in usual]
-    return Damage("classes that differ in case or blanks alone", rows, advice, first(examples))
+    return Damage("classes that differ in case, blanks, _ or - alone", rows, advice, first(examples))
 
 
 def _contradictions(rows: Rows, names: Sequence[str]) -> Damage:
@@ -148,7 +165,7 @@ def _copies(rows: Rows) -> Damage:
     distinct = set(first_of_each(repr(sorted(row.items())) for row in rows.fields))
     advice = "they count twice: remove them, unless it matters how often a text comes"
     repeated = [row for row in range(len(rows.fields)) if row not in distinct]
-    return Damage("exact copies of an earlier row", repeated, advice)
+    return Damage("exact copies of an earlier row", repeated, advice, removable=True)
 
 
 def _near_copies(rows: Rows, names: Sequence[str], without: Collection[int]) -> Damage:
@@ -227,8 +244,6 @@ def _markup(text: str) -> str | None:
 
 def _class_damages(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
     """Classes of few rows, labels that may be ratings, and texts that hold their labels."""
-    usual = {name: form for form, group in _forms(names).items() for name in group}
-    names = [usual.get(name, name) for name in names]
     counts = Counter(names)
     for kind, low, high, why in (
         ("classes of one row", 1, 2, "learned or measured, not both"),
@@ -272,12 +287,14 @@ def check_rows(rows: Rows, columns: Mapping[str, str]) -> list[Damage]:
     damages, numbers = empty_fields(rows, columns)
     full = rows.at(numbers)
     names = [row["label"].strip() for row in full.fields]
-    repeated = {*_contradictions(full, names).rows, *_copies(full).rows}
+    usual = usual_spellings(Counter(names))
+    classes = [usual.get(name, name) for name in names]
+    repeated = {*_contradictions(full, classes).rows, *_copies(full).rows}
     encoding = "read the source in its own encoding, and save it as UTF-8"
     others = (
         *row_damages(full, names),
-        _near_copies(full, names, repeated),
-        *_class_damages(full, names),
+        _near_copies(full, classes, repeated),
+        *_class_damages(full, classes),
         _signs(full, "characters of a wrong encoding", _garbled, encoding),
         _signs(full, "tags or entities of HTML", _markup, "remove them, and replace entities such as &amp;"),
     )

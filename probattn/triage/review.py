@@ -13,6 +13,7 @@ from scipy.stats import binomtest
 
 from probattn.checks import shown
 from probattn.data import DataError
+from probattn.data.checking import spelling_key
 from probattn.data.errors import nearest
 from probattn.data.rows import as_text
 from probattn.metrics.functional import error_bound
@@ -178,8 +179,8 @@ def _checked(rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, aud
 def person_of(row: Mapping[str, Any], column: str, classes: Sequence[str] = ()) -> str:
     """The class that a person decided, in the network's spelling; empty where none is there yet. A 1.0 is class 1."""
     name = as_text(row.get(column)).strip()
-    forms = {name.casefold(), name.removesuffix(".0").casefold()}
-    alike = [item for item in classes if item.casefold() in forms]
+    forms = {spelling_key(name), spelling_key(name.removesuffix(".0"))}
+    alike = [item for item in classes if spelling_key(item) in forms]
     return alike[0] if len(alike) == 1 and name not in classes else name
 
 

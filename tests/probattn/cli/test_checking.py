@@ -26,7 +26,7 @@ CLASSES = ("billing", "delivery", "account")
 TEXT, LABEL = "rows without text in 'text'", "rows without a label in 'label'"
 COPIES, NEAR = "exact copies of an earlier row", "nearly the text of an earlier row"
 CONTRADICTIONS = "texts with different labels in different rows"
-VARIANTS, BLANKS = "classes that differ in case or blanks alone", "labels with blanks around them"
+VARIANTS, BLANKS = "classes that differ in case, blanks, _ or - alone", "labels with blanks around them"
 LONG, NUMBERS = "texts of more than 128 tokens (of minilm)", "labels that are numbers"
 ONE, FEW = "classes of one row", "classes of 2 to 9 rows"
 ENCODING, MARKUP = "characters of a wrong encoding", "tags or entities of HTML"
@@ -286,9 +286,32 @@ def test_flagged_rows_are_written(command):
     expected = sorted((str(line), kind) for kind, lines in several()[1].items() for line in lines)
     assert sorted((row["line"], row["problem"]) for row in written) == expected
     assert next(row for row in written if row["line"] == "8")["label"] == "Billing"
-    assert "--output a.txt: expected a file that ends in .csv, .tsv" in refused(
-        "check", "a.csv", "-o", "a.txt"
+    for option, name in (("--output", "a.txt"), ("--clean", "a.log")):
+        words = f"{option} {name}: expected a file that ends in .csv, .tsv, .xlsx or .jsonl"
+        assert words in refused("check", "a.csv", option, name)
+    assert "--clean a.csv: expected another file than the one that is checked" in refused(
+        "check", "a.csv", "--clean", "a.csv"
     )
+
+
+def test_clean_rows_keep_columns_and_form_of_the_file(command):
+    head = 'no;message;label\r\n1;"it; never\r\ncame";card_arrival\r\n2;a €;refund\r\n'
+    rows = "3;where is it;Card arrival\r\n4;;refund\r\n5;{}; \r\n6;a €;refund\r\n7;my card;card_arrival\r\n;;\r\n"
+    Path("a.csv").write_bytes((head + rows.format("text")).encode("utf-8-sig"))
+    shown = succeeds("check", "a.csv", "--clean", "b.csv")
+    assert "clean rows: b.csv, 4 of 8 rows, 1 of them with a label in another spelling" in shown
+    assert "next: probattn init b.csv" in shown
+    left = "3;where is it;card_arrival\r\n7;my card;card_arrival\r\n"
+    assert Path("b.csv").read_bytes() == (head + left).encode("utf-8-sig")
+    succeeds("check", "a.csv", "--clean", "b.jsonl", "--json")
+    assert [json.loads(line)["no"] for line in Path("b.jsonl").read_text().splitlines()] == [
+        "1",
+        "2",
+        "3",
+        "7",
+    ]
+    kinds = [item["kind"] for item in json.loads(succeeds("check", "b.csv", "--json"))["damages"]]
+    assert kinds == ["classes of one row", "classes of 2 to 9 rows"]
 
 
 def test_doubtful_columns_are_asked_for_on_terminals_alone(command, monkeypatch):

@@ -69,6 +69,21 @@ def test_rows_keep_their_columns_beside_the_answers(run, command, expected, tmp_
     assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize(
+    ("mark", "end", "delimiter"), [("", "\n", ","), ("\ufeff", "\r\n", ";"), ("\ufeff", "\n", "\t")]
+)
+def test_a_delimited_file_keeps_its_form(run, command, tmp_path, mark, end, delimiter):
+    kind = "tsv" if delimiter == "\t" else "csv"
+    lines = [delimiter.join(cells) for cells in (("number", "text"), ("1", "a café"), ("2", "fine"))]
+    (tmp_path / f"in.{kind}").write_bytes((mark + "".join(line + end for line in lines)).encode())
+    result = command("predict", run, "--input", tmp_path / f"in.{kind}", "--output", tmp_path / f"out.{kind}")
+    assert result.exit_code == 0
+    written = (tmp_path / f"out.{kind}").read_bytes().decode()
+    assert written.startswith(f"{mark}number{delimiter}text{delimiter}label") and written.count(end) == 3
+    assert written.count("\ufeff") == len(mark) and written.count("\r") == 3 * (end == "\r\n")
+    assert f"{end}1{delimiter}a café{delimiter}" in written
+
+
 def test_answers_are_those_of_the_texts_read_at_once(run):
     """Rows are read batch by batch, 32 here, and each batch has draws of its own."""
     task, texts = run_task(run), [f"the film was good {number}" for number in range(70)]

@@ -10,7 +10,7 @@ from runs import succeeds
 
 from probattn.cli.console import wrapped
 from probattn.recipes import load_any_recipe
-from probattn.tasks import ProgramTask
+from probattn.tasks import ProgramTask, load_task
 from probattn.tasks.sections.base import RunRecipe, run_name
 
 NAMES = (
@@ -73,6 +73,26 @@ def test_a_recipe_of_ones_file_is_written_anew_with_every_key(command):
     assert Path("long.yaml").read_text(encoding="utf-8").startswith("# Mine.\n")
 
 
+def test_spellings_of_a_class_are_joined_by_the_recipe(command):
+    labels = [
+        "card_arrival",
+        "card_arrival",
+        "Card arrival",
+        "refund: no",
+        "Refund: no",
+        "refund: no",
+        "other",
+    ]
+    write("t.csv", "text;label", [(f"words number {n}", labels[n % 7]) for n in range(70)])
+    shown = succeeds("init", "t.csv")
+    assert "labels with card_arrival (30), other (10), refund: no (30) in 70 rows" in shown
+    for options in ((), ("--full",)):
+        succeeds("init", "t.csv", "-o", f"u{len(options)}.yaml", *options)
+        train = load_task(f"u{len(options)}.yaml").recipe.data.train
+        assert train.label_map == {"Card arrival": "card_arrival", "Refund: no": "refund: no"}
+    assert "    label_map:                      # other spellings" in Path("u0.yaml").read_text("utf-8")
+
+
 def test_other_columns_that_may_be_the_labels_are_named(command):
     rows = [(f"words number {n}", "ab"[n % 2], f"kind {n % 30}", n % 6 / 2 + 0.5, n) for n in range(120)]
     write("t.csv", "text;channel;gold kind;stars;id", rows)
@@ -107,7 +127,7 @@ def test_other_columns_that_may_be_the_labels_are_named(command):
         ),
         (
             ["Refund", "refund", "card"] * 10,
-            "classes that differ in case or blanks alone (line 3, 6, 9, 12, 15, ...)",
+            "classes that differ in case, blanks, _ or - alone (line 3, 6, 9, 12, 15, ...)",
             True,
         ),
         (["refund ", "card"] * 15, "labels with blanks around them (line 2, 4, 6, 8, 10, ...)", True),

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from probattn.data import DataWarning, Source
-from probattn.data.checking import Rows, row_damages
+from probattn.data.checking import Rows, row_damages, usual_spellings
 
 
 def warned(path: Path, rows: list[tuple[str, str]], **keys: str) -> list[str]:
@@ -34,6 +34,19 @@ def test_case_variants_and_blanks_are_told_with_what_to_do(tmp_path: Path) -> No
     source = Source(str(tmp_path / "a.csv"), label_map={"REFUND": "refund", "Refund": "refund"})
     with pytest.warns(DataWarning, match="blanks around"):
         assert source.load("train").counts() == {"card": 1, "refund": 5}
+
+
+def test_spellings_differ_in_case_and_in_what_separates_words() -> None:
+    counts = {"card_arrival": 5, "Card arrival": 2, "card-Arrival": 1, "card  arrival": 1, "cardarrival": 1}
+    others = dict.fromkeys(("A", "A-", "-1", "1", "+1", "C", "C++", "C#", "_x", "x y", "xy", "1.0", "10"), 1)
+    assert usual_spellings(counts | others) == dict.fromkeys(
+        ("Card arrival", "card-Arrival", "card  arrival"), "card_arrival"
+    )
+    rows = [
+        {"text": text, "label": label} for text, label in (("one", "a b"), ("One!", "A_b"), ("two", "a b"))
+    ]
+    kinds = [item.kind for item in row_damages(Rows(rows, ["1", "2", "3"]), [row["label"] for row in rows])]
+    assert kinds == ["classes that differ in case, blanks, _ or - alone"]  # one class, so no contradiction
 
 
 def test_pairs_are_the_same_where_both_texts_are(tmp_path: Path) -> None:

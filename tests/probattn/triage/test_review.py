@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from probattn.cli.reviewing import rows_of as reviewed_rows
+from probattn.cli.reviewing import write_labels
 from probattn.cli.rows import with_answer, write_rows
 from probattn.tasks import RunError, run_task
 from probattn.triage import apply_policy, read_policy
@@ -309,6 +310,27 @@ def test_classes_are_those_of_the_network_or_left_out_of_the_labels(queued, comm
         assert done.exit_code == 0, done.output
         with (tmp_path / "l.csv").open(newline="") as file:
             assert [row["label"] for row in csv.DictReader(file)] == expected
+
+
+def test_labels_after_the_training_rows_keep_its_columns_and_form(queued, monkeypatch, tmp_path):
+    folder, _ = queued
+    train = tmp_path / "train.csv"
+    train.write_bytes("id;text;kind;channel\r\nt1;a fine film;positive;mail\r\n".encode("utf-8-sig"))
+    task = run_task(folder)
+    changed = task.recipe.data.train.model_copy(
+        update={"source": str(train), "text": "text", "label": "kind"}
+    )
+    data = task.recipe.data.model_copy(update={"train": changed})
+    task.recipe = task.recipe.model_copy(update={"data": data})
+    row = {"id": "n1", "text": "dull", "decision": "person", "label": "positive", "reviewed": "negative"}
+    options = {"with_training": True, "new_classes": False}
+    columns = {"text": None, "pair": None, "label": None}
+    count = write_labels(
+        task, folder, [row], tmp_path / "l.csv", columns, ["negative", "positive"], **options
+    )
+    assert count == 2 and (tmp_path / "l.csv").read_bytes().decode() == (
+        "\ufeffid;text;kind;channel\r\nt1;a fine film;positive;mail\r\nn1;dull;negative;\r\n"
+    )
 
 
 def test_of_several_annotators_the_last_one_counts(queued, tmp_path):
