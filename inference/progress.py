@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from probattn.inference.session import evaluating, preserved_random_state
+from probattn.terminal import LogProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +22,7 @@ Observe = Callable[[int, nn.Module], None]
 
 
 class TrainingProgress:
-    """A bar on the error stream with words under it; nothing where that is no terminal or rich is missing."""
+    """A bar on the error stream with words under it; where that is no terminal, or rich is missing, lines of a log."""
 
     def __init__(
         self,
@@ -32,14 +34,20 @@ class TrainingProgress:
         console: Console | None = None,
     ) -> None:
         self._bar = _bar(console) if shown and find_spec("rich") else None
+        self._log: LogProgress | None = None
         if self._bar is not None:
             self._task = self._bar.add_task(title, total=total, completed=done)
+        elif shown:
+            file = sys.stderr if console is None else console.file
+            self._log = LogProgress(title, total, lambda line: print(line, file=file, flush=True), done=done)
 
     def show(self, step: int, words: Callable[[], str]) -> None:
         """Shows a completed step and a text about it, which is computed only where it is shown."""
         if self._bar is not None:
             self._bar.words = words()
             self._bar.update(self._task, completed=step)
+        elif self._log is not None:
+            self._log.show(step, words)
 
     def __enter__(self) -> Self:
         if self._bar is not None:

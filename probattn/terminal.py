@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -10,6 +11,8 @@ from probattn.checks import optional
 
 LONGEST_RULE = 120
 """Most columns of the line below the headings, of a table that has no terminal's width."""
+FIRST, LONGEST = 10.0, 600.0
+"""Seconds until the first line about a piece of work, and between two of them at most."""
 GUTTER = "  "
 """Between columns."""
 
@@ -196,3 +199,45 @@ def _visible(character: str) -> str:
     if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in {0xFFFE, 0xFFFF}:
         return "\N{REPLACEMENT CHARACTER}"
     return character
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    Example:
+        >>> duration(75), duration(1000), duration(10_000)
+        ('75 seconds', '16.7 minutes', '2 h 47 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.1f} minutes"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min"
+
+
+class LogProgress:
+    """Progress in a log: a line with the time left after 10 seconds, after twice that, and so on; every ten minutes."""
+
+    def __init__(
+        self, title: str, total: int | None, write: Callable[[str], object], *, done: int = 0
+    ) -> None:
+        self._title, self._total, self._write = title, total, write
+        self._first = self._done = done
+        self._began, self._due = time.monotonic(), FIRST
+
+    def step(self) -> None:
+        """Counts one step."""
+        self.show(self._done + 1)
+
+    def show(self, done: int, words: Callable[[], str] = str) -> None:
+        """Writes a line about the steps done where one is due, with words that are computed for it."""
+        self._done, seconds = done, time.monotonic() - self._began
+        if seconds < self._due or done == self._total:
+            return
+        self._due = seconds + min(seconds, LONGEST)
+        line = f"{self._title}: {done:,}"
+        if self._total is not None:
+            left = seconds * (self._total - done) / (done - self._first)
+            line += f" of {self._total:,}, {duration(left)} left"
+        self._write("; ".join(filter(None, (line, words()))))

@@ -27,7 +27,7 @@ from probattn.report.results import Results
 from probattn.report.sections import QUANTITIES, report_sections
 from probattn.report.svg import isolated
 from probattn.sites.particle_layers import ParticleLayers
-from probattn.terminal import printable_lines
+from probattn.terminal import duration, printable_lines
 
 RAMPS = {
     "mean-light": ("f7f9fc", "cfe0f2", "7fb0dd", "2f74b5", "0b3763"),
@@ -186,13 +186,3 @@ def _channels(colours: tuple[str, ...]) -> tuple[str, ...]:
         " ".join(f"{int(colour[start : start + 2], 16) / 255:.3f}" for colour in colours)
         for start in (0, 2, 4)
     )
-
-
-def duration(seconds: float) -> str:
-    """A time in words."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    if seconds < 5400:
-        return f"{seconds / 60:.1f} minutes"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min"

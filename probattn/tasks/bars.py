@@ -10,6 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextCol
 from rich.table import Column
 from rich.text import Text
 
+from probattn.terminal import LogProgress
+
 
 class _TimeLeft(TimeRemainingColumn):
     """The time left, or what it took in the end."""
@@ -42,7 +44,7 @@ class Bars:
         """Begins a piece of work of ``total`` steps; returns what is called after each."""
         if not self._console.is_terminal:
             self.say(f"{title} ...")
-            return lambda: None
+            return LogProgress(title, total, self.say).step
         if not self._bars.tasks:
             self._bars.start()
         task = self._bars.add_task(title, total=total)

@@ -257,8 +257,13 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         """Sizes of the data, and of their classes."""
         if sizes := [f"{number:,} {role}" for role, number in self.sizes().items()]:
             yield f"data: {', '.join(sizes)} {self.unit}"
-        if counts := [f"{shortened(name, 60)} {number:,}" for name, number in self.classes().items()]:
-            yield f"classes: {', '.join(counts)} (training)"
+        counts = [(f"{shortened(name, 60)} {number:,}", number) for name, number in self.classes().items()]
+        listed = [words for words, _ in counts]
+        if len(counts) > MOST_CLASSES:
+            ordered = [words for words, _ in sorted(counts, key=itemgetter(1))]
+            listed = [f"{len(counts):,}, of which {', '.join(ordered[:3])}, ..., {', '.join(ordered[-3:])}"]
+        if listed:
+            yield f"classes: {', '.join(listed)} (training)"
 
     @property
     def is_plain(self) -> bool:

@@ -1,4 +1,4 @@
-"""Progress on the error stream: a bar for each piece of work, or a line where that is no terminal."""
+"""Progress on the error stream: a bar for each piece of work, or lines where that is no terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from probattn.terminal import printable
+from probattn.terminal import LogProgress, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +24,14 @@ class _Progress(Protocol):
 
 
 class _Lines:
-    """A line for each piece of work: what is shown where rich (extra ``cli``) is not installed."""
+    """Lines for each piece of work: what is shown where rich (extra ``cli``) is not installed."""
 
     def say(self, line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
     def begin(self, title: str, total: int | None) -> Callable[[], None]:
         self.say(f"{title} ...")
-        return lambda: None
+        return LogProgress(title, total, self.say).step
 
     def close(self) -> None:
         """Nothing is open."""
