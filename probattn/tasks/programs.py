@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -47,6 +48,9 @@ from probattn.tasks.topics import TopicData, measure_topics
 from probattn.tasks.watching import Watched, read_dynamics, same_examples
 
 AnyData = TypeVar("AnyData", bound="Data")
+
+LISTED = 12
+"""Classes that the summary of the data lists; of more, the smallest and the largest."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             yield f"data: {', '.join(sizes)} {self.unit}"
         counts = [(f"{shortened(name, 60)} {number:,}", number) for name, number in self.classes().items()]
         listed = [words for words, _ in counts]
-        if len(counts) > MOST_CLASSES:
+        if len(counts) > LISTED:
             ordered = [words for words, _ in sorted(counts, key=itemgetter(1))]
             listed = [f"{len(counts):,}, of which {', '.join(ordered[:3])}, ..., {', '.join(ordered[-3:])}"]
         if listed:

@@ -47,6 +47,32 @@ def test_nothing_is_written_where_no_one_looks() -> None:
     assert drawn(terminal=True, shown=False) == ""
 
 
+def test_lines_of_a_log_come_after_twice_the_time_and_say_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr("probattn.terminal.time.monotonic", lambda: seconds)
+    buffer = io.StringIO()
+    with TrainingProgress(total=2002, done=2, title="model", console=Console(file=buffer)) as bar:
+        for step in range(3, 2003):
+            seconds += 1
+            bar.show(step, lambda: "loss 0.7")
+    lines = buffer.getvalue().splitlines()
+    assert lines[0] == "model: 12 of 2,002, 33.2 minutes left; loss 0.7"
+    assert [int(line.split()[1].replace(",", "")) - 2 for line in lines] == [
+        10,
+        20,
+        40,
+        80,
+        160,
+        320,
+        640,
+        1240,
+        1840,
+    ]
+    assert lines[-1] == "model: 1,842 of 2,002, 2.7 minutes left; loss 0.7"
+
+
 class Seen:
     """Keeps the step, and whether it was a moment of evaluation; draws random numbers, which must not be missed."""
 

@@ -154,6 +154,9 @@ def test_the_classes_of_a_training_are_shortened():
     task = SimpleNamespace(sizes=dict, unit="texts", classes=lambda: {"l" * 50_000: 3, "b": 2})
     (line,) = ProgramTask.data_summary(task)
     assert line.startswith("classes: lll") and line.endswith("l 3, b 2 (training)") and len(line) < 100
+    task.classes = lambda: {f"c{n}": 7 * n % 13 + 1 for n in range(13)}
+    (line,) = ProgramTask.data_summary(task)
+    assert line == "classes: 13, of which c0 1, c2 2, c4 3, ..., c7 11, c9 12, c11 13 (training)"
 
 
 @pytest.mark.parametrize("terminal", [False, True])

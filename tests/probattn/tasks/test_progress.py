@@ -30,6 +30,27 @@ def test_a_line_where_there_is_no_terminal():
     assert place.file.getvalue() == "note: two of them are left out\nnumbers [red]1[/red] ...\n"
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_long_work_says_how_long_it_takes_where_there_is_no_terminal(monkeypatch, capsys, installed):
+    seconds = 0.0
+    monkeypatch.setattr("probattn.terminal.time.monotonic", lambda: seconds)
+    monkeypatch.setattr("probattn.tasks.progress.find_spec", lambda _: installed or None)
+    with shown():
+        for _ in tracked(iter(range(30)), "words", 30):
+            seconds += 4
+        for _ in tracked(iter(range(3)), "rows of a stream"):
+            seconds += 4
+    assert capsys.readouterr().err.splitlines() == [
+        "words ...",
+        "words: 3 of 30, 1.8 minutes left",
+        "words: 6 of 30, 1.6 minutes left",
+        "words: 12 of 30, 72 seconds left",
+        "words: 24 of 30, 24 seconds left",
+        "rows of a stream ...",
+        "rows of a stream: 3",
+    ]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_bars_on_a_terminal(width):
     place = console(terminal=True, width=width)
