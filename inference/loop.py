@@ -251,6 +251,9 @@ class StepCheck:
         scaled = self._accelerator.scaler is not None  # a gradient scaler skips such updates and tries again
         finite = math.isfinite(sum(terms)) and (scaled or math.isfinite(norm))
         warned = finite and self._exploded
+        if step == 0 and terms.log_likelihood == terms.factors == 0:
+            lost = "step 1: the log-likelihood is 0, so no row of the batch has a label, and nothing is learned from it"
+            warnings.warn(f"{lost}; labels that are missing are -100 or NaN", PlainWarning, stacklevel=4)
         weight = self._kl_weight if step == 0 else None
         explosion = None if warned else kl_explosion(terms, self._diagnostics, self._module, weight)
         if finite and explosion is not None:

@@ -24,6 +24,9 @@ POINTS = 512
 HERMITE = 40
 """Nodes of Gauss-Hermite quadrature, for two classes."""
 
+IMPOSSIBLE = 1000.0
+"""Nats below the greatest logit from which a class has no probability, that of a logit of -inf for one."""
+
 
 class MomentCheck(NamedTuple):
     """What draws of some rows say of the closed form, which predicts each draw from the weights that were drawn.
@@ -305,6 +308,7 @@ def _softmax_summary(moments: Moments) -> _Summary:
     logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
     logits = logits.masked_fill(logits.isnan(), -torch.inf)  # positions that a shorter batch does not have
     leading = logits.gather(-1, moments.classes)
+    leading = torch.maximum(leading, leading.amax(dim=-1, keepdim=True) - IMPOSSIBLE)
     centre = leading.mean(dim=-1, keepdim=True)
     others = (logits - centre).scatter(-1, moments.classes, -torch.inf)
     rest = others.logsumexp(dim=-1)  # -inf where there is none

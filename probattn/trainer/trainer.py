@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers.trainer_utils import EvalLoopOutput
 
-from probattn.checks import check_choice, check_instance, check_integer, check_number
+from probattn.checks import PlainWarning, check_choice, check_instance, check_integer, check_number
 from probattn.inference.compiled import CompiledNetworks
 from probattn.inference.configuration import log_latent, warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
@@ -359,6 +361,10 @@ class ProbabilisticTrainer(Checkpoints):
             told = metrics | {"log_likelihood": figures["log_likelihood"]}
             data = getattr(dataloader, "dataset", None)
             add_to_card(self._network, metric_key_prefix, told, output.num_samples, data, words)
+        elif (loss := f"{metric_key_prefix}_loss") in metrics:
+            named = {loss: math.nan}
+            advice = "labels that are missing are -100 or NaN"
+            warnings.warn(f"no row of the data has a label, so {loss} is NaN; {advice}", PlainWarning, stacklevel=3)
         return output._replace(metrics={**metrics, **named})
 
     def triage(self, dataset: Any, *, error: float | None = 0.05, pilot: Any = None, **options: Any) -> Any:

@@ -563,6 +563,21 @@ def test_spreads_that_are_small_or_none_are_so(link):
     torch.testing.assert_close(single.std, double.std.float(), rtol=0.01, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_class_of_minus_infinity_has_no_probability_and_changes_no_other(dtype):
+    """The first logit has a standard deviation of 3, the others of 0, so the centred ones have slopes 2, -1 and -1."""
+    slopes = torch.tensor([[2.0, -1.0, -1.0]], dtype=dtype)
+    logits = torch.tensor([[0.5, 0.1, -torch.inf]], dtype=dtype)
+    some = Moments(logits, torch.tensor([[0, 1, 2]]), (slopes.mT @ slopes)[None])
+    powers = [
+        integrate.quad(lambda z, k=k: stats.norm.pdf(z) * special.expit(0.4 + 3 * z) ** k, -10, 10)[0]
+        for k in (1, 2)
+    ]
+    assert some.mean[0, 2] == 0 and some.std[0, 2] == 0
+    torch.testing.assert_close(some.mean[0, 0].item(), powers[0], rtol=0, atol=2e-3)
+    torch.testing.assert_close(some.std[0, 0].item(), (powers[1] - powers[0] ** 2) ** 0.5, rtol=0, atol=3e-3)
+
+
 def test_rows_have_their_shares_and_numbers_of_draws():
     maps = {"one": torch.arange(4.0).view(4, 1, 1, 1)}
     whole = moments_of_rows(

@@ -1,6 +1,7 @@
 """Which networks and arguments the trainer takes, and what of transformers works with it."""
 
 import importlib
+import math
 import sys
 from functools import partial
 from inspect import signature
@@ -16,6 +17,7 @@ from transformers.integrations import integration_utils
 
 import probattn
 from probattn import ProbabilisticTrainer
+from probattn.checks import PlainWarning
 from probattn.files.manifest import verify_manifest
 from probattn.inference import KLSchedule, ParticleEnsemble, posterior_predict
 from probattn.inference.optimizers import added_parameters
@@ -279,7 +281,7 @@ def test_a_program_without_a_head_is_refused(scene, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_a_batch_without_a_label_counts_for_nothing_but_its_divergence(scene, tmp_path, weight):
-    """In training the divergence of its rows; in an evaluation nothing."""
+    """In training the divergence of its rows; in an evaluation nothing. Where there is no other batch, it is told."""
     rows = [{"input_ids": ids, "labels": torch.full_like(ids, -100)} for ids in scene.words(4)]
     labelled = [row | {"labels": row["input_ids"] % 3} for row in rows]
     args = scene.arguments(tmp_path, max_steps=1, per_device_train_batch_size=4, per_device_eval_batch_size=4)
@@ -292,8 +294,11 @@ def test_a_batch_without_a_label_counts_for_nothing_but_its_divergence(scene, tm
     with_labels, both = trainer.evaluate(labelled), trainer.evaluate(labelled + rows)
     for name in ("eval_log_likelihood", "eval_kl_nats", "eval_loss"):
         assert with_labels[name] == both[name], name
-    assert not any(name.startswith("eval_kl") for name in trainer.evaluate(rows))
-    trainer.train()
+    with pytest.warns(PlainWarning, match="no row of the data has a label, so eval_loss is NaN; labels that are"):
+        unlabelled = trainer.evaluate(rows)
+    assert not any(name.startswith("eval_kl") for name in unlabelled) and math.isnan(unlabelled["eval_loss"])
+    with pytest.warns(PlainWarning, match="step 1: the log-likelihood is 0, so no row of the batch has a label"):
+        trainer.train()
     (loss,), (kl,) = scene.losses(trainer), scene.losses(trainer, "kl")
     assert scene.losses(trainer, "log_likelihood") == [0] and loss == kl and (kl > 0) is (weight > 0)
     of_all_rows = 4 * scene.LENGTH * with_labels["eval_kl_nats"]
