@@ -190,6 +190,7 @@ def triage(
     from probattn import tasks
     from probattn.tasks import devices, progress
     from probattn.triage import triage_run, triage_table
+    from probattn.triage.page import attainable
     from probattn.triage.running import sibling
 
     with devices.on(device), progress.shown(quiet=quiet):
@@ -199,7 +200,9 @@ def triage(
         return
     show(triage_table(results))
     echo(f"policy: {file}\nreport: {sibling(file, '.html')}")
-    echo(f"next: probattn predict {quote(str(run))} --policy {quote(str(file))} --input FILE")
+    larger = attainable(results)
+    again = f"triage {quote(str(run))} --error {larger.error:g}" if larger else None
+    echo(f"next: probattn {again or f'predict {quote(str(run))} --policy {quote(str(file))} --input FILE'}")
 
 
 @commands.command()

@@ -364,7 +364,9 @@ class ProbabilisticTrainer(Checkpoints):
         elif (loss := f"{metric_key_prefix}_loss") in metrics:
             named = {loss: math.nan}
             advice = "labels that are missing are -100 or NaN"
-            warnings.warn(f"no row of the data has a label, so {loss} is NaN; {advice}", PlainWarning, stacklevel=3)
+            warnings.warn(
+                f"no row of the data has a label, so {loss} is NaN; {advice}", PlainWarning, stacklevel=3
+            )
         return output._replace(metrics={**metrics, **named})
 
     def triage(self, dataset: Any, *, error: float | None = 0.05, pilot: Any = None, **options: Any) -> Any:

@@ -25,6 +25,8 @@ from probattn.triage.shift import Seen, Shift, dataset_shift
 
 PROMISES = (0.01, 0.02, 0.05, 0.1)
 """Errors for which a page says what can be answered."""
+LARGER = (0.15, 0.2, 0.3, 0.4)
+"""Further ones where none of these is attainable, up to the first that is."""
 COSTS = (5.0, 20.0, 100.0)
 """Costs of a wrong answer for which a page says what a decision costs."""
 POINTS = 200
@@ -397,8 +399,11 @@ def promises(
     novelty: policies.NoveltyRule | None = None,
 ) -> tuple[policies.Promised, ...]:
     """Coverage at usual target error rates and the policy's, each tested alone, with one threshold for all classes."""
-    promised = []
-    for error in sorted({*PROMISES, *(() if options.error is None else (options.error,))}):
+    promised: list[policies.Promised] = []
+    usual = {*PROMISES, *(() if options.error is None else (options.error,))}
+    for error in sorted({*usual, *LARGER}):
+        if error not in usual and any(item.limit.threshold is not None for item in promised):
+            continue
         alone = TriageOptions(error=error, confidence=options.confidence, score=options.score)
         limit = limit_of(calibration, pilot, alone, novelty=novelty)
         promised.append(policies.Promised(error=error, limit=limit))

@@ -16,7 +16,7 @@ from probattn.report.markup import Section, plain
 from probattn.report.page import render_page, run_section
 from probattn.report.svg import Axis
 from probattn.report.words import words_section
-from probattn.triage.policy import Decision, Limit, Policy, TriageResults
+from probattn.triage.policy import Decision, Limit, Policy, Promised, TriageResults
 from probattn.triage.shift import Shift
 
 CLASSES = 12
@@ -85,6 +85,15 @@ def headline(results: TriageResults) -> str:
     return f"{answered} of the inputs are answered at an error of at most {percent(policy.error)}"
 
 
+def attainable(results: TriageResults) -> Promised | None:
+    """The smallest larger target error rate at which inputs can be answered, of a policy that answers none."""
+    target = results.policy.error
+    if target is None or results.outcomes[0].answered:
+        return None
+    larger = (item for item in results.promises if item.error > target and item.limit.answered)
+    return next(larger, None)
+
+
 def opening(results: TriageResults) -> str:
     """What is known of the answered inputs."""
     policy, first = results.policy, results.outcomes[0]
@@ -93,9 +102,13 @@ def opening(results: TriageResults) -> str:
         if policy.error is None:
             return f"{wrong}."
         fewest = math.ceil(math.log(1 - policy.confidence) / math.log1p(-policy.error))
+        larger, answers = attainable(results), ""
+        if larger is not None:
+            covered = share(larger.limit.answered, larger.limit.size)
+            answers = f" {larger.error:g} answers {covered}"
         return (
             f"{wrong}; the guarantee needs {fewest:,} answered ones without an error, or more with some. Allow more "
-            "errors (--error), lower --confidence, or give more held-out inputs (--data)."
+            f"errors (--error{answers}), lower --confidence, or give more held-out inputs (--data)."
         )
     bound = ""
     if len(policy.limits) == 1 and policy.limits[0].bound is not None:

@@ -162,6 +162,9 @@ class Policy(Record):
         answered, errors = (
             sum(getattr(limit, name) for limit in self.limits) for name in ("answered", "errors")
         )
+        if self.error is not None and not answered:
+            target = f"an error of at most {100 * self.error:g}% with {self.confidence:.0%} confidence"
+            return f"no input can be answered: {target} is not attainable with {self.size:,} held-out inputs"
         bound = self.limits[0].bound if len(self.limits) == 1 else None
         upper = "" if bound is None else f", at most {bound:.1%} with {self.confidence:.0%} confidence"
         target = (

@@ -294,10 +294,14 @@ def test_a_batch_without_a_label_counts_for_nothing_but_its_divergence(scene, tm
     with_labels, both = trainer.evaluate(labelled), trainer.evaluate(labelled + rows)
     for name in ("eval_log_likelihood", "eval_kl_nats", "eval_loss"):
         assert with_labels[name] == both[name], name
-    with pytest.warns(PlainWarning, match="no row of the data has a label, so eval_loss is NaN; labels that are"):
+    with pytest.warns(
+        PlainWarning, match="no row of the data has a label, so eval_loss is NaN; labels that are"
+    ):
         unlabelled = trainer.evaluate(rows)
     assert not any(name.startswith("eval_kl") for name in unlabelled) and math.isnan(unlabelled["eval_loss"])
-    with pytest.warns(PlainWarning, match="step 1: the log-likelihood is 0, so no row of the batch has a label"):
+    with pytest.warns(
+        PlainWarning, match="step 1: the log-likelihood is 0, so no row of the batch has a label"
+    ):
         trainer.train()
     (loss,), (kl,) = scene.losses(trainer), scene.losses(trainer, "kl")
     assert scene.losses(trainer, "log_likelihood") == [0] and loss == kl and (kl > 0) is (weight > 0)

@@ -209,8 +209,8 @@ def test_predictions_follow_the_policy(triaged, command, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--error", "2"], "triage: error: expected a number in (0, 1) or None, got 2.0"),
-        (["--cost", "-1"], "triage: cost: expected a number > 0 or None, got -1.0"),
+        (["--error", "2"], "triage: --error: expected a number in (0, 1), got 2.0"),
+        (["--cost", "-1"], "triage: --cost: expected a number > 0, got -1.0"),
         (["--cost", "5", "--sets", "lac"], "sets: expected a target error rate"),
         (["--data", "nowhere.csv"], "nowhere.csv"),
     ],

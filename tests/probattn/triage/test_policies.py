@@ -39,7 +39,7 @@ from probattn.triage.calibration import (
     set_sizes,
     shift_of,
 )
-from probattn.triage.page import headline, opening, promise_words
+from probattn.triage.page import attainable, headline, opening, promise_words
 from probattn.triage.policy import Policy, score_of
 
 NAMES = ("cold", "mild", "warm")
@@ -464,7 +464,8 @@ def test_where_nothing_is_answered_the_page_opens_with_what_the_promise_needs():
     held, _, _ = judged(8)
     outcomes = (SimpleNamespace(answered=0, size=600, wrong=60),)
     assert 0.95**59 <= 0.05 < 0.95**58
-    promised = SimpleNamespace(policy=calibrate(held, None, TriageOptions(error=0.05)), outcomes=outcomes)
+    policy = calibrate(held, None, TriageOptions(error=0.05))
+    promised = SimpleNamespace(policy=policy, outcomes=outcomes, promises=())
     words = "10.0% of all 600 held-out predictions are wrong"
     assert opening(promised).startswith(
         f"{words}; the guarantee needs 59 answered ones without an error, or more"
@@ -473,6 +474,22 @@ def test_where_nothing_is_answered_the_page_opens_with_what_the_promise_needs():
         policy=calibrate(held, None, TriageOptions(error=None, cost=5.0)), outcomes=outcomes
     )
     assert opening(cheapest) == f"{words}."
+
+
+def test_where_nothing_is_answered_the_first_larger_target_that_is_attainable_is_named():
+    held = judged_scores(torch.linspace(0, 1, 300), torch.arange(300) % 7 == 0)
+    options = TriageOptions(error=0.02)
+    policy, listed = calibrate(held, None, options), promises(held, None, options)
+    assert str(policy) == (
+        "no input can be answered: an error of at most 2% with 95% confidence is not attainable with 300 held-out inputs"
+    )
+    assert [item.error for item in listed] == [0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3]
+    assert [item.limit.answered > 0 for item in listed] == [False] * 6 + [True]
+    results = SimpleNamespace(
+        policy=policy, promises=listed, outcomes=(SimpleNamespace(answered=0, size=300, wrong=43),)
+    )
+    assert attainable(results) is listed[-1]
+    assert f"(--error 0.3 answers {listed[-1].limit.answered / 3:.1f}%)" in opening(results)
 
 
 def test_inputs_have_a_class_each_or_none():
