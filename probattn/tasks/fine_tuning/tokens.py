@@ -25,11 +25,12 @@ from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import ACCURACY, ECE, number, share
+from probattn.tasks.networks import output_names
 from probattn.tasks.sections.base import key
 
 OUTSIDE = "O"
