@@ -82,6 +82,8 @@ class TokensSection(ExamplesSection):
 
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
     suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
+    input_keys: ClassVar[tuple[str, ...]] = ("tokens",)
+    answer_keys: ClassVar[tuple[str, ...]] = ("tags",)
 
     tokens: Filled = key("tokens", "Column of the words, a list a row.")
     tags: Filled = key("tags", "Column of their tags, a list a row.")
@@ -90,10 +92,6 @@ class TokensSection(ExamplesSection):
         "Most tokens of a text; words beyond it are neither trained on nor answered, and count as `O`.",
         ge=3,
     )
-
-    def columns(self) -> Collection[str]:
-        """Words and tags."""
-        return self.tokens, self.tags
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Words and their tags."""
