@@ -21,7 +21,7 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.models import VisualQuestionProgram
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
-from probattn.tasks.answering import Answering, Drawing
+from probattn.tasks.answering import DIGITS, Answering, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.networks import Network, in_batches, predictions
 from probattn.tasks.visual_questions.results import (
@@ -109,8 +109,6 @@ def _rows(values: Tensor) -> tuple[Values, ...]:
 FORM = "the path or the number of an image, a tab and a question"
 LIKELIEST = 3
 """Answers that are shown."""
-DIGITS = 6
-"""Digits behind the point of figures in answers."""
 
 
 def questions_of(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
