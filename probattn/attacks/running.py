@@ -28,7 +28,6 @@ from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 from probattn.sites.upward import SharedUpward
 from probattn.tasks import Classification, RunError, run_task
-from probattn.tasks.classification.networks import class_names
 from probattn.tasks.classification.task import classification_of
 from probattn.tasks.held_out import network_digest
 from probattn.tasks.networks import Network
@@ -193,7 +192,7 @@ class NetworkVictim:
     @property
     def classes(self) -> Sequence[str]:
         """Names of the classes."""
-        return class_names(self.network)
+        return self.network.names
 
     def begin(self, number: int) -> None:
         """A new text is attacked, whose fresh draws depend on its number and on how often it was asked."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probattn.report.markup import Section, heatmap, shortened, shown, site_labels
 from probattn.report.measures import MODEL_LABELS, MODEL_TITLES
-from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.record import Count, ModelKey, Probability, Record, check_matrix
 from probattn.report.svg import isolated
 from probattn.terminal import printable
 
@@ -98,17 +98,11 @@ class AttentionExample(Record):
 
     @model_validator(mode="after")
     def _shapes(self) -> AttentionExample:
-        expected = (len(self.queries), len(self.keys))
         for item in self.maps:
             for name, rows in (("mean", item.mean), ("ratio", item.ratio), ("baseline", item.baseline)):
-                if name != "mean" and not rows:
-                    continue
-                shape = (len(rows), {len(row) for row in rows})
-                if shape != (expected[0], {expected[1]}):
-                    raise ValueError(
-                        f"map {item.site!r}, head {item.head}: expected {name} of shape {expected} "
-                        f"(one row per query token), got {shape[0]} rows of lengths {sorted(shape[1])}"
-                    )
+                if name == "mean" or rows:
+                    what = f"map {item.site!r}, head {item.head}, {name} (one row per query token)"
+                    check_matrix(what, rows, len(self.queries), len(self.keys))
         return self
 
 

@@ -12,7 +12,7 @@ from probattn.options import ReleasePreset
 from probattn.report.lines import Line, line_chart, number_word, ticks
 from probattn.report.markup import Figure, Section, exact, formatted, heatmap, shortened
 from probattn.report.measures import MODEL_LABELS, MODEL_STYLES
-from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.record import Count, ModelKey, Probability, Record, check_matrix
 from probattn.report.svg import Axis, isolated
 
 Matrix = tuple[tuple[Probability, ...], ...]
@@ -64,12 +64,7 @@ class WatchedExample(Record):
     def _fits(self) -> WatchedExample:
         for item in self.maps:
             for name, matrix in (("attention", item.attention), ("probe", item.probe)):
-                shape = (len(matrix), {len(row) for row in matrix})
-                if shape != (len(self.queries), {len(self.keys)}):
-                    raise ValueError(
-                        f"{name} of step {item.step}: expected {len(self.queries)} rows of {len(self.keys)}, got "
-                        f"{shape[0]} of {sorted(shape[1])}"
-                    )
+                check_matrix(f"{name} of step {item.step}", matrix, len(self.queries), len(self.keys))
         return self
 
 

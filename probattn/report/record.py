@@ -63,6 +63,13 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def check_matrix(what: str, rows: Sequence[Sequence[Any]], height: int, width: int) -> None:
+    """Raises ``ValueError`` unless there are ``height`` rows of ``width`` numbers."""
+    lengths = {len(row) for row in rows}
+    if len(rows) != height or lengths - {width}:
+        raise ValueError(f"{what}: expected {height} rows of {width}, got {len(rows)} of {sorted(lengths)}")
+
+
 class ReliabilityBin(Record):
     """Examples whose winning class has a probability in ``[low, high)``; 95% Wilson interval of accuracy."""
 

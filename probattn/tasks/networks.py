@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from probattn.files.durable import write_tensors
@@ -89,6 +89,11 @@ class Network(Generic[Program]):
     def net(self) -> PreTrainedModel:
         """The network itself."""
         return cast(PreTrainedModel, self.program.net)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its outputs, in order."""
+        return output_names(self.net.config)
 
     @property
     def device(self) -> torch.device:
@@ -176,6 +181,12 @@ def predictions(
     if logits.draws is None:
         return {network.key: Predictions(logits.probabilities)}
     return {network.key: Predictions(logits.probabilities, logits.draws, "dropout")}
+
+
+def output_names(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Names of the outputs of a network, in order."""
+    names = cast(Mapping[int, str], config.id2label)
+    return tuple(names[index] for index in range(len(names)))
 
 
 def model_key(net: nn.Module) -> ModelKey:

@@ -12,7 +12,7 @@ from probattn.tasks.answering import Drawing
 from probattn.tasks.classification.answers import answers_from, columns_of, dataset_of
 from probattn.tasks.classification.looks import GIVEN
 from probattn.tasks.fine_tuning.answering import HeadAnswering
-from probattn.tasks.fine_tuning.encoding import Answer, output_names
+from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.networks import in_batches, predictions
 
@@ -37,7 +37,7 @@ class TextAnswering(HeadAnswering):
         self, network: TrainedHead, examples: Iterable[Mapping[str, Any]], drawing: Drawing
     ) -> Iterator[tuple[Example, Answer]]:
         """Answers of a network with their records for the report, batch by batch; one warning counts long texts."""
-        task, names = self.task, output_names(network.net.config)
+        task, names = self.task, network.names
         collate = PadCollate(network.codec)
         size = truncated = longest = 0
         limit: int | None = None

@@ -14,7 +14,6 @@ from probattn.inference.laplace import FITTED
 from probattn.tasks.classification.answers import examples_of
 from probattn.tasks.classification.explaining import explained
 from probattn.tasks.classification.looks import GIVEN
-from probattn.tasks.classification.networks import class_names
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.classes import ClassesDeciding
 from probattn.tasks.fine_tuning.predictor import TrainedHead
@@ -71,6 +70,6 @@ class TextDeciding(ClassesDeciding):
             pair = answer.get("pair")
             texts = [answer["text"]] if pair is None else [answer["text"], pair]
             batch = self.task.single(network, texts, GIVEN)
-            return explained(network, batch, texts, class_names(network), answer["label"])
+            return explained(network, batch, texts, network.names, answer["label"])
 
         return words

@@ -287,9 +287,3 @@ def _check_sizes(
         f"{title}: expected {name} of shape {list(expected)}, got {list(saved)} ({len(differing)} such weights); make "
         "network.config agree with what was saved"
     )
-
-
-def class_names(network: TrainedClassifier) -> tuple[str, ...]:
-    """Names of the classes, in the order of the outputs."""
-    names = cast(dict[int, str], network.net.config.id2label)
-    return tuple(names[index] for index in range(len(names)))

@@ -51,7 +51,6 @@ from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_
 from probattn.tasks.classification.networks import (
     TrainedClassifier,
     Words,
-    class_names,
     load_classifier,
     load_config,
     load_tokenizer,
@@ -367,7 +366,7 @@ class Classification(HeadTask):
             self.check_classes(network)
         predicted = {key: self.predict_data(networks, key, item) for key, item in data.items()}
         answers = {
-            key: [answer for _, answer in answers_from(item, last.key, data[key], class_names(last))]
+            key: [answer for _, answer in answers_from(item, last.key, data[key], last.names)]
             for key, item in predicted.items()
         }
         self.write_predictions(last.folder, answers)
@@ -383,11 +382,11 @@ class Classification(HeadTask):
         described = tuple(item.data for item in predicted.values())
         inputs = {} if conversion(last.net) is None else self._inputs(networks, predicted["test"])
         evaluation = self.evaluation(table, described)
-        return self.results(run, networks, evaluation, classes=class_names(last), data=described, **inputs)
+        return self.results(run, networks, evaluation, classes=last.names, data=described, **inputs)
 
     def check_classes(self, network: TrainedClassifier) -> None:
         """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
-        learned, got = class_names(network), tuple(self.texts.label_names)
+        learned, got = network.names, tuple(self.texts.label_names)
         if learned != got:
             missing = [name for name in (*learned, *got) if (name in learned) != (name in got)]
             raise RunError(
@@ -414,7 +413,7 @@ class Classification(HeadTask):
     def _inputs(self, networks: Sequence[TrainedClassifier], predicted: PredictedData) -> dict[str, Any]:
         """Single inputs: the most uncertain ones, the most confident mistakes, attention maps."""
         report, network, data = self.recipe.report, networks[-1], self.texts.test
-        inputs = (data.texts, class_names(network), data.pairs)
+        inputs = (data.texts, network.names, data.pairs)
         uncertain = describe(predicted, most_uncertain(predicted, report.uncertain), *inputs)
         mistakes = describe(predicted, confident_mistakes(predicted, report.mistakes), *inputs)
         binned = describe(predicted, mistakes_by_bin(predicted, report.bin_mistakes, report.bins), *inputs)
@@ -430,7 +429,7 @@ class Classification(HeadTask):
             both = [example.text] if example.pair is None else [example.text, example.pair]
             batch = self.single(network, both, source)
             maps.append(attention_of(networks, batch, example, options=self.recipe, reason=reason))
-            explanation = explained(network, batch, both, class_names(network), example.predicted)
+            explanation = explained(network, batch, both, network.names, example.predicted)
             if explanation is not None:
                 words.append(WordsExample(example=example, reason=reason, explanation=explanation))
         return {

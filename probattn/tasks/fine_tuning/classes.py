@@ -20,11 +20,12 @@ from probattn.report.record import DrawsSource
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.deciding import HeadDeciding
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, output_names
+from probattn.tasks.fine_tuning.encoding import Answer, Batch
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import HeadTask
 from probattn.tasks.held_out import ClassAnswer, HeldOut, named
+from probattn.tasks.networks import output_names
 
 MEASURES: Mapping[str, MeasureText] = {
     name: CLASS_MEASURES[name]
@@ -126,7 +127,7 @@ class ClassesDeciding(HeadDeciding):
 
     def training(self, network: TrainedHead) -> Examples:
         """A fixed choice of the training examples, whose classes a network must know."""
-        task, names = self.task, output_names(network.net.config)
+        task, names = self.task, network.names
         learned = task.label_names()
         if learned is None:  # a choice is among several inputs
             raise RunError(

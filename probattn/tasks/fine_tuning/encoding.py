@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,9 +63,3 @@ def padded(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
             values = [[*value, *[-100] * (length - len(value))] for value in values]
         batch[name] = torch.tensor(values)
     return batch
-
-
-def output_names(config: PreTrainedConfig) -> list[str]:
-    """Names of a head's outputs, in order."""
-    names = cast(Mapping[int, str], config.id2label)
-    return [names[index] for index in range(len(names))]

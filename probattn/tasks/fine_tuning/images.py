@@ -74,6 +74,8 @@ class ImagesSection(ExamplesSection):
 
     named: ClassVar[Any] = {"digits": digits}
     suffixes: ClassVar[tuple[str, ...]] = ("",)
+    input_keys: ClassVar[tuple[str, ...]] = ("image",)
+    answer_keys: ClassVar[tuple[str, ...]] = ("label",)
 
     train: str = Field(
         min_length=1,
@@ -83,18 +85,9 @@ class ImagesSection(ExamplesSection):
     image: Filled = key("image", "Column of the images, or of their paths.")
     label: Filled = key("label", "Column of the classes.")
 
-    def columns(self) -> Collection[str]:
-        """Images and classes."""
-        return self.image, self.label
-
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """An image, or its path, its class, a name, and what it is known by wherever its file lies."""
         return {**self.unlabelled_row(fields, where), "label": str(fields[self.label])}
-
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """The column of the images."""
-        return self.image, None
 
     def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
         """An image by its path."""

@@ -20,12 +20,13 @@ from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances, scores_listing, span_scores
 from probattn.tasks.measures import ECE, bin_columns, calibration_error, number, share
+from probattn.tasks.networks import output_names
 from probattn.tasks.sections.base import key
 
 THRESHOLD = 0.5

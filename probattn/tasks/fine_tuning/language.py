@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -87,18 +87,9 @@ class LanguageSection(ExamplesSection):
         lt=1,
     )
 
-    def columns(self) -> Collection[str]:
-        """The texts."""
-        return (self.text,)
-
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """The text."""
         return {"text": text_of(fields.get(self.text), self.text, where)}
-
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """The column of the texts."""
-        return self.text, None
 
     def read_file(self, path: Path) -> Rows:
         """The lines of a file that are not blank."""

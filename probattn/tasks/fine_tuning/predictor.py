@@ -16,7 +16,7 @@ from probattn.models.program import HeadProgram
 from probattn.report import ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.measured import expected_of, joined, posterior_of, posteriors_of
 from probattn.tasks.networks import Network, in_batches
@@ -66,7 +66,7 @@ class Predictor:
             {name: value.to(network.device) for name, value in batch.tensors.items()} for batch in batches
         )
         try:
-            layer = last_layer(network.net, len(output_names(network.net.config)))
+            layer = last_layer(network.net, len(network.names))
             read, back = last_features(network.program, moved, layer), torch.tensor(order).argsort()
         except ValueError as error:
             raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error

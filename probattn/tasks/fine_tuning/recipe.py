@@ -51,18 +51,22 @@ class ExampleLimits(LimitsSection):
 class ExamplesSection(Section):
     """Where the examples of a task come from.
 
-    A subclass names its columns (:meth:`columns`) and makes an example of a row (:meth:`example`); where that is not a
-    text or a pair, it says what identifies it (:meth:`identity`) and how a user writes it (:meth:`unlabelled`).
+    A subclass names its columns and makes an example of a row (:meth:`example`); where that is not a text or a pair, it
+    says what identifies it (:meth:`identity`) and how a user writes it (:meth:`unlabelled`).
 
     Attributes:
         named: data sets that have a name: each reads the rows of a split.
         unlabelled_named: names of further data sets that bring inputs without labels.
         suffixes: endings of files that the subclass reads by itself, without the dot.
+        input_keys: keys that name the columns of the inputs, and of second texts.
+        answer_keys: keys that name the columns of what is learned.
     """
 
     named: ClassVar[Mapping[str, Callable[[Split], Rows]]] = {}
     unlabelled_named: ClassVar[Collection[str]] = ()
     suffixes: ClassVar[tuple[str, ...]] = ()
+    input_keys: ClassVar[tuple[str, ...]] = ("text",)
+    answer_keys: ClassVar[tuple[str, ...]] = ()
 
     train: str = Field(
         min_length=1,
@@ -93,18 +97,20 @@ class ExamplesSection(Section):
     test_fraction: float = key(0.1, "Share for testing, where no source is given for it.", gt=0, lt=1)
     limits: ExampleLimits = key(ExampleLimits(), "Most examples to use.")
 
-    @abstractmethod
     def columns(self) -> Collection[str]:
         """The columns that must be there."""
+        names = (getattr(self, name) for name in (*self.input_keys, *self.answer_keys))
+        return [name for name in names if name is not None]
 
     @abstractmethod
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """An example from a row; ``DataError`` names the place of one that is none."""
 
     @property
-    @abstractmethod
     def columns_read(self) -> tuple[str, str | None]:
         """Columns of the inputs, and of the second texts where the task is about pairs."""
+        names = [getattr(self, name) for name in self.input_keys]
+        return names[0], names[1] if len(names) > 1 else None
 
     def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
         """An example without label, as a user writes it; ``RunError`` where that cannot be."""

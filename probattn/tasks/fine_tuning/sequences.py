@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -49,6 +49,8 @@ class SequencesSection(ExamplesSection):
         "multi30k_de_en": partial(_multi30k, "de", "en"),
         "multi30k_en_de": partial(_multi30k, "en", "de"),
     }
+    input_keys: ClassVar[tuple[str, ...]] = ("source",)
+    answer_keys: ClassVar[tuple[str, ...]] = ("target",)
 
     source: Filled = key("source", "Column of the texts that are read.")
     target: Filled = key("target", "Column of the texts that are to be made.")
@@ -59,19 +61,10 @@ class SequencesSection(ExamplesSection):
     target_length: int = key(128, "Most tokens of a text that is made, in training as in generation.", ge=3)
     num_beams: Count = key(1, "Beams of the generation; 1 for greedy.")
 
-    def columns(self) -> Collection[str]:
-        """Both texts."""
-        return self.source, self.target
-
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Both texts."""
         names = {"text": self.source, "target": self.target}
         return {role: text_of(fields.get(name), name, where) for role, name in names.items()}
-
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """The column of the texts that are read."""
-        return self.source, None
 
 
 class SequencesRecipe(HeadRecipe):

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -153,6 +153,8 @@ class SpansSection(ExamplesSection):
         "squad2": partial(squad, "2.0"),
     }
     suffixes: ClassVar[tuple[str, ...]] = ("json",)
+    input_keys: ClassVar[tuple[str, ...]] = ("context", "question")
+    answer_keys: ClassVar[tuple[str, ...]] = ("answers",)
 
     question: Filled = key("question", "Column of the questions.")
     context: Filled = key("context", "Column of the texts that are asked about.")
@@ -181,10 +183,6 @@ class SpansSection(ExamplesSection):
             )
         return self
 
-    def columns(self) -> Collection[str]:
-        """Questions, contexts and answers."""
-        return self.question, self.context, self.answers
-
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Question, context and the different answers."""
         names = {"question": self.question, "context": self.context}
@@ -198,11 +196,6 @@ class SpansSection(ExamplesSection):
                     f"got {shown(there)}; correct its start"
                 )
         return example | {"answers": tuple(answers)}
-
-    @property
-    def columns_read(self) -> tuple[str, str | None]:
-        """Contexts, and questions as second texts."""
-        return self.context, self.question
 
     def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
         """A context and a question about it."""

@@ -23,6 +23,8 @@ class TextsSection(ExamplesSection):
     """
 
     unlabelled_named: ClassVar[Collection[str]] = BUILT_IN
+    input_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    answer_keys: ClassVar[tuple[str, ...]] = ("label",)
     paired_names: ClassVar[tuple[str, ...]] = ()
     """Data sets with a name that are pairs."""
     label: str
@@ -40,10 +42,6 @@ class TextsSection(ExamplesSection):
     def columns_read(self) -> tuple[str, str | None]:
         """Columns of the texts and, where there are some, of the second texts."""
         return self.text, (self.text_pair or "text_pair") if self.paired else None
-
-    def columns(self) -> Collection[str]:
-        """Texts and labels."""
-        return [self.text, *([self.text_pair] if self.text_pair else []), self.label]
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Text, second text and label."""

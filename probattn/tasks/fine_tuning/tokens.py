@@ -25,11 +25,12 @@ from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, output_names
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import ACCURACY, ECE, number, share
+from probattn.tasks.networks import output_names
 from probattn.tasks.sections.base import key
 
 OUTSIDE = "O"
@@ -81,6 +82,8 @@ class TokensSection(ExamplesSection):
 
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
     suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
+    input_keys: ClassVar[tuple[str, ...]] = ("tokens",)
+    answer_keys: ClassVar[tuple[str, ...]] = ("tags",)
 
     tokens: Filled = key("tokens", "Column of the words, a list a row.")
     tags: Filled = key("tags", "Column of their tags, a list a row.")
@@ -89,10 +92,6 @@ class TokensSection(ExamplesSection):
         "Most tokens of a text; words beyond it are neither trained on nor answered, and count as `O`.",
         ge=3,
     )
-
-    def columns(self) -> Collection[str]:
-        """Words and tags."""
-        return self.tokens, self.tags
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Words and their tags."""

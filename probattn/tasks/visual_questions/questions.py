@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.models import VisualQuestionProgram
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
-from probattn.tasks.answering import Answering, Drawing
+from probattn.tasks.answering import DIGITS, Answering, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.networks import Network, in_batches, predictions
 from probattn.tasks.visual_questions.results import (
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 Trained = Network[VisualQuestionProgram]
 WEIGHT_DIGITS = 5
 """Digits of the weights in records."""
-
-
-def answers_of(network: Trained) -> tuple[str, ...]:
-    """The answers that a network chooses between, in the order of its outputs."""
-    names = cast("dict[int, str]", network.net.config.id2label)
-    return tuple(names[number] for number in range(len(names)))
 
 
 def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any) -> dict[str, AnswerMap]:
@@ -82,7 +76,7 @@ def effects(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict
 
     One at a time is masked in every attention call, and a word left out of what the LSTM reads.
     """
-    names, (words, regions) = answers_of(network), (inputs["input_ids"].shape[1], _regions(network, inputs))
+    names, words, regions = network.names, inputs["input_ids"].shape[1], _regions(network, inputs)
     parts = [*range(words if words > 1 else 0), *range(words, words + (regions if regions > 1 else 0))]
     mask = inputs["input_ids"].new_ones(1 + len(parts), words + regions)  # the first row has everything
     mask[range(1, len(mask)), parts] = 0
@@ -115,8 +109,6 @@ def _rows(values: Tensor) -> tuple[Values, ...]:
 FORM = "the path or the number of an image, a tab and a question"
 LIKELIEST = 3
 """Answers that are shown."""
-DIGITS = 6
-"""Digits behind the point of figures in answers."""
 
 
 def questions_of(lines: Sequence[str], files: ImageFiles) -> VisualQuestions:
@@ -206,7 +198,7 @@ def sample_of(
     boxes = single.images.boxes(single.images.path(row.image))
     inputs = last.moved(batches[last.key])
     answers = {
-        key: _given(prediction, answers_of(network))
+        key: _given(prediction, network.names)
         for network in networks
         for key, prediction in predictions(
             network, [network.moved(batches[network.key])], Drawing.of(options), dropout=False
@@ -272,7 +264,7 @@ class VisualAnswering(Answering):
         """One answer a line; see the base class."""
         task, network = self.task, self.task.network(run)
         prediction, files = task.recipe.prediction, task.recipe.visual_questions.images("test")
-        latent, names = network.key == "bayesian_mean", answers_of(network)
+        latent, names = network.key == "bayesian_mean", network.names
         for number, batch_rows in enumerate(in_batches(rows, prediction.batch_size)):
             lines = [line for line, _ in batch_rows]
             batch = next(task.batches(network, task.rows(network, questions_of(lines, files))))

@@ -13,7 +13,7 @@ from probattn.metrics.functional import top_two_p_value
 from probattn.report import ModelKey, Predictions, Results
 from probattn.report.columns import P_VALUE
 from probattn.report.measures import MeasureText
-from probattn.report.record import Probability, Record
+from probattn.report.record import Probability, Record, check_matrix
 from probattn.tasks.measures import ACCURACY, ECE, bin_columns, number, share
 
 Values = tuple[Annotated[float, Field(ge=0)], ...]
@@ -74,8 +74,7 @@ class VisualQuestionSample(Record):
         }
         for name, (values, height, width) in maps.items():
             for rows in (values.mean, *([values.spread] if values.spread else [])):
-                if [len(row) for row in rows] != [width] * height:
-                    raise ValueError(f"{name}: expected {height} rows of {width} numbers")
+                check_matrix(name, rows, height, width)
         for name, size in (("boxes", regions), ("word_effects", words), ("region_effects", regions)):
             if (got := len(getattr(self, name))) not in (0, size):
                 raise ValueError(f"{name}: expected {size} or none, got {got}")

@@ -35,7 +35,7 @@ from probattn.tasks.networks import predictions
 from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.page import sections
-from probattn.tasks.visual_questions.questions import Trained, VisualAnswering, answers_of, by_kind, sample_of
+from probattn.tasks.visual_questions.questions import Trained, VisualAnswering, by_kind, sample_of
 from probattn.tasks.visual_questions.recipe import VisualQuestionRecipe
 from probattn.tasks.visual_questions.results import (
     MEASURES,
@@ -142,7 +142,7 @@ class VisualQuestionTask(
 
     def start(self, network: Trained) -> VisualQuestionProgram:
         """The program of a trained network before its training."""
-        return self.program_of(new_network(self.recipe, len(network.codec), answers_of(network)))
+        return self.program_of(new_network(self.recipe, len(network.codec), network.names))
 
     def program_of(self, net: Any, **options: Any) -> VisualQuestionProgram:
         """A network as a program."""
@@ -181,7 +181,7 @@ class VisualQuestionTask(
     def rows(self, network: Trained, questions: VisualQuestions) -> TokenizedVisualQuestions:
         """Questions as a network reads them; they keep the images that were read."""
         length = self.recipe.visual_questions.max_length
-        return TokenizedVisualQuestions(questions, network.codec, answers_of(network), max_length=length)
+        return TokenizedVisualQuestions(questions, network.codec, network.names, max_length=length)
 
     def batches(
         self, network: Trained, rows: VisualQuestions | TokenizedVisualQuestions, *, noisy: bool = False

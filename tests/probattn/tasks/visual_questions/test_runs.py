@@ -28,7 +28,6 @@ from probattn.tasks.networks import Network
 from probattn.tasks.visual_questions.page import boxes_of, overlay, shown
 from probattn.tasks.visual_questions.questions import (
     VisualAnswering,
-    answers_of,
     attention_maps,
     effects,
     questions_of,
@@ -131,7 +130,7 @@ def test_effects_are_those_of_questions_and_images_without_the_part(run, plain):
         network = replace(network, program=task.program_of(revert(copy.deepcopy(network.net))).eval())
     single = replace(task.datasets["test"], rows=task.datasets["test"].rows[:1])
     inputs = network.moved(next(task.batches(network, task.rows(network, single))))
-    net, names = network.net, answers_of(network)
+    net, names = network.net, network.names
     made = {name: effects(network, inputs, name) for name in names[:2]}
     assert made[names[0]] != made[names[1]]
     with torch.no_grad():
