@@ -85,7 +85,7 @@ def _choice(role: str, columns: Sequence[str], described: Sequence[str]) -> str:
         answer: str = typer.prompt(f"Which column has the {role}?", default="1")
         if answer in columns:
             return answer
-        if answer.isdigit() and 0 < int(answer) <= len(columns):
+        if answer.isdecimal() and 0 < int(answer) <= len(columns):
             return columns[int(answer) - 1]
         typer.echo(f"expected a number from 1 to {len(columns)}, or the name of one of these columns")
 

@@ -99,10 +99,9 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
                 from probattn.tasks import RunError
 
                 words = re.sub(r"^[A-Za-z]+Options[.]", "", str(problem))
-                name, _, expected = words.partition(": ")
-                if name in fields and fields[name] is not None:
-                    option = f"--{name.replace('_', '-')}: "
-                    words = option + expected.replace(" or None, got", ", got", 1)
+                field, _, expected = words.partition(": ")
+                if fields.get(field) is not None:
+                    words = f"--{field.replace('_', '-')}: {expected.replace(' or None, got', ', got', 1)}"
                 raise RunError(f"{command.__name__}: {words}") from problem
         command(**values)
 

@@ -145,7 +145,7 @@ class LabelledText(NamedTuple):
 
 def class_index(label: str, classes: Sequence[str], where: str) -> int:
     """The index of a class, given by it or by its name in any case; ``DataError`` for any other label."""
-    if label.isdigit() and int(label) < len(classes):
+    if label.isdecimal() and int(label) < len(classes):
         return int(label)
     if label.lower() not in classes:
         raise DataError(f"{where}: expected a label in {', '.join(classes)}, got {shown(label)}")

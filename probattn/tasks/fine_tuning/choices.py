@@ -127,7 +127,7 @@ class ChoicesSection(ExamplesSection):
             raise DataError(f"{where}: expected two endings or more, got {shown(endings)}")
         begin = str(fields[self.beginning]).strip() if self.beginning else ""
         label = str(fields.get(self.label)).strip()
-        if not label.isdigit() or int(label) >= len(endings):
+        if not label.isdecimal() or int(label) >= len(endings):
             raise DataError(
                 f"{where}: expected a number in 0..{len(endings) - 1} in {self.label!r}, got "
                 f"{shown(fields.get(self.label))}"
