@@ -201,8 +201,10 @@ def triage(
     show(triage_table(results))
     echo(f"policy: {file}\nreport: {sibling(file, '.html')}")
     larger = attainable(results)
-    again = f"triage {quote(str(run))} --error {larger.error:g}" if larger else None
-    echo(f"next: probattn {again or f'predict {quote(str(run))} --policy {quote(str(file))} --input FILE'}")
+    advice = f"predict {quote(str(run))} --policy {quote(str(file))} --input FILE"
+    if larger is not None:
+        advice = f"triage {quote(str(run))} --error {larger.error:g}"
+    echo(f"next: probattn {advice}")
 
 
 @commands.command()
