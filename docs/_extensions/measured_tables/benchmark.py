@@ -9,13 +9,13 @@ SOURCE = "make bench"
 TITLES = {
     "train": "Training step",
     "expectation": "Posterior expectation",
-    "undriven": "Undriven pass of a network converted from sdpa, to that network's",
-    "draws": "20 draws, to one eager pass",
-    "moments": "Closed-form moments of two classes, to one eager pass",
-    "site-train": "Training step, the site alone",
-    "site-expectation": "Expectation, the site alone",
+    "undriven": "Plain forward pass of a network converted from sdpa, to that network's",
+    "draws": "20 samples, to one eager forward pass",
+    "moments": "Closed-form moments of two classes, to one eager forward pass",
+    "site-train": "Training step, one attention call",
+    "site-expectation": "Expectation, one attention call",
 }
-COLUMNS = ["seconds", "ratio", "quartiles", "range", "peak MiB (ratio)", "parameters added", "bar"]
+COLUMNS = ["seconds", "ratio", "quartiles", "range", "peak MiB (ratio)", "parameters added", "target"]
 
 
 def tables(content: Mapping[str, Any]) -> str:

@@ -10,8 +10,8 @@ SOURCE = "make cuda"
 TITLES = {
     "train": "training step",
     "expectation": "expectation",
-    "undriven": "undriven, to sdpa",
-    "draws": "20 draws",
+    "undriven": "plain pass, to sdpa",
+    "draws": "20 samples",
     "moments": "moments",
 }
 

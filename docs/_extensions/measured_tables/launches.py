@@ -7,16 +7,16 @@ from measured_tables.markdown import table
 
 SOURCE = "python tests/benchmarks/launches.py --output docs/data/launches.json"
 TITLES = {
-    "train": "training step, kernels more a layer than eager attention",
-    "compiled": "the same of compiled networks, two layers, on a CPU",
-    "draws": "20 draws, in eager passes",
-    "moments": "moments, in eager passes",
-    "expectation": "expectation, in eager passes",
+    "train": "training step, kernels per layer beyond eager attention",
+    "compiled": "training step of a compiled network of two layers on a CPU, kernels per layer beyond eager attention",
+    "draws": "20 samples, in eager forward passes",
+    "moments": "moments, in eager forward passes",
+    "expectation": "expectation, in eager forward passes",
 }
 
 
 def tables(content: Mapping[str, Any]) -> str:
-    """Kernels and waits of each kind of step, beside the goal."""
+    """Kernels and waits of each kind of step, beside the target."""
     rows = []
     for kind, title in TITLES.items():
         results = [item for item in content["results"] if item["kind"] == kind]
@@ -25,4 +25,4 @@ def tables(content: Mapping[str, Any]) -> str:
             met = "" if goal is None else f"{goal}, {'met' if result['ratio'] <= goal else 'missed'}"
             waits = "" if kind == "compiled" else str(result["waits"])
             rows.append(["" if number else title, result["variant"], f"{result['ratio']:,.1f}", waits, met])
-    return table(["", "", "kernels", "waits", "goal"], rows)
+    return table(["", "", "kernels", "waits", "target"], rows)
