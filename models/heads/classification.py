@@ -9,6 +9,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import PreTrainedModel
 
 from probattn.checks import shown
@@ -77,20 +78,9 @@ class Classifier(HeadProgram):
         owner = type(self).__name__
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"{owner}.label_smoothing: expected a number in [0, 1), got {label_smoothing}")
-        try:
-            weights = None if class_weights is None else torch.as_tensor(class_weights, dtype=torch.float32)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(
-                f"{owner}.class_weights: expected numbers in the order of the classes, got {shown(class_weights)}; "
-                "scikit-learn's compute_class_weight gives balanced ones"
-            ) from error
-        if weights is not None and (
-            weights.dim() != 1 or not bool(((weights >= 0) & weights.isfinite()).all()) or not weights.any()
-        ):
-            raise ValueError(
-                f"{owner}.class_weights: expected a number >= 0 for each class, got {class_weights}"
-            )
         self.label_smoothing = label_smoothing
+        advice = "scikit-learn's compute_class_weight gives balanced ones"
+        weights = _weights_of(f"{owner}.class_weights", class_weights, advice)
         self.register_buffer("class_weights", weights, persistent=False)
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -120,10 +110,7 @@ class Classifier(HeadProgram):
     def _check(self, label: Tensor, shape: torch.Size) -> bool:
         """Whether some row has no label; ``ValueError`` for labels or weights that do not fit logits of the shape."""
         owner, classes = type(self).__name__, shape[1]
-        if self.class_weights is not None and len(self.class_weights) != classes:
-            raise ValueError(
-                f"{owner}.class_weights: expected one for each of {classes} classes, got {len(self.class_weights)}"
-            )
+        _check_weights(f"{owner}.class_weights", self.class_weights, classes)
         if not label.is_floating_point() or label.shape != shape:
             return check_classes(self, "labels", label, shape[:1], classes, ignored=True)
         missing = label.isnan().all(dim=1)
@@ -154,9 +141,13 @@ class MultiLabelClassifier(HeadProgram):
         net: a network whose output has ``logits`` ``[B, C]``, or is that tensor.
         num_data: size N of the training set. Default: the batch is the data.
         label_name: key of the labels in a batch.
+        positive_weights: of the log-likelihood of each label that is there while training, ``[C]``, >= 0, as
+            ``pos_weight`` of ``torch.nn.BCEWithLogitsLoss``; more than 1 finds more of a rare label and trades its
+            calibration. None weighs all alike.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, logits or labels of another shape, or labels outside 0 to 1.
+        ValueError: ``num_data`` below 1, ``positive_weights`` out of range; of a call, logits or labels of another
+            shape, or labels outside 0 to 1.
 
     Example:
         >>> import torch
@@ -170,11 +161,29 @@ class MultiLabelClassifier(HeadProgram):
 
     link: ClassVar[Link] = "sigmoid"
 
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        num_data: int | None = None,
+        label_name: str = "labels",
+        positive_weights: Tensor | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(net, num_data=num_data, label_name=label_name)
+        advice = "such as the number of rows without a label by that with it"
+        weights = _weights_of(f"{type(self).__name__}.positive_weights", positive_weights, advice)
+        self.register_buffer("positive_weights", weights, persistent=False)
+
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
         """The site ``"label"``, one event a row."""
         label = None if labels is None else labels[self.label_name]
         law: Any = dist.Bernoulli(logits=prediction.float(), validate_args=False)
         if label is not None:
+            _check_weights(
+                f"{type(self).__name__}.positive_weights", self.positive_weights, prediction.shape[1]
+            )
+            if self.training and self.positive_weights is not None:
+                law = _WeightedBernoulli(law.logits, self.positive_weights)
             observed = self.is_observed(label)
             if label.shape != prediction.shape or not bool((((label >= 0) & (label <= 1)) | ~observed).all()):
                 raise ValueError(
@@ -185,6 +194,45 @@ class MultiLabelClassifier(HeadProgram):
                 )
             law, label = law.mask(observed), label.where(observed, 0).float()
         pyro.sample("label", law.to_event(1), obs=label, infer={"prediction": label is None})
+
+
+class _WeightedBernoulli(dist.Bernoulli):
+    """Labels whose log-likelihood counts w times where they are there; with weights it is no density."""
+
+    def __init__(self, logits: Tensor, weights: Tensor) -> None:
+        super().__init__(logits=logits, validate_args=False)
+        self.weights = weights
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> _WeightedBernoulli:
+        return _WeightedBernoulli(self.logits.expand(batch_shape), self.weights)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return -binary_cross_entropy_with_logits(
+            self.logits,
+            value.expand_as(self.logits),
+            pos_weight=self.weights.to(self.logits),
+            reduction="none",
+        )
+
+
+def _weights_of(name: str, values: Tensor | Sequence[float] | None, advice: str) -> Tensor | None:
+    """Weights of classes as a tensor; an error for what is no number >= 0 for each."""
+    if values is None:
+        return None
+    try:
+        weights = torch.as_tensor(values, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name}: expected numbers in the order of the classes, got {shown(values)}; {advice}"
+        ) from error
+    if weights.dim() != 1 or not bool(((weights >= 0) & weights.isfinite()).all()) or not weights.any():
+        raise ValueError(f"{name}: expected a number >= 0 for each class, got {values}")
+    return weights
+
+
+def _check_weights(name: str, weights: Tensor | None, classes: int) -> None:
+    if weights is not None and len(weights) != classes:
+        raise ValueError(f"{name}: expected one for each of {classes} classes, got {len(weights)}")
 
 
 class MultipleChoice(Classifier):

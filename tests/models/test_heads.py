@@ -4,6 +4,7 @@ import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import pyro
 import pyro.distributions as dist
 import pytest
 import torch
@@ -538,6 +539,33 @@ def test_weights_of_classes_and_soft_labels_are_those_of_torch(dtype):
             assert torch.isclose(-likelihood(program, logits, labels), expected)
             assert program.observations({"logits": logits, "labels": labels}) == 5
     assert not Classifier(Given(), class_weights=weights).state_dict()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_of_positive_labels_are_those_of_torch(dtype):
+    """In training alone; labels that are missing are left out, shares of votes weigh by their share."""
+    logits, weights = torch.randn(5, 3, dtype=dtype), [0.5, 4.0, 1.0]
+    program = MultiLabelClassifier(Given(), positive_weights=weights)
+    shares = torch.rand(5, 3, dtype=dtype)
+    for labels in (shares.round().long(), shares):
+        for training in (True, False):
+            factors = torch.tensor(weights) if training else None
+            terms = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits.float(), labels.float(), pos_weight=factors, reduction="none"
+            )
+            assert torch.isclose(-likelihood(program.train(training), logits, labels), terms.sum())
+        some = labels.double().index_fill(0, torch.tensor([1, 4]), torch.nan)
+        assert torch.isclose(-likelihood(program, logits, some), terms[[0, 2, 3]].sum())
+    program.train()
+    wide = poutine.trace(pyro.plate("particles", 2, dim=-2)(program))  # expands the law
+    site = wide.get_trace({"logits": logits, "labels": shares}).nodes["label"]
+    assert site["fn"].log_prob(shares.float()).shape == (2, 5) and not program.state_dict()
+    with pytest.raises(ValueError, match="positive_weights: expected one for each of 3 classes, got 2"):
+        likelihood(MultiLabelClassifier(Given(), positive_weights=[1.0, 2.0]), logits, shares)
+    with pytest.raises(
+        TypeError, match=r"MultiLabelClassifier.positive_weights: expected numbers in the order"
+    ):
+        MultiLabelClassifier(Given(), positive_weights="balanced")
 
 
 @pytest.mark.parametrize(
