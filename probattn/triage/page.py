@@ -181,16 +181,13 @@ def triage_table(results: TriageResults) -> Sheet:
     )
 
 
-FILTERED = 3
-"""Classes up to which distances of features were measured to detect nothing."""
 TOLERATED = 0.02
 """Share of out-of-domain inputs that may be answered without a remark."""
 
 
 def _unfiltered(results: TriageResults) -> Iterable[str]:
     """Out-of-domain data that a policy without a rule for them answers."""
-    few = results.policy.novelty is not None or len(results.policy.classes) <= FILTERED
-    for outcome in () if few else results.outcomes:
+    for outcome in () if results.policy.novelty is not None else results.outcomes:
         if outcome.role == "out_of_domain" and outcome.answered > TOLERATED * outcome.size:
             yield (
                 f"{share(outcome.answered, outcome.size)} of {outcome.title} are answered too; with --novelty 0.05 the "

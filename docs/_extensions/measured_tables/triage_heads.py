@@ -30,9 +30,9 @@ def tables(content: tuple[str, list[Run]]) -> str:
     """One of the tables."""
     part, runs = content
     if part == "intervals":
-        head = ["error of the intervals, %", "numbers inside, %, mean over draws", "width"]
+        head = ["error of the intervals, %", "numbers inside, %, mean over splits", "width"]
         return table(head, intervals(runs))
-    rates = ["held in, % of draws", "wrong among answered, %", "answered, %", "exact test, %", "oracle, %"]
+    rates = ["held in, % of splits", "error rate, %", "coverage, %", "exact test, %", "oracle, %"]
     return table(["head (inputs, %)", "target error rate, %", *rates], guarantees(runs))
 
 
