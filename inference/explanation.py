@@ -100,7 +100,7 @@ class Explanation:
     def screened(self) -> str:
         """How many words were left out, where not all were."""
         tried = sum(word.change is not None for word in self.words)
-        return "" if tried == len(self.words) else f"{tried} of {len(self.words)} words were left out in turn"
+        return "" if tried == len(self.words) else f"{tried} of {len(self.words)} words were masked in turn"
 
     def name_of(self, word: Word) -> str:
         """A word, with its number among the words where it stands several times."""

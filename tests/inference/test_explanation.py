@@ -108,7 +108,7 @@ def test_long_texts_are_screened(net, word_tokenizer):
 def test_long_texts_say_how_many_words_were_left_out(net, word_tokenizer):
     (item,) = explain(net, word_tokenizer, " ".join(["good film is not bad the a"] * 7))
     tried = sum(word.change is not None for word in item.words)
-    line = f"{tried} of 49 words were left out in turn"
+    line = f"{tried} of 49 words were masked in turn"
     assert tried < 49 and str(item).endswith(line) and line in item.to_html()
     assert "left out" not in str(explain(net, word_tokenizer, TEXT)[0])
 
