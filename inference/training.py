@@ -181,10 +181,12 @@ class ProgramTraining(Training):
     def words(self) -> str:
         """Text of a progress bar about the last update."""
         terms = self._terms
-        return (
-            f"loss {terms.loss:.4g}  log-likelihood {terms.log_likelihood:.4g}  KL {terms.kl:.3g} "
-            f"({self._reduction}, weight {self._kl_weight:.3g}; {terms.kl_nats:.3g} nats)"
-        )
+        words = f"loss {terms.loss:.4g}"
+        if terms.kl or terms.kl_nats or terms.factors:
+            words += f"  log-likelihood {terms.log_likelihood:.4g}"
+        if terms.kl or terms.kl_nats:
+            words += f"  KL {terms.kl:.3g} ({self._reduction}, weight {self._kl_weight:.3g}; {terms.kl_nats:.3g} nats)"
+        return words
 
     def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:
         """Records that are due after ``step`` updates."""
