@@ -265,6 +265,7 @@ def _decided_by(
             raise RunError(f"--{unused.replace('_', '-')}: expected --policy with it, got none")
         return None, options
     from probattn.triage import apply_policy
+    from probattn.triage.policy import policy_file
     from probattn.triage.queue import configuration_path
 
     queue = file.label_studio
@@ -272,10 +273,14 @@ def _decided_by(
         raise RunError(
             f"--label-studio {queue}: expected a file that ends in .json, in a folder that is there"
         )
-    if queue is not None and queue.resolve() == Path(str(file.input)).resolve():
-        raise RunError(f"--label-studio {queue}: expected another file than --input, which it would replace")
     if queue is not None:
         configuration_path(queue)
+        others = {"--input": file.input, "--output": file.output, "--policy": policy_file(path)}
+        for option, other in others.items():
+            if other is not None and queue.resolve() == Path(str(other)).resolve():
+                raise RunError(
+                    f"--label-studio {queue}: expected another file than {option}, which it would replace"
+                )
     for option, value in (("--num-samples", options.num_samples), ("--seed", options.seed)):
         if value is not None:
             raise RunError(

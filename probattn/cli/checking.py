@@ -8,6 +8,7 @@ import shlex
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from probattn.cli.rows import ENDINGS, Format, format_of, opened, write_rows
 from probattn.data import files
 from probattn.data.checking import MAX_TOKENS, Damage, Rows, check_rows, first, long_texts, usual_spellings
 from probattn.data.errors import DataError, DataWarning
-from probattn.data.rows import Columns, class_names
+from probattn.data.rows import Columns, as_text, class_names
 from probattn.data.suspects import Suspect
 from probattn.data.suspects import suspects as find_suspects
 from probattn.data.tables import read_rows, read_table
@@ -43,12 +44,13 @@ PairColumn = Annotated[
 
 
 class Checked(NamedTuple):
-    """A file, its columns and rows, rows of its classes, what is wrong, and whether training refuses it."""
+    """A file, its columns and rows, its classes, their other spellings, what is wrong, and whether training refuses."""
 
     source: str
     columns: Recognised
     rows: Rows
     counts: Mapping[str, int]
+    spellings: dict[str, str]
     damages: list[Damage]
     refused: bool
 
@@ -59,15 +61,12 @@ class Checked(NamedTuple):
         texts = f"column {shown(text)} of texts"
         if pair is not None:
             texts = f"columns {shown(text)} and {shown(pair)} of pairs of texts"
-        counts = Counter[str]()
-        for name, rows in self.counts.items():
-            counts[self.spellings.get(name, name)] += rows
-        names, count = list(class_names(counts)), len(counts)
+        names, count = list(self.counts), len(self.counts)
         if count > LISTED:
-            names = [name for name, _ in counts.most_common(LISTED // 2)]
-        classes = ", ".join(f"{shortened(name, NAME)} ({counts[name]:,})" for name in names)
+            names = sorted(names, key=lambda name: -self.counts[name])[: LISTED // 2]
+        classes = ", ".join(f"{shortened(name, NAME)} ({self.counts[name]:,})" for name in names)
         if count > LISTED:
-            spelled = f" in {len(self.counts):,} spellings" if self.spellings else ""
+            spelled = f" in {count + len(self.spellings):,} spellings" if self.spellings else ""
             classes = f"{count:,} classes{spelled}, {classes} and {count - len(names):,} more,"
         size = f"{sum(self.counts.values()):,} rows"
         return f"{texts}, column {shown(label)} of labels with {classes} in {size}"
@@ -92,26 +91,32 @@ class Checked(NamedTuple):
             show(Sheet(("  rows", "what is wrong, and what to do"), (Group("", tuple(rows)),), words=2))
             echo("")
 
-    @property
-    def spellings(self) -> dict[str, str]:
-        """The usual spelling of the classes that have another one."""
-        return usual_spellings(self.counts)
+    def next(self, file: object, **columns: str | None) -> str:
+        """The command to go on with for a file of these rows, with the columns that were named or are in doubt."""
+        if self.refused:
+            return "correct the file, or name other columns with --text-column and --label-column"
+        if self.columns.others:
+            columns["label"] = self.columns.label
+        options = [f" --{name}-column {shlex.quote(value)}" for name, value in columns.items() if value]
+        return f"probattn init {shlex.quote(str(file))}{''.join(options)}"
 
     def write_clean(self, output: Path, kind: Format) -> str:
         """Writes the rows that are neither empty nor copies, labels in their usual spelling; says what was changed."""
         removed = {self.line(row) for damage in self.damages if damage.removable for row in damage.rows}
         label, usual, changed = self.columns.label, self.spellings, 0
-        with opened(self.source, form := format_of(self.source, None, "FILE"), label) as table:
+        with opened(self.source, form := format_of(self.source), label) as table:
 
             def rows() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
                 nonlocal changed
                 for where, row in table.rows:
                     if int(where.rpartition(" ")[2]) not in removed:
-                        name = str(row[label]).strip()
+                        name = as_text(row[label]).strip()
                         changed += name in usual
-                        yield row | ({label: usual[name]} if name in usual else {}), {}
+                        text = name in usual or isinstance(row[label], str)
+                        yield row | ({label: usual.get(name, name)} if text else {}), {}
 
-            count = write_rows(rows(), kind, output, style=table.style if kind == form else None)
+            style = table.style if kind == form else None
+            count = write_rows(rows(), kind, output, style=style)
         total = len(self.rows.fields)
         return (
             f"{count:,} of {total:,} rows, {changed:,} of them with a label in another spelling than before"
@@ -136,17 +141,19 @@ def check_file(source: str, columns: Recognised) -> Checked:
     named = Columns(columns.text, columns.label, text_pair=columns.pair)
     rows = read_rows(source, named)
     damages = [*check_rows(rows, named.names(labelled=True)), *_long(rows)]
+    labels = Counter(row["label"].strip() for row in rows.fields if all(map(str.strip, row.values())))
+    usual = usual_spellings(labels)
     with warnings.catch_warnings(action="ignore", category=DataWarning):
         try:
-            counts = read_table(source, named).require_classes().counts()
+            counts = read_table(source, replace(named, label_map=usual)).require_classes().counts()
         except DataError as error:
-            labels = Counter(row["label"].strip() for row in rows.fields if all(map(str.strip, row.values())))
             refusal = f"training refuses these labels: {shortened(str(error))}"
             advice = "correct the file, or name another column with --label-column"
             damages.insert(0, Damage(refusal, range(len(rows.fields)), advice))
-            counts = {name: labels[name] for name in class_names(labels)}
-            return Checked(source, columns, rows, counts, damages, refused=True)
-    return Checked(source, columns, rows, counts, damages, refused=False)
+            joined = Counter(usual.get(name, name) for name in labels.elements())
+            counts = {name: joined[name] for name in class_names(joined)}
+            return Checked(source, columns, rows, counts, usual, damages, refused=True)
+    return Checked(source, columns, rows, counts, usual, damages, refused=False)
 
 
 def _long(rows: Rows) -> Iterator[Damage]:
@@ -194,6 +201,8 @@ def check(
     kind, clean_kind = (
         _table_format(path, option, file) for path, option in ((output, "output"), (clean, "clean"))
     )
+    if output is not None and clean is not None and output.resolve() == clean.resolve():
+        raise DataError(f"--clean {clean}: expected another file than --output")
     checked = check_file(file, recognise(file, text_column, label_column, pair_column, asks=not as_json))
     suspected, accuracy, compared = find_suspects(checked.rows) if suspects else ([], None, 0)
     if output is not None and kind is not None:
@@ -201,7 +210,8 @@ def check(
     if clean is not None and clean_kind is not None:
         written = checked.write_clean(clean, clean_kind)
     if as_json:
-        typer.echo(json.dumps(_as_json(checked, suspected, accuracy)))
+        further = {} if clean is None else {"clean": str(clean)}
+        typer.echo(json.dumps({**_as_json(checked, suspected, accuracy), **further}))
         return
     checked.tell()
     if not checked.damages:
@@ -212,7 +222,7 @@ def check(
         echo(f"flagged rows: {output}")
     if clean is not None:
         echo(f"clean rows: {clean}, {written}")
-    echo(f"next: probattn init {shlex.quote(str(clean or file))}")
+    echo(f"next: {checked.next(clean or file, text=text_column, label=label_column, pair=pair_column)}")
 
 
 def _table_format(path: Path | None, option: str, source: str) -> Format | None:
@@ -222,6 +232,8 @@ def _table_format(path: Path | None, option: str, source: str) -> Format | None:
     kind = ENDINGS.get(path.suffix.lower(), "txt")
     if kind == "txt":
         raise DataError(f"--{option} {path}: expected a file that ends in .csv, .tsv, .xlsx or .jsonl")
+    if path.is_dir():
+        raise DataError(f"--{option} {path}: expected a file, got a folder")
     if path.resolve() == Path(source).expanduser().resolve():
         raise DataError(f"--{option} {path}: expected another file than the one that is checked")
     return kind

@@ -54,9 +54,17 @@ def recognise(
     """
     kind = ENDINGS.get(Path(source).suffix.lower(), "txt")
     if kind == "txt":
+        ending = Path(source).suffix.lower()
+        got = "plain text" if ending == ".txt" else f"one that ends in {ending}" if ending else "no ending"
+        advice = {".gz": "; unpack it first: gunzip", ".xls": "; save it as .xlsx or .csv"}.get(ending, "")
         raise DataError(
-            f"{source}: expected a file with a column of texts and one of labels (.csv, .tsv, .jsonl), got plain text"
+            f"{source}: expected a file with a column of texts and one of labels (.csv, .tsv, .xlsx, .jsonl), got {got}"
+            f"{advice}"
         )
+    if (empty := next((name for name in (text, label, pair) if name == ""), None)) is not None:
+        raise DataError(f"{source}: expected the name of a column, got {empty!r}")
+    if label is not None and label in (text, pair):
+        raise DataError(f"{source}: expected different columns of texts and labels, got {label!r} for both")
     asks = asks and sys.stdin.isatty() and sys.stdout.isatty()
     with opened(source, kind) as table:
         rows = [row for _, row in islice(table.rows, SAMPLE)]
@@ -67,12 +75,13 @@ def recognise(
         if pair is not None:
             table.check_column(pair, "--pair-column")
         values = {name: _values(rows, name) for name in table.columns if name not in (text, pair)}
+        if label:
+            table.check_column(label, "--label-column")
         candidates = [label] if label else _label_columns(table, values, text, len(rows))
         usual = [name.lower() in LABELS for name in candidates]
         described = [_column_in_words(name, values.get(name, ())) for name in candidates]
         if asks and len(candidates) > 1 and usual[:2] != [True, False]:
             label = _choice("labels", candidates, described)
-        table.check_column(label or candidates[0], "--label-column")
     others = () if label else tuple(described[1:])
     return Recognised(text, pair, label or candidates[0], others)
 
@@ -98,7 +107,7 @@ def _values(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
 
 def _column_in_words(name: str, values: Sequence[str]) -> str:
     different = set(values)
-    if all(map(NUMBER.fullmatch, different)):
+    if different and all(map(NUMBER.fullmatch, different)):
         numbers = sorted(different, key=float)
         return f"{shown(name)} ({len(different):,} numbers, {numbers[0]} to {numbers[-1]})"
     return f"{shown(name)} ({len(different):,} values)"
@@ -139,7 +148,8 @@ def _label_columns(table: Table, values: Mapping[str, Sequence[str]], text: str,
         )
         return exact, not named, fractions, len(different[name])
 
-    candidates = [name for name in different if 2 <= len(different[name]) <= limit or name.lower() in LABELS]
+    usual = [name for name in different if different[name] and name.lower() in LABELS]
+    candidates = [name for name in different if 2 <= len(different[name]) <= limit or name in usual]
     if not candidates:
         listed = (
             ", ".join(f"{name!r} ({len(cells)} different values)" for name, cells in different.items())

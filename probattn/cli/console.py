@@ -79,10 +79,20 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
             try:
                 _check_arguments([*args, *kwargs.values()])
                 return command(*args, **kwargs)
+            except BrokenPipeError:  # what reads the output needs no more of it
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(SIGNALLED + signal.SIGPIPE) from None
             except expected_errors() as error:
                 from probattn.tasks.errors import one_line
 
                 raise _failure(one_line(error)) from error
+            except RuntimeError as error:
+                if "home directory" not in str(error):
+                    raise
+                raise _failure(
+                    "a path that begins with ~: expected a user of this machine after it, got none of that name; write "
+                    "./~ for a file whose name begins so"
+                ) from error
             except KeyboardInterrupt as error:
                 typer.echo(printable(f"interrupted{f': {error}' if error.args else ''}"), err=True)
                 raise typer.Exit(SIGNALLED + getattr(error, "number", signal.SIGINT)) from error

@@ -103,9 +103,11 @@ def _output_format(options: FileOptions, kind: Format, *, decides: bool, as_json
         usual: Format = "jsonl" if as_json else kind
         return "tsv" if decides and usual == "txt" else usual
     output = options.output
+    if output.is_dir():
+        raise RunError(f"--output {output}: expected a file, got a folder")
     if options.input != STANDARD and output.resolve() == Path(str(options.input)).expanduser().resolve():
         raise RunError(f"--output {output}: expected another file than --input, whose rows it would replace")
-    written = format_of(str(output), None, "--output, expected")
+    written = format_of(str(output))
     if decides and written == "txt":
         raise RunError(
             f"--output {output}: expected .csv, .tsv, .xlsx or .jsonl beside a policy, got plain text"

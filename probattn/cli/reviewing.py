@@ -19,7 +19,7 @@ def rows_of(file: Path, column: str | None = None) -> list[dict[str, Any]]:
     """The rows of a file of predictions, or of an export of Label Studio; classes have no apostrophe."""
     if file.suffix.lower() == ".json":
         return exported_rows(file)
-    kind = format_of(str(file), None, "FILE, expected")
+    kind = format_of(str(file))
     with opened(str(file), kind, "decision") as table:
         rows = [row for _, row in table.rows]
     if kind not in ("csv", "tsv"):
@@ -45,11 +45,13 @@ def write_labels(
     classes that are not among ``classes`` are left out without ``new_classes``.
     """
     train, column = task.recipe.data.train, columns["label"] or column_of(rows[0], REVIEWED)
-    kind = format_of(str(output), None, "--output, expected")
+    kind = format_of(str(output))
     if kind == "txt":
         raise RunError(f"--output {output}: expected .csv, .tsv, .xlsx or .jsonl, got plain text")
     text, pair = required(task.answering, run).columns_read
     names = {"text": text, "pair": pair, "label": train.label or "label"}
+
+    decided = list(rows[0])[list(rows[0]).index(column_of(rows[0], "decision")) :]
 
     def labelled() -> Iterator[dict[str, Any]]:
         for row in rows:
@@ -67,7 +69,8 @@ def write_labels(
                         f"{', '.join(row)}; name the column of the texts with --text-column"
                     )
                 if all(str(value).strip() for value in texts.values()):
-                    yield {name: row.get(name, "") for name in others} | {**texts, names["label"]: label}
+                    free = {name: "" if name in decided else row.get(name, "") for name in others}
+                    yield free | {**texts, names["label"]: label}
 
     before: list[dict[str, Any]] = []
     others: tuple[str, ...] = ()
@@ -75,7 +78,7 @@ def write_labels(
     if with_training:
         if not is_table(train.source):
             raise RunError(f"--with-training: expected a run of a file, got one of {train.source}")
-        form = format_of(train.source, None, "data.train.source")
+        form = format_of(train.source)
         with opened(train.source, form, text, quotes=train.quotes) as table:
             before, others = [row for _, row in table.rows], table.columns
             style = table.style if kind == form else None

@@ -35,6 +35,8 @@ ENDINGS: Mapping[str, Format] = {
 }
 DELIMITERS = {"csv": ",", "tsv": "\t", "xlsx": ","}
 END, MARK = "\r\n", "\ufeff"
+HEADER = 50
+"""Lines in which a header ends whose names have line breaks."""
 STANDARD = "-"
 """Standard input in place of a file."""
 TEXT = "text"
@@ -71,8 +73,8 @@ class Table:
             )
 
 
-def format_of(path: str, name: str | None, option: str) -> Format:
-    """The format of a file, by its ending where it is not given.
+def format_of(path: str, name: str | None = None, option: str | None = None) -> Format:
+    """The format of a file, by its ending where it is not named by an option.
 
     Example:
         >>> format_of("new.jsonl", None, "--format"), format_of("-", "tsv", "--format")
@@ -81,9 +83,9 @@ def format_of(path: str, name: str | None, option: str) -> Format:
     kind = name or ENDINGS.get(Path(path).suffix.lower())
     if kind not in ENDINGS.values():
         subject = f"{option} {name}" if name else path
-        formats = ", ".join(dict.fromkeys(ENDINGS.values()))
+        formats = f", or {option} {', '.join(dict.fromkeys(ENDINGS.values()))}" if option else ""
         raise DataError(
-            f"{subject}: expected a file that ends in {', '.join(ENDINGS)}, or {option} {formats}"
+            f"{subject}: expected a file that ends in {', '.join(ENDINGS)}{formats}, got {Path(path).suffix or path}"
         )
     return cast(Format, kind)
 
@@ -206,7 +208,7 @@ def _separator(form: _Form, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
     head: list[str] = []
     for line in lines:
         head.append(line)
-        if line.strip():
+        if (line.strip() and not (form.quotes and "".join(head).count('"') % 2)) or len(head) > HEADER:
             break
     required = () if form.expected is None else (form.expected,)
     usual = DELIMITERS[form.kind]
@@ -314,7 +316,7 @@ def _cells(rows: Iterable[tuple[Row, Mapping[str, Any]]], escape: Escape) -> Ite
         if list(merged) != columns:
             other = next(iter(set(merged) ^ set(columns)), "another order")
             raise DataError(
-                f"--output: expected the columns of the first row in every row ({', '.join(columns[:12])}), got a row "
+                f"a table: expected the columns of the first row in every row ({', '.join(columns[:12])}), got a row "
                 f"that differs in {other!r}; write to a file that ends in .jsonl"
             )
         guarded = merged if escape == "all" else merged.keys() - row if escape == "words" else ()

@@ -23,8 +23,8 @@ from probattn.tasks.errors import RunError
 from probattn.tasks.sections.base import absolute, run_name
 from probattn.tasks.sections.keys import allowed, entries, section
 from probattn.tasks.sections.methods import with_registered
-from probattn.tasks.sections.yaml_nodes import RecipeDumper
-from probattn.terminal import Group, Sheet
+from probattn.tasks.sections.yaml_nodes import RecipeDumper, one_line_yaml
+from probattn.terminal import Group, Sheet, printable
 
 WIDTH = 100
 """Columns of a comment."""
@@ -104,10 +104,11 @@ def brief(recipe: BaseModel, heads: Sequence[str]) -> str:
         shared = [one == other for one, other in zip(sections, before, strict=False)].count(True)
         lines += [f"{'  ' * depth}{sections[depth]}:" for depth in range(shared, len(sections))]
         indent = "  " * len(sections)
-        text = f"{indent}{name}:" + ("" if isinstance(value, dict) else f" {_plain(value)}")
+        text = f"{indent}{name}:" + ("" if isinstance(value, dict) else f" {one_line_yaml(value)}")
         lines.append(f"{text:<34}  # {meaning}" if meaning else text)
         if isinstance(value, dict):
-            lines += [f"{indent}  {_plain(key)}: {_plain(item)}" for key, item in value.items()]
+            block = yaml.dump(value, Dumper=RecipeDumper, allow_unicode=True, width=10**6, sort_keys=False)
+            lines += [f"{indent}  {line}" for line in block.splitlines()]
         before = tuple(sections)
     return "\n".join(lines) + "\n"
 
@@ -132,12 +133,12 @@ def _keys(model: BaseModel, depth: int, *, explained: bool = True) -> Iterator[s
         elif entries(field.annotation) is not None:
             yield f"{indent}{name}:"
             for number, (item, entry) in enumerate(value.items()):
-                yield f"{indent}  {_plain(item)}:"
+                yield f"{indent}  {one_line_yaml(item)}:"
                 yield from _keys(entry, depth + 2, explained=explained and number == 0)
         else:
             if within is not None and explained:
                 yield from (f"{indent}#   {line}" for line in _defaults(name, within))
-            yield f"{indent}{name}: {_plain(value)}"
+            yield f"{indent}{name}: {one_line_yaml(value)}"
 
 
 def _meaning(field: FieldInfo) -> str:
@@ -156,18 +157,10 @@ def _defaults(name: str, kind: type[BaseModel]) -> list[str]:
     return text.splitlines()
 
 
-def _plain(value: Any) -> str:
-    """A value in the one-line form of YAML."""
-    text: str = yaml.dump(
-        value, Dumper=RecipeDumper, default_flow_style=True, allow_unicode=True, width=10**6
-    )
-    return text.removesuffix("...\n").strip()
-
-
 def _comment(text: str, depth: int) -> list[str]:
     sign = f"{'  ' * depth}# "
     return textwrap.wrap(
-        " ".join(text.replace("`", "").split()),
+        printable(" ".join(text.replace("`", "").split())),
         WIDTH,
         initial_indent=sign,
         subsequent_indent=sign,

@@ -252,6 +252,7 @@ def review(
     import_tasks()
     from probattn.cli.reviewing import rows_of, write_labels
     from probattn.tasks import run_task
+    from probattn.tasks.sections.yaml_nodes import one_line_yaml
     from probattn.triage.policy import read_policy
     from probattn.triage.review import review as compared
 
@@ -261,7 +262,7 @@ def review(
             raise RunError(f"--output {output}: expected another file, it would replace rows that are read")
     rows = rows_of(file, reviewed_column)
     result = compared(rows, decided, reviewed_column, str(file))
-    count = None
+    count = 0
     if output is not None:
         columns = {"label": reviewed_column, "text": text_column}
         further = {"with_training": with_training, "new_classes": new_classes}
@@ -272,9 +273,13 @@ def review(
     for line in result.lines(decided):
         echo(line)
     if output is not None:
-        echo(f"labels: {output} ({count:,} rows)")
-        folder, source = quote(str(run)), quote(str(output))
-        echo(f"next: probattn train {folder}/recipe.yaml --set data.train.source={source} -o NEW_FOLDER")
+        left = 0 if new_classes else sum(result.new_classes.values())
+        told = f"; {left:,} of new classes are left out" if left else ""
+        echo(f"labels: {output} ({count:,} rows{told})")
+        if not count:
+            return
+        key = quote(f"data.train.source={one_line_yaml(str(output))}")
+        echo(f"next: probattn train {quote(str(run))}/recipe.yaml --set {key} -o NEW_FOLDER")
         echo(
             "then: probattn triage NEW_FOLDER --data FILE, with labels of a random sample of inputs; reviewed rows are "
             "more difficult ones"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html.entities import html5
@@ -101,7 +102,7 @@ def row_damages(rows: Rows, names: Sequence[str]) -> list[Damage]:
     usual = usual_spellings(Counter(names))
     classes = [usual.get(name, name) for name in names]
     labels = (_padded(rows), _variants(names, usual), _contradictions(rows, classes)) if names else ()
-    return [damage for damage in (*labels, _copies(rows)) if damage.rows]
+    return [damage for damage in (*labels, _copies(rows, classes)) if damage.rows]
 
 
 def _padded(rows: Rows) -> Damage:
@@ -117,8 +118,10 @@ def _padded(rows: Rows) -> Damage:
 
 
 def spelling_key(name: str) -> str:
-    """What spellings of a class share: a name in one case, with a blank for the blanks, ``_`` and ``-`` inside it."""
-    return re.sub(r"(?<=[^\W_])[\s_-]+(?=[^\W_])", " ", name.strip().casefold())
+    """What spellings of a class share: one case, a blank for blanks, ``_`` and ``-`` inside, one form in Unicode."""
+    signs = unicodedata.normalize("NFKC", name).casefold()
+    visible = "".join(sign for sign in signs if unicodedata.category(sign) != "Cf").strip()
+    return re.sub(r"(?<=[^\W_])[\s_-]+(?=[^\W_])", " ", visible)
 
 
 def usual_spellings(counts: Mapping[str, int]) -> dict[str, str]:
@@ -160,12 +163,14 @@ def _contradictions(rows: Rows, names: Sequence[str]) -> Damage:
     return Damage("texts with different labels in different rows", repeated, advice, first(examples))
 
 
-def _copies(rows: Rows) -> Damage:
-    """Rows whose text, pair and label have come before."""
-    distinct = set(first_of_each(repr(sorted(row.items())) for row in rows.fields))
+def _copies(rows: Rows, classes: Sequence[str]) -> Damage:
+    """Rows whose text, pair and class, or label, have come before."""
+    labels = classes or [row.get("label", "") for row in rows.fields]
+    fields = ({**row, "label": name} for row, name in zip(rows.fields, labels, strict=True))
+    distinct = set(first_of_each(repr(sorted(row.items())) for row in fields))
     advice = "they count twice: remove them, unless it matters how often a text comes"
     repeated = [row for row in range(len(rows.fields)) if row not in distinct]
-    return Damage("exact copies of an earlier row", repeated, advice, removable=True)
+    return Damage("copies of the text and label of an earlier row", repeated, advice, removable=True)
 
 
 def _near_copies(rows: Rows, names: Sequence[str], without: Collection[int]) -> Damage:
@@ -289,7 +294,7 @@ def check_rows(rows: Rows, columns: Mapping[str, str]) -> list[Damage]:
     names = [row["label"].strip() for row in full.fields]
     usual = usual_spellings(Counter(names))
     classes = [usual.get(name, name) for name in names]
-    repeated = {*_contradictions(full, classes).rows, *_copies(full).rows}
+    repeated = {*_contradictions(full, classes).rows, *_copies(full, classes).rows}
     encoding = "read the source in its own encoding, and save it as UTF-8"
     others = (
         *row_damages(full, names),

@@ -28,6 +28,8 @@ JSON_LINES = ("jsonl", "ndjson")
 SUFFIXES = (*(suffix for suffix, _ in DELIMITERS), *JSON_LINES)
 """Endings of the files that can be read, without the dot."""
 
+DECIDED = {"decision", "why", "reviewed", "likeliest"}
+"""Columns of a file of decisions."""
 OWN_LICENCE = "the file owner's"
 
 
@@ -117,8 +119,15 @@ def open_table(path: Path, required: Collection[str], *, quotes: bool = True) ->
         raise other_format(path)
     text = read_text(path)
     if kind in JSON_LINES:
-        return _open_json_lines(path, text)
-    return _open_delimited(path, text, dict(DELIMITERS)[kind], required, quotes or kind == WORKBOOK)
+        table = _open_json_lines(path, text)
+    else:
+        table = _open_delimited(path, text, dict(DELIMITERS)[kind], required, quotes or kind == WORKBOOK)
+    if set(table.names) >= DECIDED and "reviewed" not in required:
+        raise DataError(
+            f"{path}: expected true labels, got decisions of `probattn predict --policy`, whose labels are predictions; "
+            "`probattn review RUN FILE --output labels.csv` writes the classes that people decided"
+        )
+    return table
 
 
 def field_of(fields: Mapping[str, Any], name: str, where: str) -> Any:

@@ -318,6 +318,12 @@ def write_policy(policy: Policy, path: Path | str) -> Path:
     return path
 
 
+def policy_file(path: Path | str) -> Path:
+    """The file of a policy, of the folder of its run too."""
+    path = Path(path)
+    return path / POLICY if path.is_dir() else path
+
+
 def read_policy(path: Path | str) -> Policy:
     """Reads a policy.
 
@@ -327,8 +333,7 @@ def read_policy(path: Path | str) -> Policy:
     Raises:
         RunError: there is none, or it is damaged.
     """
-    path = Path(path)
-    file = path / POLICY if path.is_dir() else path
+    file = policy_file(path)
     try:
         return Policy.model_validate_json(file.read_bytes())
     except OSError as error:

@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.checking import spelling_key
-from probattn.data.errors import nearest
+from probattn.data.errors import nearest, suggestion
 from probattn.data.rows import as_text
 from probattn.metrics.functional import error_bound
 from probattn.report.record import Count, Probability, Record
@@ -22,7 +22,7 @@ from probattn.tasks.errors import RunError
 from probattn.triage.policy import CHECKED, Policy
 from probattn.triage.queue import REVIEWED
 
-LISTED = re.compile(r"(.+?) \d+%(?:; ?|$)")
+LISTED = re.compile(r"(.+?) \d+%(?:; ?|$)", re.DOTALL)
 """A class with its probability in a list of the likeliest; names may have semicolons too."""
 LEVEL = 0.05
 """A p value below which the error rate is said to be above the target."""
@@ -126,7 +126,14 @@ def review(
     """
     if not policy.classes:
         raise RunError(f"{source}: expected a policy of classes, got one of other answers")
+    columns = list(rows[0]) if rows else []
     column = column or column_of(rows[0] if rows else {}, REVIEWED)
+    if columns and column not in columns:
+        advice = suggestion(column, columns)
+        raise RunError(
+            f"{source}: expected a column {column!r}, got {', '.join(map(shown, columns[:12]))}{advice}; name the "
+            "column of people's classes with --reviewed-column"
+        )
     done = [row for row in rows if person_of(row, column)]
     if not done:
         raise RunError(
@@ -185,10 +192,9 @@ def person_of(row: Mapping[str, Any], column: str, classes: Sequence[str] = ()) 
 
 
 def column_of(row: Mapping[str, Any], name: str) -> str:
-    """The column of a policy's answer, which has another name in a file whose inputs have one of this name."""
-    while (other := f"predicted_{name}") in row:
-        name = other
-    return name
+    """The column of a policy's answer: the last of this name, which has a prefix where the inputs have one of it."""
+    named = [column for column in row if re.fullmatch(f"(predicted_)*{name}", column)]
+    return named[-1] if named else name
 
 
 def cell_of(row: Mapping[str, Any], name: str) -> Any:
@@ -236,7 +242,7 @@ def _row_of(task: Mapping[str, Any]) -> dict[str, Any]:
         for annotation in task.get("annotations") or ()
         if isinstance(annotation, dict) and not annotation.get("was_cancelled")
         for result in annotation.get("result") or ()
-        if result.get("from_name") == REVIEWED
-        for name in result.get("value", {}).get("choices") or ()
+        if isinstance(result, dict) and result.get("from_name") == REVIEWED
+        for name in (result.get("value") or {}).get("choices") or ()
     ]
     return {**task["data"], REVIEWED: names[-1] if names else None}

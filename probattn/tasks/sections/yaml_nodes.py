@@ -79,6 +79,22 @@ class RecipeDumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
+def _text(dumper: RecipeDumper, value: str) -> ScalarNode:
+    """Text, in double quotes with escapes where a sign of it is a line break or cannot be seen."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
+
+
+RecipeDumper.add_representer(str, _text)
+
+
+def one_line_yaml(value: Any) -> str:
+    """A value in the one-line form of YAML."""
+    text: str = yaml.dump(
+        value, Dumper=RecipeDumper, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False
+    )
+    return text.removesuffix("...\n").strip()
+
+
 RecipeLoader.yaml_implicit_resolvers = {}  # none of YAML 1.1
 for _tag, _pattern, _first in _SCALARS:
     RecipeLoader.add_implicit_resolver(_tag, _pattern, list(_first))
