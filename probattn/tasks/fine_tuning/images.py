@@ -70,18 +70,18 @@ def digits(split: Split) -> Rows:
 
 
 class ImagesSection(ExamplesSection):
-    """Images with a class each. `digits` has a name: the 8 x 8 digits of scikit-learn."""
+    """Images with one class each. `digits` is built in: the 8 x 8 digits of scikit-learn."""
 
     named: ClassVar[Any] = {"digits": digits}
     suffixes: ClassVar[tuple[str, ...]] = ("",)
 
     train: str = Field(
         min_length=1,
-        description="To train on: `digits`, a folder with a folder of images for each class, a file (.csv, .tsv, "
-        ".jsonl) with paths of images, from its own folder, or `hub:owner/name`.",
+        description="Training data: `digits`, a folder with a subfolder of images for each class, a file (.csv, .tsv, .jsonl) "
+        "with paths of images relative to its folder, or `hub:owner/name`.",
     )
-    image: Filled = key("image", "Column of the images, or of their paths.")
-    label: Filled = key("label", "Column of the classes.")
+    image: Filled = key("image", "Column with the images or their paths.")
+    label: Filled = key("label", "Column with the classes.")
 
     def columns(self) -> Collection[str]:
         """Images and classes."""
@@ -158,7 +158,7 @@ class ImageNetworkRecipe(HeadNetworkRecipe):
     )
     new: Filled | None = key(
         None,
-        "Type of a new network (`vit`, `swin`, ...) to be built from `config` instead; null to load `name`.",
+        "Type of a new network (`vit`, `swin`, ...), built from `config`; null to load the network `name`.",
     )
 
     @model_validator(mode="after")

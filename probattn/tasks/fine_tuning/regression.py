@@ -53,9 +53,9 @@ RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}
 
 
 class RegressionSection(TextsSection):
-    """Texts, or pairs of texts, with a number each.
+    """Texts, or pairs of texts, with one number each.
 
-    `sick` and `stsb` have names: the relatedness of two sentences, 1 to 5 (Marelli et al. 2014), and the similarity of
+    `sick` and `stsb` are built in: the relatedness of two sentences, 1 to 5 (Marelli et al. 2014), and the similarity of
     STS-B, 0 to 5 (GLUE; Cer et al. 2017).
     """
 
@@ -65,11 +65,11 @@ class RegressionSection(TextsSection):
     }
     paired_names: ClassVar[tuple[str, ...]] = ("sick", "stsb")
 
-    label: Filled = key("label", "Column of the numbers.")
+    label: Filled = key("label", "Column with the numbers.")
     noise: Literal["normal", "student_t"] = key(
-        "normal", "Law of a number around its prediction; its scale is learned."
+        "normal", "Distribution of a number around its prediction; its scale is learned."
     )
-    degrees: float = key(4.0, "Degrees of freedom of `student_t`.", gt=0)
+    degrees: float = key(4.0, "Degrees of freedom of the noise `student_t`.", gt=0)
 
     def target(self, value: Any, where: str) -> float:
         """The number."""

@@ -17,21 +17,31 @@ from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe,
 
 _Training: Any = drawn_section(
     {
-        "epochs": (int, key(2000, "Updates, unless early stopping ends the run before.", ge=1)),
+        "epochs": (
+            int,
+            key(
+                2000,
+                "Maximum number of epochs, each one update; early stopping may end training earlier.",
+                ge=1,
+            ),
+        ),
         **training_keys(
             *("device", "seed", "kl_schedule", "log_every", "keep"),
-            learning_rate={"default": 0.005, "description": "Of Adam; 0.01 for Pubmed."},
+            learning_rate={
+                "default": 0.005,
+                "description": "Learning rate of Adam; the paper uses 0.01 for Pubmed.",
+            },
             site_learning_rate={"default": None},
             weight_decay={
                 "default": 5e-4,
-                "description": "L2 penalty of everything but biases; 1e-3 for Pubmed.",
+                "description": "L2 penalty of all parameters but biases; the paper uses 1e-3 for Pubmed.",
             },
             gradient_clip={"default": None},
-            kl_weight={"default": 1.0, "description": "Weight of the divergence after its warm-up."},
+            kl_weight={"default": 1.0, "description": "Weight of the KL after its warm-up."},
             kl_warmup_steps={
                 "annotation": Natural,
                 "default": 100,
-                "description": "Updates in which that weight rises.",
+                "description": "Updates in which the KL weight rises.",
             },
             checkpoint_every={
                 "annotation": Count,
@@ -45,7 +55,7 @@ _Training: Any = drawn_section(
                 EarlyStoppingRecipe(
                     metric="log_likelihood", mode="max", patience=100, also={"accuracy": "max"}
                 ),
-                "When to stop before the end, evaluated after every update; null for never.",
+                "Rule that ends training early, evaluated after every update; null for none.",
             ),
         ),
     },
@@ -66,11 +76,11 @@ class GraphDataRecipe(Section):
 
     name: str = Field(
         pattern=r"^[\w-]+$",
-        description="Which graph: `cora`, `citeseer`, `pubmed`, or any other whose files have this form.",
+        description="Name of the graph: `cora`, `citeseer`, `pubmed`, or any other with files in Planetoid's form.",
     )
     folder: Filled | None = key(
         None,
-        "Where its files `ind.<name>.*` lie; null for a folder of its name in the one that `PROBATTN_DATA` names.",
+        "Folder with the files `ind.<name>.*`; null for the subfolder of that name in `PROBATTN_DATA`.",
     )
     normalise_rows: bool = key(True, "Whether each node's features are divided by their sum.")
 
@@ -96,16 +106,16 @@ class GraphNetworkRecipe(_Network):
 
 
 class GraphPredictionRecipe(Section):
-    """Posterior draws of predictions."""
+    """Prediction by posterior draws: samples of all latent variables, one forward pass for each."""
 
-    num_samples: Count = key(20, "Posterior draws.")
-    seed: Seed = key(0, "Of the draws.")
+    num_samples: Count = key(20, "Number of posterior draws.")
+    seed: Seed = key(0, "Seed of the posterior draws.")
 
 
 class GraphReportRecipe(ReportSection):
     """Contents of the report."""
 
-    bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
+    bins: int = key(10, "Number of bins of the calibration errors.", ge=2, le=100)
 
 
 class GraphRecipe(MethodRecipe):
@@ -135,8 +145,8 @@ A recipe with a section `graph` trains a graph attention network on a citation g
     )
     alignment: AlignmentRecipe | None = key(
         None,
-        "The alignment of queries and keys over the nodes, beside that method; null for none. Its keys are those of "
-        "recipes for texts; `max_tokens` counts nodes, 512 where it is null.",
+        "The alignment of queries and keys over the nodes; null for none. Its keys are those of recipes for texts; "
+        "`max_tokens` counts nodes, 512 where it is null.",
     )
     training: GraphTrainingRecipe = key(GraphTrainingRecipe(), "How to train.")
     prediction: GraphPredictionRecipe = key(GraphPredictionRecipe(), "How to predict.")
