@@ -124,8 +124,8 @@ class SearchOptions(Options):
         num_beams: number of beams, >= 1; 1 is greedy search.
         length_penalty: exponent a: finished hypotheses are ranked by log-probability / length^a, so larger values
             favour longer ones. Vaswani et al. 2017 divide by ((5 + length) / 6)^0.6.
-        extra_length: maximum number of tokens of a translation beyond its source's, >= 1; 50 in Vaswani et al. 2017.
-            The network's number of positions is a further limit.
+        extra_length: maximum tokens of a translation beyond its source's, >= 1; 50 in Vaswani et al. 2017. The
+            network's positions limit it too.
         batch_size: sentences that are translated at once, >= 1.
 
     Raises:

@@ -29,8 +29,8 @@ class Source(Options):
     Args:
         source: name of a built-in data set (the page on data lists them), a file ending in .csv, .tsv or .jsonl
             (relative to the working directory), or ``hub:owner/name``.
-        split: split of a built-in or hub data set; None for the usual one: that of the same name for train, validation
-            and test; for shifted and out_of_domain a whole built-in data set, the test split of one from the hub.
+        split: split of a built-in or hub data set; None for that of the role's name; for shifted and out_of_domain None
+            takes all of a built-in data set, the test split of one from the hub.
         configuration: configuration of a hub data set; None where it has only one.
         text: column with the texts, in a file or hub data set.
         label: column with the labels, in a file or hub data set.

@@ -77,11 +77,11 @@ class AlignmentAttention(Method):
         weight: weight w of the divergence in the objective, >= 0.
         moves: what gets the gradient of the divergence: "both", only the "queries" or only the "keys".
         reduction: "sum" of the divergence over heads and attention calls, or "mean", which divides it by their number.
-        layers: layers that are aligned, in each stack; numbers count from 0, negative ones from the last layer; None
-            leaves it to ``convert``.
+        layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
+            to ``convert``.
         attention: kind of attention calls that are aligned; None leaves it to ``convert``.
-        max_tokens: maximum number of queries and of keys of an example that are compared: a random subset, drawn again
-            in each training step; None for all.
+        max_tokens: maximum number of queries and of keys that are compared: a random subset, drawn again in each
+            training step; None for all.
         hidden: width of the hidden layers of discriminator, critic and navigator; None for the size of a head.
         discriminator: discriminator of "gan": "highway", "mlp" (the paper's single MLP, section B.1.2) or "release"
             (that of the authors' code).
@@ -92,11 +92,11 @@ class AlignmentAttention(Method):
             cost.
         scaling: for "ot": ratio of successive distances in the annealing of the entropy, in (0, 1).
         sweeps: for "ot": Sinkhorn iterations at each distance of the annealing, >= 0. 0 is fastest, with errors of
-            several per cent and more; otherwise problems that have not converged are solved again. Errors:
-            :func:`probattn.divergences.sinkhorn`.
+            several per cent and more; other numbers solve problems again that have not converged (see
+            :func:`probattn.divergences.sinkhorn`).
         bandwidth: for "mmd": bandwidth of the kernel, > 0, or "median": each head's median distance in the first
-            training batch, fixed from then on. That is the first micro-batch of the first process, so "median" depends
-            on how batches are divided; :func:`probattn.divergences.median_bandwidth` gives a number instead.
+            micro-batch of training (of the first process), fixed from then on. It depends on how batches are divided;
+            :func:`probattn.divergences.median_bandwidth` gives a number that does not.
         seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
 
     Raises:

@@ -36,8 +36,7 @@ class AttentionWords(Options):
             (Bayesian attention modules: one fixed concentration).
         preset: source of the values of keys that are left out: this library's defaults, the settings of Zhang et al.
             2021 ("paper"), or those of their code ("release").
-        layers: layers whose attention is replaced, in each stack; numbers count from 0, negative ones from the last
-            layer.
+        layers: layers of each stack whose attention is replaced; numbers count from 0, negative ones from the end.
         kind: kind of attention that is replaced.
     """
 
@@ -65,9 +64,9 @@ class BayesianAttention(Method):
             normal around scores - s^2 / 2 (BAM).
         concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM; in a recipe
             10 by default). No effect on "lognormal".
-        rho: weight of the upward path (learned maps of the first call's scores) in the concentration k, >= 0. 0 leaves
-            ``exp(scores) + floor``. The default starts near k = 3, where weights vary as under attention dropout of
-            0.1; the paper uses 1.5 and finds 1 to 4 similar.
+        rho: weight of the upward path (learned maps of the first call's scores) in k, >= 0. 0 leaves ``exp(scores) +
+            floor``. 4 starts near k = 3, where weights vary as under attention dropout of 0.1; the paper uses 1.5 and
+            finds 1 to 4 alike.
         sigma: weight of the upward path in the Weibull scale lambda, >= 0. 0 keeps E[S] = exp(scores), so a converted
             network predicts exactly as before until it is trained; the paper uses 1e-6.
         upward: axis that the linear maps of the upward path mix: "heads" (any length, works with causal masks) or
@@ -75,16 +74,16 @@ class BayesianAttention(Method):
         hidden_scale: factor > 0 of each state h of the upward path, 1 in the paper. With a small factor, k differs
             between query-key pairs through exp(scores) alone.
         width_scores: scores whose exponential enters k: "shared", the attention scores, or "separate", scaled dot
-            products of further linear maps of queries and keys, without bias. "separate" needs a learned concentration,
-            normalised scores and a floor > 0.
+            products of further linear maps of queries and keys. "separate" needs a learned concentration, normalised
+            scores and a floor.
         prior: concentration alpha of the gamma prior: "contextual" (softmax over keys of an MLP of the key) or
             "constant".
         prior_hidden: hidden width of the contextual prior's MLP.
         prior_concentration: concentration alpha of the constant prior, > 0.
         rate: rate beta of the gamma prior, > 0.
-        prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): s keeps its mean and divides its
-            variance. The paper has 1; a contextual alpha of T keys is about 1/T, so the prior's standard deviation is
-            then about sqrt(T) times its mean. "learned", for the contextual prior: one s for each attention call,
+        prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): it divides the prior's variance and
+            keeps its mean. In the paper it is 1, and with a contextual alpha of about 1/T for T keys the standard
+            deviation about sqrt(T) times the mean. "learned", for the contextual prior: one s for each attention call,
             trained from 1.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that bounds exp(scores) and the
             KL; "raw" is the paper's form, in which exp(scores) can overflow.

@@ -54,8 +54,8 @@ class ParticleLayers(ParticleOptions, Method):
             "svgd" (Stein variational gradient descent, Liu and Wang 2016), "spos" (the same with Langevin noise) or
             "sgld" (noise alone).
         num_particles: number P of particles, >= 1.
-        layers: layers that become particles, in each stack; numbers count from 0, negative ones from the last layer; or
-            the layers of the "encoder", of the "decoder" or with "cross" attention.
+        layers: layers of each stack that are particles; numbers count from 0, negative ones from the end; or the layers
+            of the "encoder", of the "decoder" or with "cross" attention.
         parts: which modules of a layer become particles: "all", or only the "attention" projections of queries, keys
             and values; task heads do in both cases.
         space: what repels: the "parameters" of particles, as vectors, or their "predictions", the logits on the batch
@@ -64,8 +64,8 @@ class ParticleLayers(ParticleOptions, Method):
             are initialised at random; False copies the network's.
         bootstrap: whether each particle weights the training examples by separate Poisson numbers of mean 1 (Oza and
             Russell 2001), fixed by an example's content; for task heads with one label per example.
-        spread: standard deviation of the normal noise that is added at the start to all particles but the first,
-            relative to the root mean square of each parameter, >= 0.
+        spread: standard deviation of the noise that is added at the start to all particles but the first, relative to a
+            parameter's root mean square, >= 0.
         step_size: factor epsilon > 0 of the update direction of a particle; "adam" and "adamw", which normalise
             gradients, cancel it.
         repulsion: weight a >= 0 of the repulsion relative to the mean loss; 1 / N gives the posterior of N training

@@ -139,32 +139,30 @@ class RepulsiveAttention(ParticleOptions, Method):
         projections: projections whose heads repel each other; the heads of each are a separate set of particles.
         particles: what a particle is: a head ("heads"), or, as in the authors' code, every H-th output feature of a
             projection from the i-th on, for H heads ("features"), which mixes the heads.
-        layers: layers whose heads repel each other, in each stack; numbers count from 0, negative ones from the last
-            layer; or the calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None
-            leaves it to ``convert``.
+        layers: layers of each stack whose heads repel each other; numbers count from 0, negative ones from the end; or
+            the calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it
+            to ``convert``.
         attention: kind of attention calls whose heads repel each other; None leaves it to ``convert``.
         step_size: factor epsilon > 0 of the update direction of a head. "adam" and "adamw", which normalise gradients,
-            cancel it for "svgd"; for "spos" and "sgld", a larger factor makes the noise smaller relative to the
-            gradient.
+            cancel it; the noise of "spos" and "sgld" becomes smaller relative to the gradient as it grows.
         repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); no effect on "sgld". The loss is a mean over
-            the batch, so useful weights are far below 1. The paper's 0.01 costs accuracy or validation loss on three of
-            five data sets (page Repulsive attention).
+            the batch, so 1 is far too much. The paper's 0.01 costs accuracy or validation loss on three of five data
+            sets.
         kernel: kernel between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
-        bandwidth: bandwidth of the kernel, > 0; None for the kernel's own rule, such as the median's. Not for
-            "sliced_rbf", "cosine" and "identity".
+        bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule, such as the median. Not for "sliced_rbf",
+            "cosine", "identity".
         offset: constant added to the kernel "cosine", >= 0; None for 1. 0 with ``smoothing`` is the third step of Table
             9 of An et al. 2020.
         prior: prior of the weights of a head: "uniform", or the standard deviation > 0 of a normal prior.
-        temperature: temperature T > 0 of the noise of "spos" and "sgld", for the tempered posterior exp(-N U / T) of N
-            training data with mean loss U: 1 is the posterior; "datum" is T = N, as in Eq. 5 of An et al. 2020. The
-            noise's standard deviation grows as sqrt(T).
+        temperature: temperature T > 0 of the noise of "spos" and "sgld", for the posterior exp(-N U / T) of N training
+            examples with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows
+            as sqrt(T).
         langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term; 1 / b in Eq. 5 of An et al.
-            2020. As w tends to 0, "spos" tends to "svgd". The variance that the Langevin term alone gives does not
-            depend on w.
-        smoothing: whether each head also follows the other heads' gradients, weighted by the kernel; False: only its
-            own gradient, which with the kernel "cosine" is the second step of Table 9 of An et al. 2020.
+            2020. As w tends to 0, "spos" tends to "svgd"; the Langevin term alone gives the same variance for every w.
+        smoothing: whether each head also follows the other heads' gradients, weighted by the kernel. False with the
+            kernel "cosine" is the second step of Table 9 of An et al. 2020.
         seed: of the noise and of random directions, >= 0; torch's global generators are not used.
 
     Raises:

@@ -125,23 +125,23 @@ class DataRecipe(Section):
     )
     validation_fraction: float = key(
         0.1,
-        "Share of the training texts that is used for validation where there are no other validation data.",
+        "Share of the training texts for validation, where there are no other validation data.",
         gt=0,
         lt=1,
     )
     test_fraction: float = key(
         0.1,
-        "Share of the training texts that is used for testing where there are no other test data.",
+        "Share of the training texts for testing, where there are no other test data.",
         gt=0,
         lt=1,
     )
     max_length: int | None = key(
         MAX_TOKENS,
-        "Maximum number of tokens of a text, special ones included; null for the network's limit.",
+        "Maximum tokens of a text, special ones included; null for the network's limit.",
         ge=3,
     )
     on_long: Literal["truncate", "refuse"] = key(
-        "truncate", "Whether to `truncate` longer texts (a warning counts them) or `refuse` them (an error)."
+        "truncate", "Whether longer texts are truncated (a warning counts them) or an error."
     )
     limits: LimitsRecipe = key(LimitsRecipe(), "Maximum numbers of texts.")
 
@@ -203,10 +203,8 @@ NEW_NETWORKS = ("self_attentive", "decomposable", "esim")
 class VocabularyRecipe(Section):
     """Vocabulary of a network built from scratch: words of the training texts, in lower case."""
 
-    size: int | None = key(
-        None, "Maximum number of words; the most frequent ones are kept. Null for all.", ge=3
-    )
-    min_frequency: Count = key(1, "Minimum number of occurrences of a word in the training texts.")
+    size: int | None = key(None, "Maximum number of words, the most frequent ones; null for all.", ge=3)
+    min_frequency: Count = key(1, "Minimum occurrences of a word in the training texts.")
     split: Literal["spaces", "words"] = key(
         "words",
         "`words` separates punctuation and clitics (`do n't`) from words; `spaces` splits only at spaces, for texts "
@@ -217,9 +215,9 @@ class VocabularyRecipe(Section):
 class DropoutRecipe(Section):
     """Dropout rates of a pretrained network, named alike for all architectures; null keeps the network's own."""
 
-    hidden: float | None = key(None, "Dropout rate of embeddings and outputs of layers.", ge=0, lt=1)
-    attention: float | None = key(None, "Dropout rate of attention weights.", ge=0, lt=1)
-    classifier: float | None = key(None, "Dropout rate before the task head.", ge=0, lt=1)
+    hidden: float | None = key(None, "Dropout of embeddings and outputs of layers.", ge=0, lt=1)
+    attention: float | None = key(None, "Dropout of attention weights.", ge=0, lt=1)
+    classifier: float | None = key(None, "Dropout before the task head.", ge=0, lt=1)
 
 
 class PretrainedRecipe(Section):
@@ -240,8 +238,7 @@ class PretrainedRecipe(Section):
     dropout: DropoutRecipe | None = key(None, "Dropout rates; null keeps the network's own.")
     new_head: bool = key(
         False,
-        "Whether a task head with another number of classes is replaced by a new one, as for RTE after MNLI; false: it"
-        " is an error.",
+        "Whether a task head for another number of classes is replaced (as for RTE after MNLI) or an error.",
     )
 
     def locate(self) -> str:
@@ -327,7 +324,7 @@ class NetworkRecipe(PretrainedRecipe):
 class PredictionRecipe(Section):
     """Prediction by posterior draws: samples of all latent variables, one forward pass for each."""
 
-    num_samples: Count = key(20, "Number of posterior draws.")
+    num_samples: Count = key(20, "Posterior draws.")
     chunk_size: Count | None = key(
         None, "Posterior draws that are computed at once, which bounds memory; null for all."
     )
@@ -343,12 +340,10 @@ class ReportRecipe(TopicsReportSection):
         description="Further measures of the predicted classes: `matthews` (Matthews correlation), `f1` (F1 of the second of "
         "two classes; for more classes the mean).",
     )
-    bins: int = key(
-        10, "Number of bins of the reliability diagram and of the calibration errors.", ge=2, le=100
-    )
+    bins: int = key(10, "Bins of the reliability diagram and of the calibration errors.", ge=2, le=100)
     thresholds: list[Annotated[float, Field(gt=0, lt=1)]] = key(
         [0.001, 0.01, 0.05, 0.1, 0.2, 0.5],
-        "Thresholds of the p-value in the PAvPU curve (accuracy versus certainty).",
+        "p-values of the PAvPU curve (accuracy versus certainty).",
         min_length=1,
     )
     texts: list[Annotated[str, Field(min_length=1)]] = Field(
@@ -358,16 +353,14 @@ class ReportRecipe(TopicsReportSection):
         default_factory=list,
         description="Second text for each of `texts`, where the task is about pairs of texts.",
     )
-    uncertain: int = key(
-        4, "Number of test texts, the most uncertain ones, whose attention maps are shown.", ge=0, le=50
-    )
-    mistakes: int = key(8, "Number of mistakes, the most confident ones, that are listed.", ge=0, le=100)
+    uncertain: int = key(4, "Test texts, the most uncertain ones, with attention maps.", ge=0, le=50)
+    mistakes: int = key(8, "Mistakes, the most confident ones, that are listed.", ge=0, le=100)
     bin_mistakes: int = key(
-        3, "Number of mistakes that are listed for each bin of the reliability diagram.", ge=0, le=50
+        3, "Mistakes that are listed for each bin of the reliability diagram.", ge=0, le=50
     )
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list,
-        description="Attention heads, counted from 0, that get separate maps; the mean over heads always has one.",
+        description="Attention heads, counted from 0, with separate maps beside that of the mean.",
     )
 
     @model_validator(mode="after")
@@ -388,16 +381,14 @@ class ClassTrainingRecipe(TrainingRecipe):
 
     label_smoothing: float = key(
         0.0,
-        "Share of a label that is spread evenly over all classes in training (Szegedy et al. 2016), also of the "
-        "baseline.",
+        "Share of a label that training spreads evenly over all classes (Szegedy et al. 2016), for the baseline too.",
         ge=0,
         lt=1,
     )
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = Field(
         default=None,
-        description="Weight of the log-likelihood of each class in training (1 for classes left out), or `balanced`: N / (C "
-        "N_c), with N_c of N training texts in a class and C classes. Weights favour rare classes at the cost of "
-        "calibration.",
+        description="Weight of each class in the training loss (1 if left out), or `balanced`: N / (C N_c) for N_c of N "
+        "training texts in one of C classes. Weights trade calibration for rare classes.",
     )
 
 

@@ -28,21 +28,18 @@ class ConditionRecipe(Section):
     title: str | None = key(
         None, "Title of the condition in reports; null for its key.", min_length=1, max_length=60
     )
-    types: int = key(40, "Number of words of a vocabulary.", ge=2)
-    length: Count = key(40, "Number of words of a sentence.")
-    sets: Count = key(
-        1, "Number of disjoint vocabularies; each sentence is drawn from one of them (task `copy`)."
-    )
+    types: int = key(40, "Words of a vocabulary.", ge=2)
+    length: Count = key(40, "Words of a sentence.")
+    sets: Count = key(1, "Disjoint vocabularies; each sentence is drawn from one of them (task `copy`).")
     order: Literal["copy", "permuted"] = key(
         "copy",
-        "Whether the output is the input (`copy`) or its words in another order, fixed by the seed (`permuted`); task "
-        "`copy`.",
+        "Whether the output is the input or its words in another order, fixed by the seed (task `copy`).",
     )
     attention: Literal["learned", "uniform", "frozen_probe"] = key(
         "learned",
         "`uniform` attends to all positions equally; with `frozen_probe` only attention is trained (task `copy`).",
     )
-    heads: Count = key(1, "Number of attention heads, whose contexts are summed (task `copy`).")
+    heads: Count = key(1, "Attention heads, whose contexts are summed (task `copy`).")
     starts: Literal["random", "bad", "one_good"] = key(
         "random",
         "Initial values of the attention heads: drawn independently, all bad, or one good and the others bad, from "
@@ -72,10 +69,8 @@ class HeadSearchRecipe(Section):
     these models, its sentences, and heads that were tried in it.
     """
 
-    models: Count = key(
-        4, "Number of models, which differ in sentences and in the initial values of all but the head."
-    )
-    candidates: int = key(20, "Number of initial heads that are tried in each model.", ge=2)
+    models: Count = key(4, "Models, with different sentences and initial values of all but the head.")
+    candidates: int = key(20, "Initial heads that are tried in each model.", ge=2)
     steps: Count = key(
         300, "Updates by which a model must reach `threshold` for its initial head to count as good."
     )
@@ -94,7 +89,7 @@ class ExperimentSection(Section):
     )
     threshold: float = key(0.99, "Accuracy from which a run counts as having learned the task.", gt=0, le=1)
     by_step: Count | None = key(
-        None, "Update by which a run must have learned the task to be counted; null for the last."
+        None, "Update by which a run must have learned it to count; null for the last."
     )
     search: HeadSearchRecipe | None = key(
         None, "Search for good and bad initial heads before the runs; null for none."
@@ -138,16 +133,16 @@ class ExperimentNetworkRecipe(Section):
 
     width: Count = key(
         256,
-        "Size of embeddings, of hidden states in each direction, and of the hidden layer before the output.",
+        "Size of embeddings, of states in each direction, and of the hidden layer before the output.",
     )
 
 
 class ExperimentTrainingRecipe(Section):
     """Training of every run, by Adam. All runs of a condition are one batched program."""
 
-    runs: int = key(20, "Number of runs of each condition, each with a different seed.", ge=2)
+    runs: int = key(20, "Runs of each condition, each with a different seed.", ge=2)
     seed: Seed = key(0, "Seed of the first run; each further run adds 1.")
-    steps: Count = key(300, "Number of updates of a run.")
+    steps: Count = key(300, "Updates of a run.")
     batch_size: Count = key(128, "Sentences per update of each run.")
     learning_rate: float = key(1e-3, "Learning rate of Adam.", gt=0, lt=10)
     evaluate_every: Count = key(
@@ -157,7 +152,7 @@ class ExperimentTrainingRecipe(Section):
         64, "New sentences on which accuracy is measured, for each run and evaluation."
     )
     probe_sentences: Count = key(
-        8, "Sentences on which attention and lexical probe are measured, the same in every evaluation."
+        8, "Sentences on which attention and probe are measured, the same every time."
     )
     checkpoint_every: Count = key(50, "Updates between checkpoints.")
     device: Literal["auto", "cpu"] = key("auto", "`auto` uses a GPU or other accelerator if there is one.")

@@ -99,9 +99,9 @@ class ChoicesSection(ExamplesSection):
 
     named: ClassVar[Any] = {"snli": snli, "swag": swag, "hellaswag": hellaswag}
 
-    text: Filled = key("text", "Column with the texts.")
+    text: Filled = key("text", "Column of the texts.")
     beginning: Filled | None = key(
-        None, "Column with the words with which every ending begins (`sent2` of SWAG); null for none."
+        None, "Column of the words with which every ending begins (`sent2` of SWAG); null for none."
     )
     endings: list[str] = key(
         ["endings"],
@@ -109,10 +109,8 @@ class ChoicesSection(ExamplesSection):
         f"endings or a string with `{SEPARATOR}` between endings.",
         min_length=1,
     )
-    label: Filled = key("label", "Column with the number of the right ending, counted from 0.")
-    max_length: int = key(
-        128, "Maximum number of tokens of a text with its ending; longer texts are truncated.", ge=3
-    )
+    label: Filled = key("label", "Column of the number of the right ending, counted from 0.")
+    max_length: int = key(128, "Maximum tokens of a text with its ending; longer texts are truncated.", ge=3)
 
     def columns(self) -> Collection[str]:
         """Text, endings and label."""

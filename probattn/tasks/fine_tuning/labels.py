@@ -48,9 +48,9 @@ class LabelsSection(TextsSection):
 
     label: Filled = key(
         "labels",
-        "Column with the labels: a list of names, or one string with `separator` between names; empty for no label.",
+        "Column of the labels: a list of names, or a text with `separator` between them; empty for none.",
     )
-    separator: Filled = key(";", "Separator between the labels in one string.")
+    separator: Filled = key(";", "Separator of labels in a text.")
 
     def target(self, value: Any, where: str) -> list[str]:
         """The names of the labels, sorted."""

@@ -72,12 +72,12 @@ class LanguageSection(ExamplesSection):
         "masked",
         "What is predicted: `masked` tokens (as in BERT), or each token from those before it (`causal`, as in GPT-2).",
     )
-    text: Filled = key("text", "Column with the texts.")
+    text: Filled = key("text", "Column of the texts.")
     join: bool = key(
         True,
-        "Whether texts are joined and split into passages of `block_length` tokens; false for one text per passage.",
+        "Whether texts are joined and split into passages of equal length; false for one text per passage.",
     )
-    block_length: int = key(128, "Maximum number of tokens of a passage.", ge=3)
+    block_length: int = key(128, "Maximum tokens of a passage.", ge=3)
     mask_probability: float = key(
         0.15,
         "Probability that a token is masked (Devlin et al. 2019); no effect on `causal`.",

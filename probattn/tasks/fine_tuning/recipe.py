@@ -78,12 +78,12 @@ class ExamplesSection(Section):
     )
     shifted: Filled | None = key(
         None,
-        "Shifted test data of the same task (a whole file, or the test split of another source); null for none.",
+        "Shifted test data of the same task: a whole file, or another source's test split; null for none.",
     )
     out_of_domain: Filled | None = key(
         None,
-        "Inputs that are not the task, without labels; the report measures how well the uncertainty detects them. Null"
-        " for none.",
+        "Inputs that are not the task, for measuring how well uncertainty detects them; labels are not read. Null for "
+        "none.",
     )
     quotes: bool = key(
         True,
@@ -91,13 +91,13 @@ class ExamplesSection(Section):
     )
     validation_fraction: float = key(
         0.1,
-        "Share of the training examples that is used for validation where there are no other validation data.",
+        "Share of the training examples for validation, where there are no other validation data.",
         gt=0,
         lt=1,
     )
     test_fraction: float = key(
         0.1,
-        "Share of the training examples that is used for testing where there are no other test data.",
+        "Share of the training examples for testing, where there are no other test data.",
         gt=0,
         lt=1,
     )
@@ -288,10 +288,8 @@ class HeadNetworkRecipe(PretrainedRecipe):
 class HeadReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    bins: int = key(10, "Number of bins of the calibration errors.", ge=2, le=100)
-    uncertain: int = key(
-        8, "Number of test examples, the most uncertain ones, that are listed.", ge=0, le=100
-    )
+    bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
+    uncertain: int = key(8, "Test examples, the most uncertain ones, in a list.", ge=0, le=100)
 
 
 class HeadRecipe(MethodRecipe):

@@ -65,7 +65,7 @@ class RegressionSection(TextsSection):
     }
     paired_names: ClassVar[tuple[str, ...]] = ("sick", "stsb")
 
-    label: Filled = key("label", "Column with the numbers.")
+    label: Filled = key("label", "Column of the numbers.")
     noise: Literal["normal", "student_t"] = key(
         "normal", "Distribution of a number around its prediction; its scale is learned."
     )

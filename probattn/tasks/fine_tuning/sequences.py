@@ -50,14 +50,12 @@ class SequencesSection(ExamplesSection):
         "multi30k_en_de": partial(_multi30k, "en", "de"),
     }
 
-    source: Filled = key("source", "Column with the input texts.")
-    target: Filled = key("target", "Column with the target texts.")
+    source: Filled = key("source", "Column of the input texts.")
+    target: Filled = key("target", "Column of the target texts.")
     prefix: str = key("", "Prefix of every input text, such as `translate English to German: ` for T5.")
-    source_length: int = key(128, "Maximum number of tokens of an input text.", ge=3)
-    target_length: int = key(
-        128, "Maximum number of tokens of a target text, in training and in generation.", ge=3
-    )
-    num_beams: Count = key(1, "Number of beams in generation; 1 is greedy search.")
+    source_length: int = key(128, "Maximum tokens of an input text.", ge=3)
+    target_length: int = key(128, "Maximum tokens of a target text, in training and in generation.", ge=3)
+    num_beams: Count = key(1, "Beams in generation; 1 is greedy search.")
 
     def columns(self) -> Collection[str]:
         """Both texts."""

@@ -153,26 +153,24 @@ class SpansSection(ExamplesSection):
     }
     suffixes: ClassVar[tuple[str, ...]] = ("json",)
 
-    question: Filled = key("question", "Column with the questions.")
-    context: Filled = key("context", "Column with the contexts, the texts that hold the answers.")
+    question: Filled = key("question", "Column of the questions.")
+    context: Filled = key("context", "Column of the contexts, the texts with the answers.")
     answers: Filled = key(
         "answers",
-        "Column with the answers: an object with lists `text` and `answer_start` (SQuAD on the hub), or one string, "
-        "empty for no answer.",
+        "Column of the answers: an object with lists `text` and `answer_start` (as SQuAD), or a text, empty for no "
+        "answer.",
     )
     answer_start: Filled = key(
         "answer_start",
-        "Column with the position of the answer's first character in the context, from 0, where `answers` has strings.",
+        "Column of the answer's first character in the context, counted from 0, where answers are texts.",
     )
     max_length: int = key(
         384,
-        "Maximum number of tokens of question and context; longer contexts are split into overlapping windows.",
+        "Maximum tokens of question and context; longer ones become several windows.",
         ge=16,
     )
-    stride: Natural = key(
-        128, "Tokens of the context that a window shares with the next one, at most half of `max_length`."
-    )
-    max_answer_length: Count = key(30, "Maximum number of tokens of a predicted answer.")
+    stride: Natural = key(128, "Tokens that a window shares with the next one, at most half of `max_length`.")
+    max_answer_length: Count = key(30, "Maximum tokens of a predicted answer.")
 
     @model_validator(mode="after")
     def _overlap(self) -> Self:

@@ -27,9 +27,9 @@ class TextsSection(ExamplesSection):
     """Data sets with a name that are pairs."""
     label: str
 
-    text: Filled = key("text", "Column with the texts.")
-    text_pair: Filled | None = key(None, "Column with the second texts; null for single texts.")
-    max_length: int = key(128, "Maximum number of tokens of a text; longer texts are truncated.", ge=3)
+    text: Filled = key("text", "Column of the texts.")
+    text_pair: Filled | None = key(None, "Column of the second texts; null for single texts.")
+    max_length: int = key(128, "Maximum tokens of a text; longer texts are truncated.", ge=3)
 
     @property
     def paired(self) -> bool:

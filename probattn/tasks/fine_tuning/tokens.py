@@ -82,11 +82,11 @@ class TokensSection(ExamplesSection):
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
     suffixes: ClassVar[tuple[str, ...]] = ("conll", "bio", "txt")
 
-    tokens: Filled = key("tokens", "Column with the list of words of each text.")
-    tags: Filled = key("tags", "Column with the list of the words' tags.")
+    tokens: Filled = key("tokens", "Column of the list of words of each text.")
+    tags: Filled = key("tags", "Column of the list of the words' tags.")
     max_length: int = key(
         128,
-        "Maximum number of tokens of a text; words beyond it are not trained on, and their prediction is `O`.",
+        "Maximum tokens of a text; words beyond are not trained on and are predicted as `O`.",
         ge=3,
     )
 

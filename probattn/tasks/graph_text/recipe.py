@@ -40,23 +40,19 @@ class GraphTextDataRecipe(Section):
     train: Filled = key("preprocessed.train.tsv", "File with the training texts.")
     validation: Filled | None = key(
         "preprocessed.val.tsv",
-        "File with the validation texts; null for a part of `train`, which is then not used for training.",
+        "File with the validation texts; null to hold out a part of `train`.",
     )
     test: Filled = key("preprocessed.test.tsv", "File with the test texts.")
     relations: Filled = key("relations.vocab", "File with the names of relations, one per line.")
     limits: LimitsSection = key(
         LimitsSection(),
-        "Maximum numbers of texts; with `validation: null`, `limits.validation` is by default a tenth of the texts of "
-        "`train`.",
+        "Maximum numbers of texts; without a validation file, `validation` is by default a tenth of `train`.",
     )
     min_frequency: Count = key(
         5,
-        "Minimum number of occurrences of a word in the training titles, entities and texts to be in the "
-        "vocabulary.",
+        "Minimum occurrences of a word of the vocabulary in the training titles, entities and texts.",
     )
-    max_length: int = key(
-        400, "Maximum number of tokens of a text, its end included; longer texts are truncated.", ge=2
-    )
+    max_length: int = key(400, "Maximum tokens of a text with its end; longer texts are truncated.", ge=2)
 
     def file(self, part: str) -> Path:
         """Path of a file."""
@@ -99,19 +95,19 @@ class GraphTextNetworkRecipe(Section):
     """GraphWriter; the defaults are those of Koncel-Kedziorski et al. 2019 and of their released settings."""
 
     width: int = key(500, "Size of word embeddings, vertices and hidden states.", ge=2)
-    layers: Count = key(6, "Number of blocks of the graph transformer.")
+    layers: Count = key(6, "Blocks of the graph transformer.")
     heads: Count = key(4, "Attention heads of every attention call; they divide `width`.")
     feed_forward: Count | None = key(
-        None, "Hidden width of the feed-forward layers of a block; null for four times `width`."
+        None, "Hidden width of feed-forward layers; null for four times `width`."
     )
-    lstm_layers: Count = key(2, "Number of layers of the bidirectional LSTMs over titles and entities.")
-    dropout: Rate = key(0.1, "Dropout rate of embeddings, of the output's inputs and in the blocks.")
+    lstm_layers: Count = key(2, "Layers of the bidirectional LSTMs over titles and entities.")
+    dropout: Rate = key(0.1, "Dropout of embeddings, of the output's inputs and in the blocks.")
     attention_dropout: Rate = key(
-        0.1, "Dropout rate of attention weights between vertices; latent weights have no dropout."
+        0.1, "Dropout of attention weights between vertices; latent ones have none."
     )
     coverage: float = key(
         0.0,
-        "Weight of a penalty, in nats, on copying an entity repeatedly (See et al. 2017, Eq. 12); 0 for none.",
+        "Weight of a penalty, in nats, on copying an entity again (See et al. 2017, Eq. 12).",
         ge=0,
     )
 
@@ -161,7 +157,7 @@ class WritingRecipe(_Writing):
 class GraphTextReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = key(4, "Number of test texts that are shown with their graphs.", ge=0, le=100)
+    samples: int = key(4, "Test texts that are shown with their graphs.", ge=0, le=100)
     seed: Seed = key(0, "Seed of the bootstrap resamples.")
 
 

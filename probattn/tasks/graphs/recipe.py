@@ -19,11 +19,7 @@ _Training: Any = drawn_section(
     {
         "epochs": (
             int,
-            key(
-                2000,
-                "Maximum number of epochs, each one update; early stopping may end training earlier.",
-                ge=1,
-            ),
+            key(2000, "Epochs, each one update, unless early stopping ends training before.", ge=1),
         ),
         **training_keys(
             *("device", "seed", "kl_schedule", "log_every", "keep"),
@@ -80,7 +76,7 @@ class GraphDataRecipe(Section):
     )
     folder: Filled | None = key(
         None,
-        "Folder with the files `ind.<name>.*`; null for the subfolder of that name in `PROBATTN_DATA`.",
+        "Folder with the files `ind.<name>.*`; null for `<name>` in `PROBATTN_DATA`.",
     )
     normalise_rows: bool = key(True, "Whether each node's features are divided by their sum.")
 
@@ -108,14 +104,14 @@ class GraphNetworkRecipe(_Network):
 class GraphPredictionRecipe(Section):
     """Prediction by posterior draws: samples of all latent variables, one forward pass for each."""
 
-    num_samples: Count = key(20, "Number of posterior draws.")
+    num_samples: Count = key(20, "Posterior draws.")
     seed: Seed = key(0, "Seed of the posterior draws.")
 
 
 class GraphReportRecipe(ReportSection):
     """Contents of the report."""
 
-    bins: int = key(10, "Number of bins of the calibration errors.", ge=2, le=100)
+    bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
 
 
 class GraphRecipe(MethodRecipe):

@@ -43,8 +43,8 @@ class PretrainingDataRecipe(Section):
         description="Sources of texts: files with one text per line (`.txt`, `.txt.gz`), folders of such files, or "
         f"built-in data sets (those of `data.train`, and `{MULTI30K}`), of which the training split is read.",
     )
-    validation_fraction: float = key(0.01, "Share of the texts that is used for validation.", gt=0, lt=0.5)
-    test_fraction: float = key(0.01, "Share of the texts that is used for testing.", gt=0, lt=0.5)
+    validation_fraction: float = key(0.01, "Share of the texts for validation.", gt=0, lt=0.5)
+    test_fraction: float = key(0.01, "Share of the texts for testing.", gt=0, lt=0.5)
     limits: PassageLimits = key(PassageLimits(), "Maximum numbers of validation and test passages.")
     tokenizer: Filled | None = key(
         None,
@@ -55,13 +55,13 @@ class PretrainingDataRecipe(Section):
     lowercase: bool = key(True, "Whether a learned vocabulary ignores case and accents.")
     max_length: int = key(
         128,
-        "Maximum number of tokens of a passage, [CLS] and [SEP] included; longer texts are split or truncated.",
+        "Maximum tokens of a passage, [CLS] and [SEP] included; longer texts are split.",
         ge=3,
     )
-    join: bool = key(True, "Whether a passage continues with the next text; false for one text per passage.")
+    join: bool = key(True, "Whether passages continue with the next text; false for one text each.")
     shuffle_buffer: Count = key(
         10_000,
-        "Size of the buffer from which the next text is drawn at random; 1 for the order of the files.",
+        "Texts from which the next one is drawn at random; 1 for their order.",
     )
     mask_probability: float = key(
         0.15, "Share of a passage's tokens, special ones excluded, that are masked.", gt=0, lt=1
@@ -85,17 +85,15 @@ class GeneratorRecipe(Section):
 
     width: Count | None = key(
         None,
-        "Size of the generator's states, a multiple of its heads; null for a quarter of the discriminator's.",
+        "Size of the generator's states; null for a quarter of the discriminator's.",
     )
-    layers: Count | None = key(
-        None, "Number of layers of the generator; null for as many as the discriminator has."
-    )
+    layers: Count | None = key(None, "Layers of the generator; null for those of the discriminator.")
     heads: Count | None = key(
-        None, "Attention heads of each layer of the generator; null for a quarter of the discriminator's."
+        None, "Heads of each layer of the generator; null for a quarter of the discriminator's."
     )
     feed_forward: Count | None = key(
         None,
-        "Hidden width of the generator's feed-forward layers; null for a quarter of the discriminator's.",
+        "Hidden width of the generator's layers; null for a quarter of the discriminator's.",
     )
 
 
@@ -109,14 +107,12 @@ class PretrainingNetworkRecipe(Section):
 
     width: Count = key(256, "Size of the discriminator's states, a multiple of `heads`.")
     embedding: Count = key(128, "Size of the embeddings of tokens and positions.")
-    layers: Count = key(12, "Number of layers of the discriminator.")
+    layers: Count = key(12, "Layers of the discriminator.")
     heads: Count = key(4, "Attention heads of each layer of the discriminator.")
     feed_forward: Count = key(1024, "Hidden width of the discriminator's feed-forward layers.")
-    positions: int = key(
-        512, "Number of positions: the maximum number of tokens that the networks read.", ge=3
-    )
-    dropout: Rate = key(0.1, "Dropout rate of embeddings and in the layers.")
-    attention_dropout: Rate = key(0.1, "Dropout rate of attention weights; latent weights have no dropout.")
+    positions: int = key(512, "Positions, the maximum number of tokens that the networks read.", ge=3)
+    dropout: Rate = key(0.1, "Dropout of embeddings and in the layers.")
+    attention_dropout: Rate = key(0.1, "Dropout of attention weights; latent ones have none.")
     initializer: float = key(
         0.02,
         "Standard deviation of the initial weights; narrow networks learn sooner from about 1 / sqrt(`width`).",
@@ -161,7 +157,7 @@ class PretrainingNetworkRecipe(Section):
 _Training: Any = drawn_section(
     {
         "epochs": length_key(
-            "Number of epochs; the number of updates follows from an estimate of the number of passages."
+            "Epochs; the number of updates follows from an estimate of the number of passages."
         ),
         "steps": length_key(f"Number of updates, instead of `epochs`; {STEPS:,} where both are left out."),
         **training_keys(
@@ -196,10 +192,8 @@ class PretrainingTrainingRecipe(_Training):
 class PretrainingReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = key(
-        4, "Number of test passages whose tokens are shown with their predictions.", ge=0, le=100
-    )
-    bins: int = key(10, "Number of bins of the calibration error.", ge=2, le=100)
+    samples: int = key(4, "Test passages whose tokens are shown with their predictions.", ge=0, le=100)
+    bins: int = key(10, "Bins of the calibration error.", ge=2, le=100)
 
 
 class PretrainingRecipe(MethodRecipe):

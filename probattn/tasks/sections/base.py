@@ -80,10 +80,10 @@ class ReportSection(Section):
 
     baseline: bool = key(
         True,
-        "Whether to also train, and compare with, the same network with deterministic attention (same initial weights,"
-        " data and number of updates).",
+        "Whether to train, and compare with, a baseline: the same network with deterministic attention, initial "
+        "weights, data and updates.",
     )
-    resamples: int = key(1000, "Number of bootstrap resamples for intervals and p-values.", ge=100)
+    resamples: int = key(1000, "Bootstrap resamples behind intervals and p-values.", ge=100)
     level: float = key(0.95, "Confidence level of the intervals.", gt=0, lt=1)
 
 
@@ -92,7 +92,7 @@ class TopicsReportSection(ReportSection):
 
     alignment_examples: Natural = key(
         64,
-        "Number of test examples on which queries and keys are compared, where the recipe has `alignment`.",
+        "Test examples on which queries and keys are compared, with `alignment`; 0 for none.",
     )
     projection: Literal["pca", "tsne"] = key(
         "pca", "Projection of queries and keys to two dimensions in a figure; `tsne` needs scikit-learn."
@@ -102,13 +102,11 @@ class TopicsReportSection(ReportSection):
     )
     head_examples: Natural = key(
         64,
-        "Number of test examples on which attention heads are compared, where the recipe has `repulsion` or "
-        "`disagreement`.",
+        "Test examples on which attention heads are compared, with `repulsion` or `disagreement`; 0 for none.",
     )
     masked_examples: Natural = key(
         64,
-        "Number of test examples on which the task's main score is measured with each attention head masked in turn, "
-        "one forward pass per head.",
+        "Test examples on which the task's main score is measured without each attention head in turn; 0 for none.",
     )
 
 

@@ -40,15 +40,15 @@ def length_key(description: str) -> tuple[Any, Any]:
 
 TRAINING: dict[str, Any] = {
     "epochs": length_key(f"Number of epochs; {EPOCHS} where `steps` is left out too."),
-    "steps": length_key("Number of updates, instead of `epochs`."),
+    "steps": length_key("Updates, instead of `epochs`."),
     "batch_size": Key(RunOptions, "batch_size"),
     "accumulation": Key(RunOptions, "accumulation"),
     "length_pool": Key(
         RunOptions,
         "length_pool",
         {
-            "description": "Updates among whose examples those of similar length are batched together, which saves padding; null "
-            "for random batches."
+            "description": "Updates whose examples are sorted by length into batches, which saves padding; null for random "
+            "batches."
         },
     ),
     "optimizer": (Literal["adamw", "adam", "sgd"], key("adamw", "Optimiser of `torch.optim`.")),
@@ -107,8 +107,8 @@ TRAINING: dict[str, Any] = {
         bool,
         key(
             False,
-            "Whether only attention is trained and all else stays at its initial values (Snell et al. 2021, A.6); for "
-            "the networks `self_attentive` and, in translation, `lstm`.",
+            "Whether only attention is trained (Snell et al. 2021, A.6); for the networks `self_attentive` and, in "
+            "translation, `lstm`.",
         ),
     ),
 }
@@ -210,17 +210,17 @@ class ProbeRecipe(Section):
 
     steps: list[int] | None = key(
         None,
-        "Updates after which attention and probe are recorded, 0 for before the first; null for 0, 10, 20, 50, 100, "
-        "200, 500 and so on. The last update is always recorded.",
+        "Updates after which attention and probe are recorded (0: before the first), beside the last; null for 0, 10, "
+        "20, 50, 100, 200, 500 and so on.",
         min_length=1,
     )
-    examples: Count = key(200, "Number of recorded examples, a fixed choice.")
+    examples: Count = key(200, "Recorded examples, a fixed choice.")
     part: Literal["validation", "train"] = key(
         "validation",
-        "Data of the recorded examples: `validation` or `train` (as in tables 7 and 8 of Snell et al. 2021).",
+        "Data of the recorded examples; `train` as in tables 7 and 8 of Snell et al. 2021.",
     )
     batch_size: Count = key(32, "Recorded examples in a batch.")
-    shown: int = key(2, "Number of recorded examples whose attention maps the report shows.", ge=0, le=20)
+    shown: int = key(2, "Recorded examples whose attention maps the report shows.", ge=0, le=20)
 
     @field_validator("steps")
     @classmethod

@@ -46,28 +46,26 @@ class TranslationNetworkRecipe(Section):
     decoder_width: Count | None = key(
         None, "Size of the hidden states of an `lstm`'s decoder; null for `width`."
     )
-    layers: Count = key(6, "Number of layers of the encoder, and of the decoder.")
+    layers: Count = key(6, "Layers of the encoder, and of the decoder.")
     heads: Count = key(
         4,
-        "Attention heads of every attention call. They divide the width of a `transformer`; each head of an `lstm` has"
-        " the size of the encoder's states, and the heads' contexts are summed.",
+        "Attention heads of every call. They divide the width of a `transformer`; in an `lstm` each has the size of "
+        "the encoder's states, and contexts are summed.",
     )
     dropout: Rate = key(
         0.3,
-        "Dropout rate of embeddings and every sublayer's output; of an `lstm`, of embeddings and in its output "
-        "network.",
+        "Dropout of embeddings and sublayers' outputs; in an `lstm`, of embeddings and in its output network.",
     )
     feed_forward: Count = key(1024, "Hidden width of the feed-forward layers of a `transformer`.")
     attention_dropout: Rate = key(
-        0.0, "Dropout rate of a `transformer`'s attention weights; latent weights have no dropout."
+        0.0, "Dropout of a `transformer`'s attention weights; latent ones have none."
     )
-    activation_dropout: Rate = key(0.0, "Dropout rate inside the feed-forward layers of a `transformer`.")
+    activation_dropout: Rate = key(0.0, "Dropout inside the feed-forward layers of a `transformer`.")
     bidirectional: bool = key(True, "Whether the encoder of an `lstm` is bidirectional.")
-    recurrent_dropout: Rate = key(0.5, "Dropout rate between the layers of an `lstm`.")
+    recurrent_dropout: Rate = key(0.5, "Dropout between the layers of an `lstm`.")
     output_width: Natural | None = key(
         None,
-        "Hidden units of an `lstm`'s output network, from contexts and states to tokens; 0 for a single linear map, "
-        "null for `width`.",
+        "Hidden units of an `lstm`'s output network; 0 for a single linear map, null for `width`.",
     )
     uniform_attention: bool = key(
         False,
@@ -127,9 +125,7 @@ class TranslationTrainingRecipe(_Training):
     """
 
     optimizer: Literal["adamw", "adam", "sgd"] = key("adam", "Optimiser of `torch.optim`.")
-    label_smoothing: Rate = key(
-        0.1, "Share of a target token's probability that is spread over all tokens in training."
-    )
+    label_smoothing: Rate = key(0.1, "Share of a target token's probability that is spread over all tokens.")
     per: Literal["token", "pair"] = key(
         "token",
         "Unit of the objective: nats per target `token` or per sentence `pair`. It scales all terms alike.",
@@ -189,25 +185,25 @@ class TranslationDataRecipe(Section):
     )
     folder: Filled | None = key(
         None,
-        "Folder with the files of `multi30k`; null for the subfolder of that name in `PROBATTN_DATA`.",
+        "Folder with the files of `multi30k`; null for `multi30k` in `PROBATTN_DATA`.",
     )
     source: str = key("en", "Language to translate from.", pattern=r"^\w[\w-]*$")
     target: str = key("de", "Language to translate to.", pattern=r"^\w[\w-]*$")
     train: Filled | None = key(
         None,
-        "Your own training files, without the language: `my/train` for `my/train.en` and `my/train.de` (or `.en.gz`, "
-        "`.de.gz`), with one sentence per line.",
+        "Your own training files, without the language: `my/train` for `my/train.en` and `my/train.de`, or packed "
+        "`.en.gz`; one sentence per line.",
     )
     validation: Filled | None = key(None, "Your own validation files, without the language.")
     test: Filled | None = key(
         None,
-        "Your own test files, without the language; for `multi30k` the name of another of its test sets, such as "
+        "Your own test files, without the language; for `multi30k`, another of its test sets, such as "
         "`test_2017_flickr`.",
     )
     limits: LimitsSection = key(LimitsSection(), "Maximum numbers of sentence pairs.")
     subwords: int = key(
         8000,
-        "Size of the subword vocabulary, which both languages share and the training pairs determine.",
+        "Size of the vocabulary of subwords, learned from both languages of the training pairs.",
         ge=8,
     )
     subword_model: Literal["bpe", "unigram"] = key(
@@ -215,12 +211,11 @@ class TranslationDataRecipe(Section):
     )
     max_length: int = key(
         256,
-        "Maximum number of tokens of a sentence, its end included; also the number of positions of a "
-        "`transformer`.",
+        "Maximum tokens of a sentence with its end; also the positions of a `transformer`.",
         ge=16,
     )
     on_long: Literal["truncate", "refuse"] = key(
-        "truncate", "Whether to `truncate` longer sentences or `refuse` them (an error)."
+        "truncate", "Whether longer sentences are truncated or an error."
     )
 
     @model_validator(mode="before")
@@ -297,7 +292,7 @@ class SearchRecipe(_Search):
 class TranslationReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = key(12, "Number of test sentences whose translations the report shows.", ge=0, le=200)
+    samples: int = key(12, "Test sentences whose translations the report shows.", ge=0, le=200)
     seed: Seed = key(0, "Seed of the bootstrap resamples.")
 
 

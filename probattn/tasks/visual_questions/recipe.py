@@ -63,16 +63,15 @@ class QuestionFilesRecipe(Section):
     """Files of questions, answers and images; paths may be relative to `visual_questions.folder`."""
 
     questions: Filled = Field(
-        description="File with questions in the format of VQA-v2, or with questions and answers in that of easy-VQA."
+        description="File with questions in VQA-v2's format, or questions and answers in easy-VQA's."
     )
     annotations: Filled | None = key(
-        None, "File with the annotators' answers of VQA-v2; null for the format of easy-VQA."
+        None, "File with the annotators' answers of VQA-v2; null for easy-VQA's format."
     )
     images: Filled = Field(description="Folder with the images, or with the features of their regions.")
     pattern: Filled = key(
         "{id}.png",
-        "Pattern of the names of image files: `{id}` for an image's number or name, `{id:012d}` for a number in twelve"
-        " digits.",
+        "Names of image files: `{id}` for an image's number or name, `{id:012d}` for twelve digits.",
     )
 
 
@@ -90,25 +89,20 @@ class VisualQuestionDataRecipe(Section):
 
     folder: Filled | None = key(
         None,
-        "Folder to which paths of files, also `answers`, are relative; null for the package `easy-vqa` (extra `vqa`).",
+        "Folder to which paths, also `answers`, are relative; null for the package `easy-vqa` (extra `vqa`).",
     )
-    train: QuestionFilesRecipe = key(
-        _easy("train"), "Training files; keys that are left out have the values for easy-VQA."
-    )
-    test: QuestionFilesRecipe = key(
-        _easy("test"), "Test files; keys that are left out have the values for easy-VQA."
-    )
+    train: QuestionFilesRecipe = key(_easy("train"), "Training files; keys that are left out are easy-VQA's.")
+    test: QuestionFilesRecipe = key(_easy("test"), "Test files; keys that are left out are easy-VQA's.")
     held_out: float = key(
         0.1,
-        "Share of the training images, a fixed choice, whose questions are used for validation.",
+        "Share of the training images whose questions are the validation data, a fixed choice.",
         gt=0,
         lt=1,
     )
     limits: LimitsSection = key(LimitsSection(), "Maximum numbers of questions.")
     regions: Count | None = key(
         None,
-        "Feature dimension of a region, for image files (.npy, .npz) with a detector's regions; null for files of "
-        "pixels.",
+        "Features of a region, for files (.npy, .npz) of a detector's regions; null for files of pixels.",
     )
     max_regions: Count = key(100, "Maximum number of regions of an image.")
     image_size: int = key(64, "Height and width to which images are resized, in pixels.", ge=2)
@@ -117,17 +111,15 @@ class VisualQuestionDataRecipe(Section):
     )
     min_answers: Count = key(
         1,
-        "Minimum number of training questions whose most frequent answer it is, for an answer of `train` to be "
-        "possible.",
+        "Minimum number of training questions of which a possible answer is the most frequent one.",
     )
     min_frequency: Count = key(
-        1, "Minimum number of occurrences of a word in the training questions to be in the vocabulary."
+        1, "Minimum occurrences of a word of the vocabulary in the training questions."
     )
     max_length: Count = key(14, "Maximum number of words of a question; longer questions are truncated.")
     noise: float | None = key(
         1.0,
-        "Variance of the Gaussian noise that is added to the test data's region features for a second test set; null "
-        "for no such set.",
+        "Variance of Gaussian noise on the region features of a second test set; null for no such set.",
         gt=0,
     )
 
@@ -203,10 +195,10 @@ class VisualQuestionNetworkRecipe(Section):
     """MCAN; the defaults are those of the papers (Yu et al. 2019; four layers as in Zhang et al. 2021)."""
 
     width: Count = key(512, "Size of words, regions and the question's LSTM.")
-    layers: Count = key(4, "Number of layers of the encoder, and of the decoder.")
+    layers: Count = key(4, "Layers of the encoder, and of the decoder.")
     heads: Count = key(8, "Attention heads of every attention call; they divide `width`.")
     feed_forward: Count | None = key(
-        None, "Hidden width of the feed-forward layers; null for four times `width`."
+        None, "Hidden width of feed-forward layers; null for four times `width`."
     )
     fused: Count | None = key(None, "Size of the fused vector of question and image; null for twice `width`.")
     embedding_size: Count = key(300, "Size of word vectors, where `embeddings` is null.")
@@ -221,15 +213,9 @@ class VisualQuestionNetworkRecipe(Section):
         "`regions`.",
         min_length=1,
     )
-    dropout: Rate = key(
-        0.1, "Dropout rate of attention weights (latent weights have no dropout) and in the layers."
-    )
-    glimpses: Count = key(
-        1, "Number of attention maps of each attentional reduction (the pooling of words or of regions)."
-    )
-    latent_reduction: bool = key(
-        False, "Whether attention methods apply to the attentional reductions too, as they do to the layers."
-    )
+    dropout: Rate = key(0.1, "Dropout of attention weights (latent ones have none) and in the layers.")
+    glimpses: Count = key(1, "Attention maps of each attentional reduction (pooling of words or regions).")
+    latent_reduction: bool = key(False, "Whether attention methods apply to the attentional reductions too.")
 
     @model_validator(mode="after")
     def _whole_heads(self) -> VisualQuestionNetworkRecipe:
@@ -253,9 +239,8 @@ _Training: Any = drawn_section(
             schedule={
                 "annotation": _SCHEDULES,
                 "default": "epochs",
-                "description": "Schedule of the learning rates. `epochs`, as in the papers (Yu et al. 2019), is constant within "
-                "an epoch and has `warmup_epochs`, `decay_epochs` and `decay`; it needs `training.epochs`, and "
-                "`warmup` has no effect on it.",
+                "description": "Schedule of the learning rates. `epochs` (Yu et al. 2019) is constant within an epoch, follows "
+                "the next three keys, not `warmup`, and needs `training.epochs`.",
             },
             gradient_clip={"default": None},
         ),
@@ -263,8 +248,7 @@ _Training: Any = drawn_section(
             int,
             key(
                 4,
-                "For the schedule `epochs`: first epoch with the full learning rate; epoch t before it has t / "
-                "`warmup_epochs` of that.",
+                "For the schedule `epochs`: epochs in which the learning rate rises, epoch t to t / `warmup_epochs`.",
                 ge=1,
             ),
         ),
@@ -274,12 +258,7 @@ _Training: Any = drawn_section(
         ),
         "decay": (
             float,
-            key(
-                0.2,
-                "For the schedule `epochs`: factor of the learning rate at each of `decay_epochs`.",
-                gt=0,
-                le=1,
-            ),
+            key(0.2, "For the schedule `epochs`: factor of the rate after each of them.", gt=0, le=1),
         ),
     },
     TrainingRecipe,
@@ -314,8 +293,8 @@ class VisualQuestionTrainingRecipe(_Training):
 class VisualQuestionReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = key(4, "Number of test questions that are shown with their attention maps.", ge=0, le=100)
-    bins: int = key(10, "Number of bins of the calibration error.", ge=2, le=100)
+    samples: int = key(4, "Test questions that are shown with their attention maps.", ge=0, le=100)
+    bins: int = key(10, "Bins of the calibration error.", ge=2, le=100)
     seed: Seed = key(0, "Seed of the bootstrap resamples.")
 
 
