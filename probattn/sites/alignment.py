@@ -95,8 +95,8 @@ class AlignmentAttention(Method):
             several per cent and more; other numbers solve problems again that have not converged (see
             :func:`probattn.divergences.sinkhorn`).
         bandwidth: for "mmd": bandwidth of the kernel, > 0, or "median": each head's median distance in the first
-            micro-batch of training (of the first process), fixed from then on. It depends on how batches are divided;
-            :func:`probattn.divergences.median_bandwidth` gives a number that does not.
+            micro-batch (of the first process), fixed from then on. :func:`probattn.divergences.median_bandwidth` gives
+            a number that does not depend on batches.
         seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
 
     Raises:

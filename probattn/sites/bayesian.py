@@ -81,10 +81,9 @@ class BayesianAttention(Method):
         prior_hidden: hidden width of the contextual prior's MLP.
         prior_concentration: concentration alpha of the constant prior, > 0.
         rate: rate beta of the gamma prior, > 0.
-        prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): it divides the prior's variance and
-            keeps its mean. In the paper it is 1, and with a contextual alpha of about 1/T for T keys the standard
-            deviation about sqrt(T) times the mean. "learned", for the contextual prior: one s for each attention call,
-            trained from 1.
+        prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): it divides the variance and keeps the
+            mean. In the paper it is 1, and with a contextual alpha the standard deviation about sqrt(T) times the mean
+            for T keys. "learned", for the contextual prior: one s for each attention call, trained from 1.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that bounds exp(scores) and the
             KL; "raw" is the paper's form, in which exp(scores) can overflow.
         noise: uniform noise behind the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper, whose draws are

@@ -160,7 +160,7 @@ class RepulsiveAttention(ParticleOptions, Method):
             examples with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows
             as sqrt(T).
         langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term; 1 / b in Eq. 5 of An et al.
-            2020. As w tends to 0, "spos" tends to "svgd"; the Langevin term alone gives the same variance for every w.
+            2020. As w tends to 0, "spos" tends to "svgd".
         smoothing: whether each head also follows the other heads' gradients, weighted by the kernel. False with the
             kernel "cosine" is the second step of Table 9 of An et al. 2020.
         seed: of the noise and of random directions, >= 0; torch's global generators are not used.

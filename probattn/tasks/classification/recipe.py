@@ -111,37 +111,32 @@ class DataRecipe(Section):
     train: SourceRecipe = Field(description="Training data; their labels are the classes.")
     validation: SourceRecipe | None = key(
         None,
-        "Validation data; null for the validation split of `train`, or a share of its texts.",
+        "Validation data; null for the validation split or a share of `train`.",
     )
-    test: SourceRecipe | None = key(
-        None, "Test data; null for the test split of `train`, or a share of its texts."
-    )
+    test: SourceRecipe | None = key(None, "Test data; null for the test split or a share of `train`.")
     shifted: SourceRecipe | list[SourceRecipe] | None = key(
         None,
         "Shifted test data: other texts with the same classes, one source or a list of them; null for none.",
     )
     out_of_domain: SourceRecipe | None = key(
-        None, "Texts that are not the task; their labels are not read; null for none."
+        None, "Texts that are not the task, read without labels; null for none."
     )
     validation_fraction: float = key(
         0.1,
-        "Share of the training texts for validation, where there are no other validation data.",
+        "Share of `train` for validation, where there are no other validation data.",
         gt=0,
         lt=1,
     )
     test_fraction: float = key(
-        0.1,
-        "Share of the training texts for testing, where there are no other test data.",
-        gt=0,
-        lt=1,
+        0.1, "Share of `train` for testing, where there are no other test data.", gt=0, lt=1
     )
     max_length: int | None = key(
         MAX_TOKENS,
-        "Maximum tokens of a text, special ones included; null for the network's limit.",
+        "Maximum tokens of a text, with special ones; null for the network's limit.",
         ge=3,
     )
     on_long: Literal["truncate", "refuse"] = key(
-        "truncate", "Whether longer texts are truncated (a warning counts them) or an error."
+        "truncate", "Whether to `truncate` longer texts (with a warning) or `refuse` them (an error)."
     )
     limits: LimitsRecipe = key(LimitsRecipe(), "Maximum numbers of texts.")
 
@@ -229,7 +224,7 @@ class PretrainedRecipe(Section):
         "its tokenizer, or a name on the hub.",
     )
     revision: Filled | None = key(
-        None, "Branch, tag or commit of a network on the hub; null for its main branch."
+        None, "Branch, tag or commit of a network on the hub; null for the main one."
     )
     config: dict[str, bool | int | float | str | None] = Field(
         default_factory=dict,
@@ -326,7 +321,7 @@ class PredictionRecipe(Section):
 
     num_samples: Count = key(20, "Posterior draws.")
     chunk_size: Count | None = key(
-        None, "Posterior draws that are computed at once, which bounds memory; null for all."
+        None, "Posterior draws computed at once, which bounds memory; null for all."
     )
     batch_size: Count = key(32, "Examples in a batch.")
     seed: Seed = key(0, "Seed of the posterior draws.")
@@ -337,8 +332,8 @@ class ReportRecipe(TopicsReportSection):
 
     measures: list[Literal["matthews", "f1"]] = Field(
         default_factory=list,
-        description="Further measures of the predicted classes: `matthews` (Matthews correlation), `f1` (F1 of the second of "
-        "two classes; for more classes the mean).",
+        description="Further measures of predicted classes: `matthews` (Matthews correlation), `f1` (of the second of "
+        "two classes; the mean over more classes).",
     )
     bins: int = key(10, "Bins of the reliability diagram and of the calibration errors.", ge=2, le=100)
     thresholds: list[Annotated[float, Field(gt=0, lt=1)]] = key(
@@ -353,11 +348,11 @@ class ReportRecipe(TopicsReportSection):
         default_factory=list,
         description="Second text for each of `texts`, where the task is about pairs of texts.",
     )
-    uncertain: int = key(4, "Test texts, the most uncertain ones, with attention maps.", ge=0, le=50)
-    mistakes: int = key(8, "Mistakes, the most confident ones, that are listed.", ge=0, le=100)
-    bin_mistakes: int = key(
-        3, "Mistakes that are listed for each bin of the reliability diagram.", ge=0, le=50
+    uncertain: int = key(
+        4, "Test texts, the most uncertain ones, whose attention maps are shown.", ge=0, le=50
     )
+    mistakes: int = key(8, "Mistakes listed, the most confident ones.", ge=0, le=100)
+    bin_mistakes: int = key(3, "Mistakes listed for each bin of the reliability diagram.", ge=0, le=50)
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list,
         description="Attention heads, counted from 0, with separate maps beside that of the mean.",
@@ -387,8 +382,8 @@ class ClassTrainingRecipe(TrainingRecipe):
     )
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = Field(
         default=None,
-        description="Weight of each class in the training loss (1 if left out), or `balanced`: N / (C N_c) for N_c of N "
-        "training texts in one of C classes. Weights trade calibration for rare classes.",
+        description="Weight of each class in the training loss (1 if left out), or `balanced`: N / (C N_c) for N_c "
+        "of N training texts in one of C classes. Weights trade calibration for rare classes.",
     )
 
 

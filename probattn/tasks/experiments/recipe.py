@@ -26,7 +26,7 @@ class ConditionRecipe(Section):
     """
 
     title: str | None = key(
-        None, "Title of the condition in reports; null for its key.", min_length=1, max_length=60
+        None, "Title in reports; null for the condition's key.", min_length=1, max_length=60
     )
     types: int = key(40, "Words of a vocabulary.", ge=2)
     length: Count = key(40, "Words of a sentence.")
@@ -71,9 +71,7 @@ class HeadSearchRecipe(Section):
 
     models: Count = key(4, "Models, with different sentences and initial values of all but the head.")
     candidates: int = key(20, "Initial heads that are tried in each model.", ge=2)
-    steps: Count = key(
-        300, "Updates by which a model must reach `threshold` for its initial head to count as good."
-    )
+    steps: Count = key(300, "Updates by which a model with a good initial head reaches `threshold`.")
 
 
 class ExperimentSection(Section):
@@ -88,12 +86,8 @@ class ExperimentSection(Section):
         min_length=1, description="Conditions by name; all others are compared with the first."
     )
     threshold: float = key(0.99, "Accuracy from which a run counts as having learned the task.", gt=0, le=1)
-    by_step: Count | None = key(
-        None, "Update by which a run must have learned it to count; null for the last."
-    )
-    search: HeadSearchRecipe | None = key(
-        None, "Search for good and bad initial heads before the runs; null for none."
-    )
+    by_step: Count | None = key(None, "Update by which a run must have learned it; null for the last.")
+    search: HeadSearchRecipe | None = key(None, "Search for good and bad initial heads; null for none.")
 
     @model_validator(mode="after")
     def _suits_the_task(self) -> ExperimentSection:
@@ -131,10 +125,7 @@ class ExperimentSection(Section):
 class ExperimentNetworkRecipe(Section):
     """The LSTM models of Snell et al. 2021, in one layer."""
 
-    width: Count = key(
-        256,
-        "Size of embeddings, of states in each direction, and of the hidden layer before the output.",
-    )
+    width: Count = key(256, "Size of embeddings, states in each direction and the last hidden layer.")
 
 
 class ExperimentTrainingRecipe(Section):
@@ -145,17 +136,11 @@ class ExperimentTrainingRecipe(Section):
     steps: Count = key(300, "Updates of a run.")
     batch_size: Count = key(128, "Sentences per update of each run.")
     learning_rate: float = key(1e-3, "Learning rate of Adam.", gt=0, lt=10)
-    evaluate_every: Count = key(
-        10, "Updates between evaluations; the untrained and the final model are always evaluated."
-    )
-    test_sentences: Count = key(
-        64, "New sentences on which accuracy is measured, for each run and evaluation."
-    )
-    probe_sentences: Count = key(
-        8, "Sentences on which attention and probe are measured, the same every time."
-    )
+    evaluate_every: Count = key(10, "Updates between evaluations; start and end are always evaluated.")
+    test_sentences: Count = key(64, "New sentences for the accuracy of each run in each evaluation.")
+    probe_sentences: Count = key(8, "Sentences for attention and probe, the same in each evaluation.")
     checkpoint_every: Count = key(50, "Updates between checkpoints.")
-    device: Literal["auto", "cpu"] = key("auto", "`auto` uses a GPU or other accelerator if there is one.")
+    device: Literal["auto", "cpu"] = key("auto", "`auto` uses an accelerator if there is one.")
 
     def evaluated(self, steps: int | None = None) -> tuple[int, ...]:
         """The steps at which a run of so many updates, by default ``steps``, is evaluated.

@@ -101,7 +101,7 @@ class ChoicesSection(ExamplesSection):
 
     text: Filled = key("text", "Column of the texts.")
     beginning: Filled | None = key(
-        None, "Column of the words with which every ending begins (`sent2` of SWAG); null for none."
+        None, "Column of the beginning of all endings (`sent2` of SWAG); null for none."
     )
     endings: list[str] = key(
         ["endings"],

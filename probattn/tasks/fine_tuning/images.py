@@ -77,8 +77,8 @@ class ImagesSection(ExamplesSection):
 
     train: str = Field(
         min_length=1,
-        description="Training data: `digits`, a folder with a subfolder of images for each class, a table (.csv, .tsv, .jsonl)"
-        " of images' paths relative to it, or `hub:owner/name`.",
+        description="Training data: `digits`, a folder with a subfolder of images for each class, a file (.csv, .tsv, "
+        ".jsonl) of images' paths, relative to its folder, or `hub:owner/name`.",
     )
     image: Filled = key("image", "Column of the images or their paths.")
     label: Filled = key("label", "Column of the classes.")

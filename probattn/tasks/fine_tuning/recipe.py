@@ -45,9 +45,7 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 class ExampleLimits(LimitsSection):
     """Maximum numbers of examples, a fixed pseudo-random subset of each role; null for all."""
 
-    test: Count | None = key(
-        None, "Maximum number of test examples, also of shifted and out-of-domain examples."
-    )
+    test: Count | None = key(None, "Maximum number of test, shifted and out-of-domain examples each.")
 
 
 class ExamplesSection(Section):
@@ -71,11 +69,9 @@ class ExamplesSection(Section):
         description="Training data: a built-in data set, a file (.csv, .tsv, .jsonl), or `hub:owner/name`.",
     )
     validation: Filled | None = key(
-        None, "Validation data; null for the validation split of `train`, or a share of its examples."
+        None, "Validation data; null for the validation split or a share of `train`."
     )
-    test: Filled | None = key(
-        None, "Test data; null for the test split of `train`, or a share of its examples."
-    )
+    test: Filled | None = key(None, "Test data; null for the test split or a share of `train`.")
     shifted: Filled | None = key(
         None,
         "Shifted test data of the same task: a whole file, or another source's test split; null for none.",
@@ -91,15 +87,12 @@ class ExamplesSection(Section):
     )
     validation_fraction: float = key(
         0.1,
-        "Share of the training examples for validation, where there are no other validation data.",
+        "Share of `train` for validation, where there are no other validation data.",
         gt=0,
         lt=1,
     )
     test_fraction: float = key(
-        0.1,
-        "Share of the training examples for testing, where there are no other test data.",
-        gt=0,
-        lt=1,
+        0.1, "Share of `train` for testing, where there are no other test data.", gt=0, lt=1
     )
     limits: ExampleLimits = key(ExampleLimits(), "Maximum numbers of examples.")
 
@@ -289,7 +282,7 @@ class HeadReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
-    uncertain: int = key(8, "Test examples, the most uncertain ones, in a list.", ge=0, le=100)
+    uncertain: int = key(8, "Test examples listed, the most uncertain ones.", ge=0, le=100)
 
 
 class HeadRecipe(MethodRecipe):

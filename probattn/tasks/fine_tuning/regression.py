@@ -55,8 +55,8 @@ RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}
 class RegressionSection(TextsSection):
     """Texts, or pairs of texts, with one number each.
 
-    `sick` and `stsb` are built in: the relatedness of two sentences, 1 to 5 (Marelli et al. 2014), and the similarity of
-    STS-B, 0 to 5 (GLUE; Cer et al. 2017).
+    `sick` and `stsb` are built in: the relatedness of two sentences, 1 to 5 (Marelli et al. 2014), and the similarity
+    of STS-B, 0 to 5 (GLUE; Cer et al. 2017).
     """
 
     named: ClassVar[Any] = {

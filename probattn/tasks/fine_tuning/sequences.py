@@ -41,8 +41,8 @@ def _multi30k(source: Language, target: Language, split: Split) -> Rows:
 class SequencesSection(ExamplesSection):
     """Input texts, each with a target text.
 
-    Built in are `multi30k_en_de` and `multi30k_de_en`: captions in English and German (Elliott et al. 2016). The default
-    of `prediction.batch_size` is 8: a batch holds one number per draw, target token and word of the vocabulary.
+    Built in are `multi30k_en_de` and `multi30k_de_en`: captions in English and German (Elliott et al. 2016). The
+    default of `prediction.batch_size` is 8: a batch holds one number per draw, target token and word of the vocabulary.
     """
 
     named: ClassVar[Any] = {

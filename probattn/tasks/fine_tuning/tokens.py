@@ -85,9 +85,7 @@ class TokensSection(ExamplesSection):
     tokens: Filled = key("tokens", "Column of the list of words of each text.")
     tags: Filled = key("tags", "Column of the list of the words' tags.")
     max_length: int = key(
-        128,
-        "Maximum tokens of a text; words beyond are not trained on and are predicted as `O`.",
-        ge=3,
+        128, "Maximum tokens of a text; words beyond are not trained on and predicted as `O`.", ge=3
     )
 
     def columns(self) -> Collection[str]:

@@ -97,14 +97,10 @@ class GraphTextNetworkRecipe(Section):
     width: int = key(500, "Size of word embeddings, vertices and hidden states.", ge=2)
     layers: Count = key(6, "Blocks of the graph transformer.")
     heads: Count = key(4, "Attention heads of every attention call; they divide `width`.")
-    feed_forward: Count | None = key(
-        None, "Hidden width of feed-forward layers; null for four times `width`."
-    )
+    feed_forward: Count | None = key(None, "Width of feed-forward layers; null for four times `width`.")
     lstm_layers: Count = key(2, "Layers of the bidirectional LSTMs over titles and entities.")
     dropout: Rate = key(0.1, "Dropout of embeddings, of the output's inputs and in the blocks.")
-    attention_dropout: Rate = key(
-        0.1, "Dropout of attention weights between vertices; latent ones have none."
-    )
+    attention_dropout: Rate = key(0.1, "Dropout of vertices' attention weights; latent ones have none.")
     coverage: float = key(
         0.0,
         "Weight of a penalty, in nats, on copying an entity again (See et al. 2017, Eq. 12).",

@@ -76,7 +76,7 @@ class GraphDataRecipe(Section):
     )
     folder: Filled | None = key(
         None,
-        "Folder with the files `ind.<name>.*`; null for `<name>` in `PROBATTN_DATA`.",
+        "Folder of the files `ind.<name>.*`; null: `<name>` in `PROBATTN_DATA`.",
     )
     normalise_rows: bool = key(True, "Whether each node's features are divided by their sum.")
 

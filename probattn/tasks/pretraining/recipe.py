@@ -55,16 +55,15 @@ class PretrainingDataRecipe(Section):
     lowercase: bool = key(True, "Whether a learned vocabulary ignores case and accents.")
     max_length: int = key(
         128,
-        "Maximum tokens of a passage, [CLS] and [SEP] included; longer texts are split.",
+        "Maximum tokens of a passage with [CLS] and [SEP]; longer texts are split.",
         ge=3,
     )
     join: bool = key(True, "Whether passages continue with the next text; false for one text each.")
     shuffle_buffer: Count = key(
-        10_000,
-        "Texts from which the next one is drawn at random; 1 for their order.",
+        10_000, "Texts from which the next one is drawn at random; 1 keeps their order."
     )
     mask_probability: float = key(
-        0.15, "Share of a passage's tokens, special ones excluded, that are masked.", gt=0, lt=1
+        0.15, "Share of a passage's tokens, without special ones, to mask.", gt=0, lt=1
     )
 
     def stream(self) -> TextStream:
@@ -83,17 +82,11 @@ class PretrainingDataRecipe(Section):
 class GeneratorRecipe(Section):
     """Sizes of the generator; by default a quarter of the discriminator's, as in ELECTRA-small."""
 
-    width: Count | None = key(
-        None,
-        "Size of the generator's states; null for a quarter of the discriminator's.",
-    )
-    layers: Count | None = key(None, "Layers of the generator; null for those of the discriminator.")
-    heads: Count | None = key(
-        None, "Heads of each layer of the generator; null for a quarter of the discriminator's."
-    )
+    width: Count | None = key(None, "Size of the generator's states; null: the discriminator's / 4.")
+    layers: Count | None = key(None, "Layers of the generator; null: the discriminator's number.")
+    heads: Count | None = key(None, "Heads of each generator layer; null: the discriminator's / 4.")
     feed_forward: Count | None = key(
-        None,
-        "Hidden width of the generator's layers; null for a quarter of the discriminator's.",
+        None, "Width of the generator's feed-forward layers; null: the discriminator's / 4."
     )
 
 

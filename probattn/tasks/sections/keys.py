@@ -193,9 +193,7 @@ def family_reference(base: type[RunRecipe], kinds: Iterable[type[RunRecipe]]) ->
     return "\n".join(lines)
 
 
-def _section(
-    title: str, model: Any, prefix: str, level: int = 2, seen: dict[Any, str] | None = None
-) -> list[str]:
+def _section(title: str, model: Any, prefix: str, level: int = 2, seen: Any = None) -> list[str]:
     """Lines about a section; one of ``seen`` within it is referred to by its name, and new ones are added."""
     lines = [f"{'#' * level} {title}", ""]
     plain = {name: field for name, field in model.model_fields.items() if section(field.annotation) is None}

@@ -136,8 +136,7 @@ _Alignment: Any = method_section(AlignmentAttention)
 class AlignmentRecipe(_Alignment):
     r"""The divergence that pulls the queries and keys of each attention head together in training, and its options.
 
-    It combines with any `attention`, deterministic or Bayesian. Keys that are left out take their values from
-    `preset`.
+    It combines with any `attention` method. Keys that are left out take their values from `preset`.
 
     Example:
         >>> AlignmentRecipe(method="ot", preset="paper").build().debias
@@ -153,8 +152,7 @@ _Repulsion: Any = method_section(RepulsiveAttention)
 class RepulsionRecipe(_Repulsion):
     r"""Treats the attention heads of each projection as particles of one posterior, which repel each other in training.
 
-    It combines with `attention` and `alignment` and changes only gradients; how the network predicts does not
-    change.
+    It combines with `attention` and `alignment` and changes only gradients in training, not how the network predicts.
 
     Example:
         >>> RepulsionRecipe(sampler="sgld").build().couples
@@ -170,8 +168,7 @@ _Disagreement: Any = method_section(DisagreementAttention)
 class DisagreementRecipe(_Disagreement):
     r"""Penalty on similar attention heads, a comparison for repulsive attention.
 
-    It combines with the other sections and changes only the training objective; how the network predicts does
-    not change.
+    It combines with the other sections and changes only the training objective, not how the network predicts.
 
     Example:
         >>> DisagreementRecipe(method="frobenius").build().looks_at

@@ -47,8 +47,7 @@ TRAINING: dict[str, Any] = {
         RunOptions,
         "length_pool",
         {
-            "description": "Updates whose examples are sorted by length into batches, which saves padding; null for random "
-            "batches."
+            "description": "Updates whose examples are sorted by length together, which saves padding; null for none."
         },
     ),
     "optimizer": (Literal["adamw", "adam", "sgd"], key("adamw", "Optimiser of `torch.optim`.")),
@@ -73,14 +72,14 @@ TRAINING: dict[str, Any] = {
     "compile": Key(RunOptions, "compile"),
     "device": (
         Literal["auto", "cpu"],
-        key("auto", "`auto` uses a GPU or other accelerator if there is one."),
+        key("auto", "`auto` uses an accelerator if there is one."),
     ),
     "seed": Key(
         RunOptions,
         "seed",
         {
             "le": LARGEST_SEED,
-            "description": "Seed of new parameters, the order of the data, noise and dropout.",
+            "description": "Seed of new parameters, data order, noise and dropout.",
         },
     ),
     "kl_weight": Key(
@@ -107,8 +106,7 @@ TRAINING: dict[str, Any] = {
         bool,
         key(
             False,
-            "Whether only attention is trained (Snell et al. 2021, A.6); for the networks `self_attentive` and, in "
-            "translation, `lstm`.",
+            "Whether only attention is trained (Snell et al. 2021, A.6); for networks `self_attentive` and `lstm`.",
         ),
     ),
 }
@@ -210,8 +208,8 @@ class ProbeRecipe(Section):
 
     steps: list[int] | None = key(
         None,
-        "Updates after which attention and probe are recorded (0: before the first), beside the last; null for 0, 10, "
-        "20, 50, 100, 200, 500 and so on.",
+        "Updates after which attention and probe are recorded, beside the last; null for 0, 10, 20, 50, 100, 200 and "
+        "so on.",
         min_length=1,
     )
     examples: Count = key(200, "Recorded examples, a fixed choice.")

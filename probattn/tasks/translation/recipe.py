@@ -42,10 +42,8 @@ class TranslationNetworkRecipe(Section):
         "`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention between them "
         "(Luong et al. 2015, Snell et al. 2021).",
     )
-    width: Count = key(512, "Size of embeddings and hidden states, of an `lstm` encoder in each direction.")
-    decoder_width: Count | None = key(
-        None, "Size of the hidden states of an `lstm`'s decoder; null for `width`."
-    )
+    width: Count = key(512, "Size of embeddings and hidden states; for an `lstm` encoder of each direction.")
+    decoder_width: Count | None = key(None, "Size of an `lstm` decoder's hidden states; null for `width`.")
     layers: Count = key(6, "Layers of the encoder, and of the decoder.")
     heads: Count = key(
         4,
@@ -57,9 +55,7 @@ class TranslationNetworkRecipe(Section):
         "Dropout of embeddings and sublayers' outputs; in an `lstm`, of embeddings and in its output network.",
     )
     feed_forward: Count = key(1024, "Hidden width of the feed-forward layers of a `transformer`.")
-    attention_dropout: Rate = key(
-        0.0, "Dropout of a `transformer`'s attention weights; latent ones have none."
-    )
+    attention_dropout: Rate = key(0.0, "Dropout of a `transformer`'s attention, unless it is latent.")
     activation_dropout: Rate = key(0.0, "Dropout inside the feed-forward layers of a `transformer`.")
     bidirectional: bool = key(True, "Whether the encoder of an `lstm` is bidirectional.")
     recurrent_dropout: Rate = key(0.5, "Dropout between the layers of an `lstm`.")
@@ -67,10 +63,7 @@ class TranslationNetworkRecipe(Section):
         None,
         "Hidden units of an `lstm`'s output network; 0 for a single linear map, null for `width`.",
     )
-    uniform_attention: bool = key(
-        False,
-        "Whether an `lstm` attends to all tokens equally, whatever the scores.",
-    )
+    uniform_attention: bool = key(False, "Whether an `lstm` attends to all tokens equally.")
 
     @model_validator(mode="before")
     @classmethod
@@ -138,8 +131,7 @@ class TranslationAttentionRecipe(AttentionRecipe):
     """The attention method, the attention calls that it replaces, and its options.
 
     Keys that are left out take their values from `preset` and `method`. With `method: deterministic` the other keys
-    have no effect: changing this one key gives a recipe's baseline. `variational` uses only `estimator` and
-    `prediction`.
+    have no effect: this key alone makes the baseline. `variational` uses only `estimator` and `prediction`.
 
     Example:
         >>> TranslationAttentionRecipe(method="variational").estimator
@@ -183,10 +175,7 @@ class TranslationDataRecipe(Section):
         "`multi30k` (29,000 captions of photographs, English and German), or null for your own files; null by default "
         "where `train` is set.",
     )
-    folder: Filled | None = key(
-        None,
-        "Folder with the files of `multi30k`; null for `multi30k` in `PROBATTN_DATA`.",
-    )
+    folder: Filled | None = key(None, "Folder of `multi30k`; null: `multi30k` in `PROBATTN_DATA`.")
     source: str = key("en", "Language to translate from.", pattern=r"^\w[\w-]*$")
     target: str = key("de", "Language to translate to.", pattern=r"^\w[\w-]*$")
     train: Filled | None = key(
@@ -201,21 +190,15 @@ class TranslationDataRecipe(Section):
         "`test_2017_flickr`.",
     )
     limits: LimitsSection = key(LimitsSection(), "Maximum numbers of sentence pairs.")
-    subwords: int = key(
-        8000,
-        "Size of the vocabulary of subwords, learned from both languages of the training pairs.",
-        ge=8,
-    )
+    subwords: int = key(8000, "Size of the subword vocabulary, which both languages share.", ge=8)
     subword_model: Literal["bpe", "unigram"] = key(
         "bpe", "How the subwords are learned: byte-pair encoding or unigram language model."
     )
     max_length: int = key(
-        256,
-        "Maximum tokens of a sentence with its end; also the positions of a `transformer`.",
-        ge=16,
+        256, "Maximum tokens of a sentence with its end; also the positions of a `transformer`.", ge=16
     )
     on_long: Literal["truncate", "refuse"] = key(
-        "truncate", "Whether longer sentences are truncated or an error."
+        "truncate", "Whether to `truncate` longer sentences or `refuse` them."
     )
 
     @model_validator(mode="before")

@@ -63,10 +63,10 @@ class QuestionFilesRecipe(Section):
     """Files of questions, answers and images; paths may be relative to `visual_questions.folder`."""
 
     questions: Filled = Field(
-        description="File with questions in VQA-v2's format, or questions and answers in easy-VQA's."
+        description="File of questions in VQA-v2's format, or with answers in easy-VQA's."
     )
     annotations: Filled | None = key(
-        None, "File with the annotators' answers of VQA-v2; null for easy-VQA's format."
+        None, "File of annotators' answers in VQA-v2's format; null for easy-VQA's."
     )
     images: Filled = Field(description="Folder with the images, or with the features of their regions.")
     pattern: Filled = key(
@@ -106,12 +106,9 @@ class VisualQuestionDataRecipe(Section):
     )
     max_regions: Count = key(100, "Maximum number of regions of an image.")
     image_size: int = key(64, "Height and width to which images are resized, in pixels.", ge=2)
-    answers: Filled | None = key(
-        None, "File with the possible answers, one per line; null for the frequent answers of `train`."
-    )
+    answers: Filled | None = key(None, "File of possible answers, one per line; null for those of `train`.")
     min_answers: Count = key(
-        1,
-        "Minimum number of training questions of which a possible answer is the most frequent one.",
+        1, "Minimum number of training questions whose most frequent answer a possible one is."
     )
     min_frequency: Count = key(
         1, "Minimum occurrences of a word of the vocabulary in the training questions."
@@ -197,9 +194,7 @@ class VisualQuestionNetworkRecipe(Section):
     width: Count = key(512, "Size of words, regions and the question's LSTM.")
     layers: Count = key(4, "Layers of the encoder, and of the decoder.")
     heads: Count = key(8, "Attention heads of every attention call; they divide `width`.")
-    feed_forward: Count | None = key(
-        None, "Hidden width of feed-forward layers; null for four times `width`."
-    )
+    feed_forward: Count | None = key(None, "Width of feed-forward layers; null for four times `width`.")
     fused: Count | None = key(None, "Size of the fused vector of question and image; null for twice `width`.")
     embedding_size: Count = key(300, "Size of word vectors, where `embeddings` is null.")
     embeddings: Filled | None = key(
@@ -239,8 +234,8 @@ _Training: Any = drawn_section(
             schedule={
                 "annotation": _SCHEDULES,
                 "default": "epochs",
-                "description": "Schedule of the learning rates. `epochs` (Yu et al. 2019) is constant within an epoch, follows "
-                "the next three keys, not `warmup`, and needs `training.epochs`.",
+                "description": "Schedule of the learning rates. `epochs` (Yu et al. 2019) is constant in an epoch and "
+                "follows `warmup_epochs`, `decay_epochs` and `decay`; it needs the key `epochs`.",
             },
             gradient_clip={"default": None},
         ),
@@ -248,7 +243,7 @@ _Training: Any = drawn_section(
             int,
             key(
                 4,
-                "For the schedule `epochs`: epochs in which the learning rate rises, epoch t to t / `warmup_epochs`.",
+                "For the schedule `epochs`: epochs in which the rate rises, to its full value in the last.",
                 ge=1,
             ),
         ),
@@ -258,7 +253,9 @@ _Training: Any = drawn_section(
         ),
         "decay": (
             float,
-            key(0.2, "For the schedule `epochs`: factor of the rate after each of them.", gt=0, le=1),
+            key(
+                0.2, "For the schedule `epochs`: factor of the rate after each of `decay_epochs`.", gt=0, le=1
+            ),
         ),
     },
     TrainingRecipe,
