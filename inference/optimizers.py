@@ -47,8 +47,7 @@ class OptimizerOptions(Options):
     Args:
         name: class in ``torch.optim``.
         learning_rate: learning rate of the network's own parameters, > 0.
-        site_learning_rate: learning rate of the parameters that attention methods add, > 0; None takes
-            ``learning_rate``.
+        site_learning_rate: learning rate of the parameters of attention methods, > 0; None takes ``learning_rate``.
         alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``learning_rate``, which in
             fine-tuning would leave them where they began.
         weight_decay: weight decay of matrices, >= 0; biases and norms are not decayed.

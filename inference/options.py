@@ -48,8 +48,7 @@ class KLSchedule(Options):
         kind: course of the KL weight from 0 in its warm-up; "constant" has no warm-up.
         final: weight after the warm-up, >= 0; 1 is the evidence lower bound as each site's reduction defines it.
         warmup_steps: updates W in which the KL weight rises, >= 0; None for the share ``warmup_fraction``.
-        warmup_fraction: share of the updates in which the KL weight rises, in [0, 1]; used where ``warmup_steps`` is
-            None.
+        warmup_fraction: share of the updates in which the KL weight rises, in [0, 1]; for ``warmup_steps`` None.
         steepness: a > 0 of the sigmoid.
 
     Raises:
@@ -219,20 +218,18 @@ class RunOptions(Options):
             need little padding; the data then have a method ``lengths()``, or their rows ``input_ids``. None for rows
             at random.
         num_workers: processes that load data.
-        precision: mixed precision by autocast: "bf16", or "fp16" (needs a GPU); "no" computes in the precision of the
-            parameters.
+        precision: mixed precision by autocast, "bf16" or "fp16" (needs a GPU); "no" takes that of the parameters.
         cpu: stay on the CPU where there is a GPU.
         compile: whether networks of transformers are compiled by ``torch.compile``; the first batches then take
             minutes. Results are equal to rounding.
         accumulation: micro-batches whose gradients are accumulated for one update, >= 1.
-        max_grad_norm: norm to which larger gradients are clipped, > 0; None for no clipping. Networks of alignment
-            methods are clipped separately.
+        max_grad_norm: norm to which larger gradients are clipped, > 0; None for none. Alignment's networks are clipped
+            separately.
         seed: of data order, noise and dropout, >= 0. The model's initial weights are the caller's.
         log_every: updates between entries of the training log, >= 1.
-        eval_every: updates between evaluations on the validation data; None for once an epoch. The last update is
-            always evaluated.
+        eval_every: updates between evaluations; None for once an epoch. The last update is always evaluated.
         checkpoint_every: updates between checkpoints; None for once an epoch. The last update always has one.
-        keep_last: number of newest checkpoints that are kept, >= 1; early stopping also keeps the best one.
+        keep_last: newest checkpoints that are kept, >= 1; early stopping also keeps the best one.
         early_stopping: the rule, or None.
         validation_metrics: function of model and batch that gives further metrics, per row or as means.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go; None keeps nothing on disk.

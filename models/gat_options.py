@@ -14,11 +14,9 @@ class GATOptions(Options):
     Args:
         heads: attention heads of the hidden layer, whose outputs are concatenated.
         features: output features of each head of the hidden layer.
-        output_heads: attention heads of the output layer, which are averaged; the paper has 1 for Cora and Citeseer, 8
-            for Pubmed.
+        output_heads: attention heads of the output layer, averaged; in the paper 1, or 8 for Pubmed.
         dropout: dropout rate of the inputs of both layers.
-        attention_dropout: dropout rate of the attention weights, latent ones too: each node attends to a random subset
-            of its neighbours.
+        attention_dropout: dropout of attention weights, latent ones too: each node sees a random subset of neighbours.
         negative_slope: negative slope of the leaky ReLU in the attention scores.
 
     Raises:

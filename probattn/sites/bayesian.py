@@ -60,8 +60,7 @@ class BayesianAttention(Method):
     fixed-concentration baseline.
 
     Args:
-        posterior: family of the posterior q(S) of the unnormalised weights S: "weibull", or "lognormal" with log S
-            normal around scores - s^2 / 2 (BAM).
+        posterior: family of the posterior q(S): "weibull", or "lognormal", log S normal around scores - s^2 / 2 (BAM).
         concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM; in a recipe
             10 by default). No effect on "lognormal".
         rho: weight of the upward path (learned maps of the first call's scores) in k, >= 0. 0 leaves ``exp(scores) +
@@ -86,11 +85,9 @@ class BayesianAttention(Method):
             for T keys. "learned", for the contextual prior: one s for each attention call, trained from 1.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that bounds exp(scores) and the
             KL; "raw" is the paper's form, in which exp(scores) can overflow.
-        noise: uniform noise behind the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper, whose draws are
-            not from the Weibull of the KL.
+        noise: uniform noise behind the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper, not a Weibull.
         kl_reduction: how the KL of an attention call enters the objective: "mean" over valid query-key pairs, "keys"
-            (sum over keys, mean over queries and heads) or "sum" (the exact ELBO). Reported KLs name it and are also
-            given in nats.
+            (sum over keys, mean over queries and heads) or "sum" (the exact ELBO). Reports name it and also give nats.
         floor: added to k, which keeps k positive, >= 0. With 0, E[S] or the KL can overflow where k = exp(scores) is
             tiny; k itself stays above 3e-10 in float32.
         max_positions: maximum number of queries where ``upward`` is "positions"; None for the network's limit.

@@ -180,9 +180,8 @@ class DisagreementAttention(Method):
     the network trains as without it, bit for bit.
 
     Args:
-        method: what is penalised: attention weights that are not orthonormal across heads ("frobenius"), or similarity
-            of heads in values ("subspaces"), attention weights ("positions"), "outputs" or projection weights
-            ("parameters").
+        method: what is penalised: attention weights not orthonormal across heads ("frobenius"), or similarity of heads
+            in values ("subspaces"), attention weights ("positions"), "outputs" or projection weights ("parameters").
         weight: weight w of the penalty in the objective, >= 0; Li et al. 2018 use 1.
         projections: for "parameters": projections whose weights are compared between heads.
         layers: layers of each stack whose heads are penalised; numbers count from 0, negative ones from the end; or the

@@ -62,21 +62,20 @@ class ParticleLayers(ParticleOptions, Method):
             (D'Angelo and Fortuin 2021).
         new_heads: whether the task heads of all particles but the first, and the matrices A of LoRA (Hu et al. 2022),
             are initialised at random; False copies the network's.
-        bootstrap: whether each particle weights the training examples by separate Poisson numbers of mean 1 (Oza and
+        bootstrap: whether each particle weighs the training examples by separate Poisson numbers of mean 1 (Oza and
             Russell 2001), fixed by an example's content; for task heads with one label per example.
-        spread: standard deviation of the noise that is added at the start to all particles but the first, relative to a
-            parameter's root mean square, >= 0.
+        spread: initial noise on all particles but the first: its standard deviation over a parameter's root mean
+            square, >= 0.
         step_size: factor epsilon > 0 of the update direction of a particle; "adam" and "adamw", which normalise
             gradients, cancel it.
-        repulsion: weight a >= 0 of the repulsion relative to the mean loss; 1 / N gives the posterior of N training
-            examples.
+        repulsion: weight a >= 0 of the repulsion relative to the mean loss; 1 / N gives the posterior of N examples.
         kernel: kernel between particles; see the kernels of :class:`probattn.RepulsiveAttention`.
         bandwidth: bandwidth of the kernel, > 0; None for the kernel's own rule.
         offset: constant added to the kernel "cosine", >= 0; None for 1.
-        prior: prior of the parameters: "uniform" (the only one for "predictions"), or the standard deviation > 0 of a
-            normal prior.
-        temperature: temperature T > 0 of the noise of "spos" and "sgld": 1 for the posterior, "datum" for that of one
-            training example (T = N).
+        prior: prior of the parameters: "uniform", the only one for "predictions", or a normal prior's standard
+            deviation > 0.
+        temperature: temperature T > 0 of the noise of "spos" and "sgld"; 1 for the posterior, "datum" for T = N
+            examples.
         langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term.
         seed: of new heads, spread and noise, >= 0.
 

@@ -146,19 +146,17 @@ class RepulsiveAttention(ParticleOptions, Method):
         step_size: factor epsilon > 0 of the update direction of a head. "adam" and "adamw", which normalise gradients,
             cancel it; the noise of "spos" and "sgld" becomes smaller relative to the gradient as it grows.
         repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); no effect on "sgld". The loss is a mean over
-            the batch, so 1 is far too much. The paper's 0.01 costs accuracy or validation loss on three of five data
-            sets.
+            the batch, so 1 is far too much. The paper's 0.01 costs accuracy or loss on three of five data sets.
         kernel: kernel between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
-        bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule, such as the median. Not for "sliced_rbf",
-            "cosine", "identity".
+        bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule. Not for "sliced_rbf", "cosine", "identity".
         offset: constant added to the kernel "cosine", >= 0; None for 1. 0 with ``smoothing`` is the third step of Table
             9 of An et al. 2020.
         prior: prior of the weights of a head: "uniform", or the standard deviation > 0 of a normal prior.
-        temperature: temperature T > 0 of the noise of "spos" and "sgld", for the posterior exp(-N U / T) of N training
-            examples with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows
-            as sqrt(T).
+        temperature: temperature T > 0 of the noise of "spos" and "sgld", for the posterior exp(-N U / T) of N examples
+            with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows as
+            sqrt(T).
         langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term; 1 / b in Eq. 5 of An et al.
             2020. As w tends to 0, "spos" tends to "svgd".
         smoothing: whether each head also follows the other heads' gradients, weighted by the kernel. False with the
