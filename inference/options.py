@@ -48,7 +48,7 @@ class KLSchedule(Options):
         kind: course of the KL weight from 0 in its warm-up; "constant" has no warm-up.
         final: weight after the warm-up, >= 0; 1 is the evidence lower bound as each site's reduction defines it.
         warmup_steps: updates W in which the KL weight rises, >= 0; None for the share ``warmup_fraction``.
-        warmup_fraction: share of the updates in which the KL weight rises, in [0, 1]; for ``warmup_steps`` None.
+        warmup_fraction: share of the updates in which the KL weight rises, in [0, 1], if ``warmup_steps`` is None.
         steepness: a > 0 of the sigmoid.
 
     Raises:

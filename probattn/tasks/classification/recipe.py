@@ -30,7 +30,7 @@ INTRODUCTION = """# Recipe reference
 
 A recipe is a YAML file: `probattn train my.yaml`. Only `data.train` must be given; a section that is left out has its
 defaults. An unknown key, a value out of its range or a wrong type is an error that names the line. Numbers and words
-are read as YAML 1.2 has them (`2e-5` is a number, `no` is text). Relative paths are relative to the folder in which the
+are read as in YAML 1.2 (`2e-5` is a number, `no` is text). Relative paths are relative to the folder in which the
 command is run.
 
 `probattn train my.yaml --set training.learning_rate=1e-4` replaces a single key, and so does
@@ -69,8 +69,8 @@ class SourceRecipe(_Source):
 class LimitsRecipe(LimitsSection):
     """Maximum numbers of texts, a fixed pseudo-random subset of each role; null for all."""
 
-    shifted: Count | None = key(None, "Maximum number of texts of each shifted data set.")
-    out_of_domain: Count | None = key(None, "Maximum number of out-of-domain texts.")
+    shifted: Count | None = key(None, "Maximum number of texts of each shifted data set; null for all.")
+    out_of_domain: Count | None = key(None, "Maximum number of out-of-domain texts; null for all.")
 
 
 COLUMNS = ("text", "text_pair", "label", "label_map", "quotes")
@@ -210,9 +210,15 @@ class VocabularyRecipe(Section):
 class DropoutRecipe(Section):
     """Dropout rates of a pretrained network, named alike for all architectures; null keeps the network's own."""
 
-    hidden: float | None = key(None, "Dropout of embeddings and outputs of layers.", ge=0, lt=1)
-    attention: float | None = key(None, "Dropout of attention weights.", ge=0, lt=1)
-    classifier: float | None = key(None, "Dropout before the task head.", ge=0, lt=1)
+    hidden: float | None = key(
+        None, "Dropout of embeddings and outputs of layers; null keeps the network's own.", ge=0, lt=1
+    )
+    attention: float | None = key(
+        None, "Dropout of attention weights; null keeps the network's own.", ge=0, lt=1
+    )
+    classifier: float | None = key(
+        None, "Dropout before the task head; null keeps the network's own.", ge=0, lt=1
+    )
 
 
 class PretrainedRecipe(Section):
@@ -319,7 +325,7 @@ class NetworkRecipe(PretrainedRecipe):
 class PredictionRecipe(Section):
     """Prediction by posterior draws: samples of all latent variables, one forward pass for each."""
 
-    num_samples: Count = key(20, "Posterior draws.")
+    num_samples: Count = key(20, "Posterior draws per prediction.")
     chunk_size: Count | None = key(
         None, "Posterior draws computed at once, which bounds memory; null for all."
     )

@@ -65,7 +65,7 @@ class HeadSearchRecipe(Section):
     """Trains models of one attention head to find initial values of a head from which the model learns in time.
 
     Whether initial values are good depends on the model around the head and on the sentences. Candidates are therefore
-    tried in several models, each with separate other initial values and sentences; the runs of conditions take one of
+    tried in several models that differ in sentences and all other initial values; the runs of conditions use one of
     these models, its sentences, and heads that were tried in it.
     """
 

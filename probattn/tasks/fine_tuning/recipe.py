@@ -29,8 +29,8 @@ from probattn.tasks.sections.training import TrainingRecipe
 
 INTRODUCTION = """# Keys of recipes of other heads
 
-A recipe with one of the sections below fine-tunes a pretrained network with the head that belongs to it; see
-[Tokens, spans, numbers, images](heads.md). Besides it takes `name`, `output`, `attention`, `alignment`, `repulsion`,
+A recipe with one of the sections below fine-tunes a pretrained network with the task head of that section; see
+[Tokens, spans, numbers, images](heads.md). It also has `name`, `output`, `attention`, `alignment`, `repulsion`,
 `disagreement`, `particles`, `training` and `prediction`, whose keys are those of [recipes of texts](reference.md). As
 there, unknown keys are errors, and `--set` replaces single keys.
 """
@@ -45,7 +45,9 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 class ExampleLimits(LimitsSection):
     """Maximum numbers of examples, a fixed pseudo-random subset of each role; null for all."""
 
-    test: Count | None = key(None, "Maximum number of test, shifted and out-of-domain examples each.")
+    test: Count | None = key(
+        None, "Maximum number of test, shifted and out-of-domain examples; null for all."
+    )
 
 
 class ExamplesSection(Section):

@@ -27,7 +27,7 @@ STEPS = 20_000
 class GraphTextDataRecipe(Section):
     """Texts about knowledge graphs in the form of AGENDA's files (Koncel-Kedziorski et al. 2019).
 
-    Files without a folder in their name lie in `folder`; `./my.tsv` has one.
+    Names of files without a folder are relative to `folder`; `./my.tsv` has a folder.
 
     Example:
         >>> GraphTextDataRecipe(folder="my", test="/other/test.tsv").file("test").as_posix()
@@ -171,7 +171,7 @@ class GraphTextRecipe(MethodRecipe):
     introduction = """# Recipes of texts about graphs
 
 A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see
-[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, takes AGENDA. As in
+[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, uses AGENDA. As in
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 

@@ -60,7 +60,7 @@ _Training: Any = drawn_section(
 
 
 class GraphTrainingRecipe(_Training):
-    """Training on all labelled nodes at once, one update an epoch (Velickovic et al. 2018)."""
+    """Training on all labelled nodes at once, one update per epoch (Velickovic et al. 2018)."""
 
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
         """Options of the driver; see the base class."""
@@ -104,7 +104,7 @@ class GraphNetworkRecipe(_Network):
 class GraphPredictionRecipe(Section):
     """Prediction by posterior draws: samples of all latent variables, one forward pass for each."""
 
-    num_samples: Count = key(20, "Posterior draws.")
+    num_samples: Count = key(20, "Posterior draws per prediction.")
     seed: Seed = key(0, "Seed of the posterior draws.")
 
 

@@ -23,8 +23,8 @@ STEPS = 1_000_000
 class PassageLimits(Section):
     """Maximum numbers of passages, a fixed choice; null for all."""
 
-    validation: Count | None = key(1000, "Maximum number of validation passages.")
-    test: Count | None = key(1000, "Maximum number of test passages.")
+    validation: Count | None = key(1000, "Maximum number of validation passages; null for all.")
+    test: Count | None = key(1000, "Maximum number of test passages; null for all.")
 
 
 class PretrainingDataRecipe(Section):
@@ -63,7 +63,7 @@ class PretrainingDataRecipe(Section):
         10_000, "Texts from which the next one is drawn at random; 1 keeps their order."
     )
     mask_probability: float = key(
-        0.15, "Share of a passage's tokens, without special ones, to mask.", gt=0, lt=1
+        0.15, "Share of a passage's tokens that is masked, except special ones.", gt=0, lt=1
     )
 
     def stream(self) -> TextStream:

@@ -70,9 +70,9 @@ def _resolved(value: Any) -> Any:
 class LimitsSection(Section):
     """Maximum numbers of examples, a fixed pseudo-random subset of each role; null for all."""
 
-    train: Count | None = key(None, "Maximum number of training examples.")
-    validation: Count | None = key(None, "Maximum number of validation examples.")
-    test: Count | None = key(None, "Maximum number of test examples.")
+    train: Count | None = key(None, "Maximum number of training examples; null for all.")
+    validation: Count | None = key(None, "Maximum number of validation examples; null for all.")
+    test: Count | None = key(None, "Maximum number of test examples; null for all.")
 
 
 class ReportSection(Section):

@@ -29,8 +29,8 @@ LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0
 class TranslationNetworkRecipe(Section):
     """An encoder-decoder with one embedding for both languages: a Transformer (Vaswani et al. 2017) or an LSTM.
 
-    The defaults are the size that An et al. 2020 call small: that of IWSLT experiments, with 4 heads. An LSTM has those
-    of Snell et al. 2021: `width: 256`, `layers: 2`, `heads: 1`, `dropout: 0.0`.
+    The default size is that of IWSLT experiments with 4 heads, which An et al. 2020 call small. An LSTM has by default
+    that of Snell et al. 2021: `width: 256`, `layers: 2`, `heads: 1`, `dropout: 0.0`.
 
     Example:
         >>> TranslationNetworkRecipe(name="lstm").width, TranslationNetworkRecipe().width
@@ -42,7 +42,7 @@ class TranslationNetworkRecipe(Section):
         "`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention between them "
         "(Luong et al. 2015, Snell et al. 2021).",
     )
-    width: Count = key(512, "Size of embeddings and hidden states; for an `lstm` encoder of each direction.")
+    width: Count = key(512, "Size of embeddings and hidden states (of each direction in an `lstm` encoder).")
     decoder_width: Count | None = key(None, "Size of an `lstm` decoder's hidden states; null for `width`.")
     layers: Count = key(6, "Layers of the encoder, and of the decoder.")
     heads: Count = key(
@@ -293,7 +293,7 @@ class TranslationRecipe(MethodRecipe):
     introduction = """# Recipes of translation
 
 A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
-[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, uses Multi30k. As in
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 

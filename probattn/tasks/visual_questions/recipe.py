@@ -107,9 +107,7 @@ class VisualQuestionDataRecipe(Section):
     max_regions: Count = key(100, "Maximum number of regions of an image.")
     image_size: int = key(64, "Height and width to which images are resized, in pixels.", ge=2)
     answers: Filled | None = key(None, "File of possible answers, one per line; null for those of `train`.")
-    min_answers: Count = key(
-        1, "Minimum number of training questions whose most frequent answer a possible one is."
-    )
+    min_answers: Count = key(1, "Minimum number of training questions with an answer for it to be possible.")
     min_frequency: Count = key(
         1, "Minimum occurrences of a word of the vocabulary in the training questions."
     )
@@ -307,7 +305,7 @@ class VisualQuestionRecipe(MethodRecipe):
     introduction = """# Recipes of questions about images
 
 A recipe with a section `visual_questions` trains MCAN on questions, images and answers; see
-[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, takes
+[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, uses
 easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
