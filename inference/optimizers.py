@@ -46,11 +46,11 @@ class OptimizerOptions(Options):
 
     Args:
         name: class in ``torch.optim``.
-        learning_rate: of the network's own parameters, > 0.
-        site_learning_rate: of the parameters that attention sites bring along, > 0; None takes ``learning_rate``.
+        learning_rate: learning rate of the network's own parameters, > 0.
+        site_learning_rate: learning rate of the parameters of attention methods, > 0; None takes ``learning_rate``.
         alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``learning_rate``, which in
             fine-tuning would leave them where they began.
-        weight_decay: of matrices, >= 0; biases and norms are not decayed.
+        weight_decay: weight decay of matrices, >= 0; biases and norms are not decayed.
         decay_biases_and_norms: decay parameters of fewer than two dimensions (biases, scales of norms) too.
         arguments: further arguments of the optimiser, such as ``{eps: 1e-6}``.
         noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``learning_rate``.
@@ -130,7 +130,7 @@ class SchedulerOptions(Options):
     Args:
         name: "linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt" (Vaswani et al. 2017, section 5.3:
             after W steps of warm-up the rate falls as :math:`\sqrt{W / \text{step}}`), ... as transformers names them.
-        warmup_steps: updates in which the learning rates rise, >= 0; None takes ``warmup_fraction``.
+        warmup_steps: updates in which the learning rates rise, >= 0; None for the share ``warmup_fraction``.
         warmup_fraction: share of the updates in which the learning rates rise, in [0, 1]; used where ``warmup_steps``
             is None.
         arguments: further arguments of the schedule (``min_lr`` of "cosine_with_min_lr", ...).

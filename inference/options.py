@@ -45,10 +45,10 @@ class KLSchedule(Options):
     exactly ``final``).
 
     Args:
-        kind: course of the weight while it warms up, from 0; "constant" has no warm-up.
+        kind: course of the KL weight from 0 in its warm-up; "constant" has no warm-up.
         final: weight after the warm-up, >= 0; 1 is the evidence lower bound as each site's reduction defines it.
-        warmup_steps: updates in which the weight rises (W), >= 0; None takes ``warmup_fraction``.
-        warmup_fraction: share of the updates in which the weight rises, in [0, 1]; used where ``warmup_steps`` is None.
+        warmup_steps: updates W in which the KL weight rises, >= 0; None for the share ``warmup_fraction``.
+        warmup_fraction: share of the updates in which the KL weight rises, in [0, 1], if ``warmup_steps`` is None.
         steepness: a > 0 of the sigmoid.
 
     Raises:
@@ -104,14 +104,13 @@ class EarlyStopping(Options):
     """Stops when a validation metric has not improved for some evaluations; the best weights are restored.
 
     Args:
-        metric: validation metric, such as "loss", "log_likelihood" or one of the driver's, as "accuracy".
-        patience: evaluations in a row without improvement after which it stops, >= 1.
-        mode: whether less ("min") or more ("max") is better.
-        min_delta: an improvement is a change by more than this, >= 0.
-        also: further metrics and their modes, such as ``{"accuracy": "max"}``. The patience then restarts whenever
-            one of the metrics is at least as good as it ever was, and the best weights are the last at which all of
-            them were at once (Velickovic et al. 2018 stop so on loss and accuracy). What equals the best counts, for
-            accuracies often do.
+        metric: validation metric, such as "loss", "log_likelihood" or "accuracy".
+        patience: consecutive evaluations without improvement after which training stops, >= 1.
+        mode: whether a smaller ("min") or larger ("max") metric is better.
+        min_delta: change beyond which a better metric counts as an improvement, >= 0.
+        also: further metrics and their modes, such as ``{accuracy: max}``; None for none. The patience then restarts
+            whenever one metric is at least as good as ever, and the best weights are the last at which all metrics were
+            (Velickovic et al. 2018 use loss and accuracy).
 
     Raises:
         ValueError: a number out of its range, an unknown mode, or a metric named twice.
@@ -211,7 +210,7 @@ class RunOptions(Options):
         scheduler: options, a function of optimiser and number of steps to any torch scheduler, or None. A
             ``ReduceLROnPlateau`` steps on each validation loss, others on each update.
         kl_schedule: weight of the KL.
-        batch_size: rows of a micro-batch on one device, >= 1; of evaluations too.
+        batch_size: examples in a micro-batch on one device, also in evaluations, >= 1.
         collate: rows to batch; torch's default stacks tensors.
         shuffle: whether to permute the rows again in each epoch.
         drop_last: whether to leave out an epoch's incomplete last step.
@@ -219,18 +218,18 @@ class RunOptions(Options):
             need little padding; the data then have a method ``lengths()``, or their rows ``input_ids``. None for rows
             at random.
         num_workers: processes that load data.
-        precision: mixed precision by autocast, "bf16" or "fp16" (which needs a GPU); "no" is that of the parameters.
+        precision: mixed precision by autocast, "bf16" or "fp16" (needs a GPU); "no" takes that of the parameters.
         cpu: stay on the CPU where there is a GPU.
-        compile: whether the passes of networks of transformers are graphs of ``torch.compile``, of fewer and larger
-            kernels; the first ones take minutes. Results are the same to rounding.
-        accumulation: micro-batches of an update, >= 1.
-        max_grad_norm: norm at which gradients are clipped, > 0; None for never. The networks of alignment factors are
-            clipped separately.
+        compile: whether networks of transformers are compiled by ``torch.compile``; the first batches then take
+            minutes. Results are equal to rounding.
+        accumulation: micro-batches whose gradients are accumulated for one update, >= 1.
+        max_grad_norm: norm to which larger gradients are clipped, > 0; None for none. Alignment's networks are clipped
+            separately.
         seed: of data order, noise and dropout, >= 0. The model's initial weights are the caller's.
-        log_every: updates between records, >= 1.
+        log_every: updates between entries of the training log, >= 1.
         eval_every: updates between evaluations; None for once an epoch. The last update is always evaluated.
         checkpoint_every: updates between checkpoints; None for once an epoch. The last update always has one.
-        keep_last: newest checkpoints that are kept, >= 1; the best one of early stopping is kept besides.
+        keep_last: newest checkpoints that are kept, >= 1; early stopping also keeps the best one.
         early_stopping: the rule, or None.
         validation_metrics: function of model and batch that gives further metrics, per row or as means.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go; None keeps nothing on disk.

@@ -12,12 +12,12 @@ class GATOptions(Options):
     """Sizes and regularisation of the network (Velickovic et al. 2018, section 3.3, transductive learning).
 
     Args:
-        heads: heads of the hidden layer, concatenated.
-        features: features of a hidden head.
-        output_heads: heads of the output layer, averaged; 1 for Cora and Citeseer, 8 for Pubmed in the paper.
-        dropout: of both layers' inputs.
-        attention_dropout: of the attention weights, latent ones too: each node sees a sample of its neighbours.
-        negative_slope: of the leaky ReLU in the scores.
+        heads: attention heads of the hidden layer, whose outputs are concatenated.
+        features: output features of each head of the hidden layer.
+        output_heads: attention heads of the output layer, averaged; in the paper 1, or 8 for Pubmed.
+        dropout: dropout rate of the inputs of both layers.
+        attention_dropout: dropout of attention weights, latent ones too: each node sees a random subset of neighbours.
+        negative_slope: negative slope of the leaky ReLU in the attention scores.
 
     Raises:
         ValueError: a size below 1 or a share outside [0, 1).

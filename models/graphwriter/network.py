@@ -107,11 +107,11 @@ class WritingOptions(Options):
     r"""Options of the search for a text.
 
     Args:
-        num_beams: width of the beam, >= 1; 1 is greedy.
-        length_penalty: :math:`\alpha`: finished texts are ranked by their log-probability over
-            :math:`\text{length}^\alpha`; 1, the mean of a token, as GraphWriter was released.
-        max_length: most tokens of a text, >= 1.
-        batch_size: texts that are searched for at once, >= 1.
+        num_beams: number of beams, >= 1; 1 is greedy search.
+        length_penalty: exponent a: finished texts are ranked by log-probability / length^a; 1, as in the released
+            GraphWriter, ranks by the mean per token.
+        max_length: maximum number of tokens of a text, >= 1.
+        batch_size: texts that are generated at once, >= 1.
 
     Raises:
         ValueError: a number out of its range.

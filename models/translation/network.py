@@ -121,13 +121,12 @@ class SearchOptions(Options):
     r"""Options of the search for a translation.
 
     Args:
-        num_beams: width of the beam, >= 1; 1 is greedy.
-        length_penalty: :math:`\alpha`: finished hypotheses are ranked by their log-probability over
-            :math:`\text{length}^\alpha`, so that larger values favour longer ones (Vaswani et al. 2017 take
-            :math:`((5 + \text{length}) / 6)^{0.6}`).
-        extra_length: most tokens a translation may have beyond its source's, >= 1; 50 in Vaswani et al. 2017. The
-            network's positions bound it too, where it has a number of them.
-        batch_size: sentences that are searched for at once, >= 1.
+        num_beams: number of beams, >= 1; 1 is greedy search.
+        length_penalty: exponent a: finished hypotheses are ranked by log-probability / length^a, so larger values
+            favour longer ones. Vaswani et al. 2017 divide by ((5 + length) / 6)^0.6.
+        extra_length: maximum tokens of a translation beyond its source's, >= 1; 50 in Vaswani et al. 2017. The
+            network's positions limit it too.
+        batch_size: sentences that are translated at once, >= 1.
 
     Raises:
         ValueError: a number out of its range.

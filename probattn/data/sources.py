@@ -27,17 +27,17 @@ class Source(Options):
     """A source of texts and the options of reading it.
 
     Args:
-        source: a data set that has a name (the page on data lists them), a file ending in .csv, .tsv, .jsonl
+        source: name of a built-in data set (the page on data lists them), a file ending in .csv, .tsv or .jsonl
             (relative to the working directory), or ``hub:owner/name``.
-        split: part of a named or hub data set; None for the usual one: its own for train, validation and test, all of
-            it for shifted and out_of_domain (of a hub data set the test part).
-        configuration: which configuration of a hub data set; None for its only one.
-        text: column of the texts, in a file or hub data set.
-        label: column of the labels, in a file or hub data set.
-        label_map: label in the data to class name, such as ``{0: negative, 1: positive}``; two labels of one name are
-            one class.
-        quotes: whether fields of a .csv or .tsv file may stand in double quotes; False for plain characters.
-        text_pair: column of the second texts, in a file or hub data set of pairs of texts; None for single texts.
+        split: split of a built-in or hub data set; None for that of the role's name; for shifted and out_of_domain None
+            takes all of a built-in data set, the test split of one from the hub.
+        configuration: configuration of a hub data set; None where it has only one.
+        text: column with the texts, in a file or hub data set.
+        label: column with the labels, in a file or hub data set.
+        label_map: class name of each label in the data, such as ``{0: negative, 1: positive}``; labels with the same
+            name become one class.
+        quotes: whether double quotes may enclose fields of a .csv or .tsv file; False reads them as plain characters.
+        text_pair: column with the second texts, in a file or hub data set of pairs of texts; None for single texts.
 
     Raises:
         ValueError: a value of another type, or an empty one.

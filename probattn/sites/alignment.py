@@ -46,10 +46,9 @@ class AlignmentTraining(Options):
     """Keys of an alignment recipe besides the method's options.
 
     Args:
-        preset: where the values of keys that are left out come from: this library's defaults, the settings of Zhang et
-            al. 2021 ("paper"; they differ for "ot"), or those of their code ("release", whose `ct_heads` stands for its
-            "act").
-        learning_rate: of the networks that "ct" and "gan" bring along: critic, navigator, discriminator.
+        preset: source of the values of keys that are left out: this library's defaults, the settings of Zhang et al.
+            2021 ("paper"; they differ for "ot"), or those of their code ("release", which calls `ct_heads` "act").
+        learning_rate: learning rate of the networks that "ct" and "gan" add: critic, navigator, discriminator.
     """
 
     preset: Preset = "default"
@@ -72,31 +71,32 @@ class AlignmentAttention(Method):
     network trains as without alignment, bit for bit.
 
     Args:
-        method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial) or "mmd"
-            (maximum mean discrepancy), or "ct_heads" (conditional transport between the heads of each token, as in the
+        method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial), "mmd"
+            (maximum mean discrepancy) or "ct_heads" (conditional transport between the heads of each token, as in the
             authors' code); see :mod:`probattn.divergences`.
         weight: weight w of the divergence in the objective, >= 0.
-        moves: what the divergence moves: "both", the "queries" or the "keys" alone.
-        reduction: "sum" over heads and sites, or "mean" over them (heads times sites weaker).
+        moves: what gets the gradient of the divergence: "both", only the "queries" or only the "keys".
+        reduction: "sum" of the divergence over heads and attention calls, or "mean", which divides it by their number.
         layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
             to ``convert``.
         attention: kind of attention calls that are aligned; None leaves it to ``convert``.
-        max_tokens: where a sample has more queries or keys, a random subset of that size replaces them, drawn again in
-            each training step from the site's generator; None takes all.
-        hidden: width of the hidden layers of discriminator, critic and navigator; None for the head size.
-        discriminator: of "gan": "highway", "mlp" for the paper's single MLP (section B.1.2), or "release" for that of
-            the authors' code.
-        forward_weight: of "ct" and "ct_heads": share of the direction from queries to keys, in [0, 1].
-        epsilon: of "ot": strength of the entropy, > 0.
-        debias: of "ot": the debiased divergence, 0 for equal sets; False gives the paper's plan cost.
-        scaling: of "ot": ratio of successive distances in the annealing, in (0, 1).
-        sweeps: of "ot": sweeps at each distance of the annealing, >= 0. 0 is fastest, and off by several per cent and
-            more; with others, problems that have not converged are solved again. Their accuracy is that of
-            :func:`probattn.divergences.sinkhorn`.
-        bandwidth: of "mmd": of the kernel, > 0; or "median" for each head's median distance in the first training batch
-            that the site sees, frozen from then on. Under accumulation that is the first micro-batch, and with several
-            processes that of the first one: unlike the other divergences, and unlike a number, "median" depends on how
-            a batch is divided. :func:`probattn.divergences.median_bandwidth` gives a number.
+        max_tokens: maximum number of queries and of keys that are compared: a random subset, drawn again in each
+            training step; None for all.
+        hidden: width of the hidden layers of discriminator, critic and navigator; None for the size of a head.
+        discriminator: discriminator of "gan": "highway", "mlp" (the paper's single MLP, section B.1.2) or "release"
+            (that of the authors' code).
+        forward_weight: for "ct" and "ct_heads": share of the transport from queries to keys, in [0, 1]; the rest is
+            from keys to queries.
+        epsilon: for "ot": strength of the entropy regularisation, > 0.
+        debias: for "ot": whether the divergence is debiased, and so 0 for equal sets; False gives the paper's transport
+            cost.
+        scaling: for "ot": ratio of successive distances in the annealing of the entropy, in (0, 1).
+        sweeps: for "ot": Sinkhorn iterations at each distance of the annealing, >= 0. 0 is fastest, with errors of
+            several per cent and more; other numbers solve problems again that have not converged (see
+            :func:`probattn.divergences.sinkhorn`).
+        bandwidth: for "mmd": bandwidth of the kernel, > 0, or "median": each head's median distance in the first
+            micro-batch (of the first process), fixed from then on. :func:`probattn.divergences.median_bandwidth` gives
+            a number that does not depend on batches.
         seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
 
     Raises:
@@ -113,7 +113,7 @@ class AlignmentAttention(Method):
     section: ClassVar[str] = "alignment"
     key: ClassVar[str] = "aligned"
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
-        "The alignment of queries and keys, besides that method; null for none.",
+        "The alignment of queries and keys, in addition to the attention method; null for none.",
         extra=AlignmentTraining,
         order=("method", "preset", "weight", "learning_rate"),
     )

@@ -34,10 +34,10 @@ class AttentionWords(Options):
     Args:
         method: "deterministic" (the network's own attention), "babn" (Bayesian attention belief networks) or "bam"
             (Bayesian attention modules: one fixed concentration).
-        preset: where the values of keys that are left out come from: this library's defaults, the settings of Zhang et
-            al. 2021 ("paper"), or those of their code ("release").
-        layers: layers of each stack to replace; numbers count from 0, negative ones from the end.
-        kind: kind of attention to replace.
+        preset: source of the values of keys that are left out: this library's defaults, the settings of Zhang et al.
+            2021 ("paper"), or those of their code ("release").
+        layers: layers of each stack whose attention is replaced; numbers count from 0, negative ones from the end.
+        kind: kind of attention that is replaced.
     """
 
     method: Literal["deterministic", "babn", "bam"] = "babn"
@@ -60,38 +60,37 @@ class BayesianAttention(Method):
     fixed-concentration baseline.
 
     Args:
-        posterior: family of q(S): "weibull", or "lognormal" with log S normal around Phi - s^2 / 2 (BAM).
-        concentration: concentration k of the Weibull posterior: "learned" (BABN, ``babn`` in a recipe), or a constant >
-            0 (BAM, ``bam`` in a recipe, 10 where it is left out). Unused by "lognormal".
-        rho: weight of the upward path in k, >= 0. 0 leaves ``exp(scores) + floor``. 4, the upper end of the range that
-            the paper finds alike (1 to 4), begins near k = 3, as wide as the attention dropout of 0.1 that latent
-            weights replace; the paper uses 1.5.
-        sigma: weight of the upward path in lambda, >= 0. 0 keeps E[S] = exp(scores), so that a converted network
-            predicts exactly as before until it is trained; the paper uses 1e-6.
-        upward: axis that the linear maps of the upward path mix: "heads" (any length, causal-safe) or "positions"
-            (along queries, up to ``max_positions``; only for networks without causal masks or cache).
-        hidden_scale: factor > 0 of each state h of the upward path, 1 in the paper. With a small one k depends on the
-            pair by exp(scores) alone.
-        width_scores: scores whose exponential is a part of k: "shared", the attention's, or "separate", scores of
-            linear maps of queries and keys that learn with the posterior, times D^-0.5 and without a bias. For a
-            learned concentration, normalised scores and a floor.
-        prior: concentration alpha of the prior: "contextual" (softmax over keys of an MLP of the key) or "constant".
+        posterior: family of the posterior q(S): "weibull", or "lognormal", log S normal around scores - s^2 / 2 (BAM).
+        concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM; in a recipe
+            10 by default). No effect on "lognormal".
+        rho: weight of the upward path (learned maps of the first call's scores) in k, >= 0. 0 leaves ``exp(scores) +
+            floor``. 4 starts near k = 3, where weights vary as under attention dropout of 0.1; the paper uses 1.5 and
+            finds 1 to 4 alike.
+        sigma: weight of the upward path in the Weibull scale lambda, >= 0. 0 keeps E[S] = exp(scores), so a converted
+            network predicts exactly as before until it is trained; the paper uses 1e-6.
+        upward: axis that the linear maps of the upward path mix: "heads" (any length, works with causal masks) or
+            "positions" (along queries, up to ``max_positions``; only for networks without causal masks or cache).
+        hidden_scale: factor > 0 of each state h of the upward path, 1 in the paper. With a small factor, k differs
+            between query-key pairs through exp(scores) alone.
+        width_scores: scores whose exponential enters k: "shared", the attention scores, or "separate", scaled dot
+            products of further linear maps of queries and keys. "separate" needs a learned concentration, normalised
+            scores and a floor.
+        prior: concentration alpha of the gamma prior: "contextual" (softmax over keys of an MLP of the key) or
+            "constant".
         prior_hidden: hidden width of the contextual prior's MLP.
         prior_concentration: concentration alpha of the constant prior, > 0.
         rate: rate beta of the gamma prior, > 0.
-        prior_strength: s > 0, with which the gamma prior is Gamma(s alpha, s beta): its mean is the same, its variance
-            1/s of that without. 1 is the paper's, where the contextual alpha of T keys is about 1/T and the prior has a
-            standard deviation of about sqrt(T) times its mean. "learned" is one number for each site, learned with the
-            objective and 1 at first, for the contextual prior.
-        scores: "normalised" replaces the scores by their log-softmax, a shift per query that keeps exp() and the KL
-            bounded; "raw" is the paper's form, finite only while exp(scores) is.
-        noise: uniform noise of the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper (not the Weibull of the
-            KL).
-        kl_reduction: how a site's KL enters the objective: "mean" over valid pairs, "keys" (sum over keys, mean over
-            queries and heads) or "sum" (the exact ELBO). Reported KLs name it and are also given in nats.
-        floor: added to k so that it stays positive, >= 0. With 0, k = exp(scores) may be so small at unlikely pairs
-            that E[S] or the KL exceed the floating-point range; k itself stays above 3e-10 in float32.
-        max_positions: longest query where ``upward`` is "positions"; None for the network's own.
+        prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): it divides the variance and keeps the
+            mean. In the paper it is 1, and with a contextual alpha the standard deviation about sqrt(T) times the mean
+            for T keys. "learned", for the contextual prior: one s for each attention call, trained from 1.
+        scores: "normalised" replaces the scores by their log-softmax, a shift per query that bounds exp(scores) and the
+            KL; "raw" is the paper's form, in which exp(scores) can overflow.
+        noise: uniform noise behind the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper, not a Weibull.
+        kl_reduction: how the KL of an attention call enters the objective: "mean" over valid query-key pairs, "keys"
+            (sum over keys, mean over queries and heads) or "sum" (the exact ELBO). Reports name it and also give nats.
+        floor: added to k, which keeps k positive, >= 0. With 0, E[S] or the KL can overflow where k = exp(scores) is
+            tiny; k itself stays above 3e-10 in float32.
+        max_positions: maximum number of queries where ``upward`` is "positions"; None for the network's limit.
         scale: standard deviation s of log S under the log-normal posterior, > 0.
         prior_scale: standard deviation of log S under the log-normal prior, > 0.
 

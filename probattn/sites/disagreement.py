@@ -180,14 +180,14 @@ class DisagreementAttention(Method):
     the network trains as without it, bit for bit.
 
     Args:
-        method: what is penalised: "frobenius" (attention weights that are no orthonormal rows), or likeness of heads by
-            their values ("subspaces"), attention weights ("positions"), "outputs" or projection weights ("parameters").
-        weight: weight w of the penalty in the objective, >= 0. Li et al. 2018 take 1.
-        projections: of "parameters": weights whose heads pay.
-        layers: layers of each stack whose heads pay; numbers count from 0, negative ones from the end; or the calls of
-            the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
+        method: what is penalised: attention weights not orthonormal across heads ("frobenius"), or similarity of heads
+            in values ("subspaces"), attention weights ("positions"), "outputs" or projection weights ("parameters").
+        weight: weight w of the penalty in the objective, >= 0; Li et al. 2018 use 1.
+        projections: for "parameters": projections whose weights are compared between heads.
+        layers: layers of each stack whose heads are penalised; numbers count from 0, negative ones from the end; or the
+            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
             ``convert``.
-        attention: kind of attention calls whose heads pay; None leaves it to ``convert``.
+        attention: kind of attention calls whose heads are penalised; None leaves it to ``convert``.
 
     Raises:
         ValueError: an option is outside its range.
@@ -201,7 +201,7 @@ class DisagreementAttention(Method):
     section: ClassVar[str] = "disagreement"
     key: ClassVar[str] = "regularised"
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
-        "The penalty on similar heads in training, besides the other sections; null for none."
+        "The penalty on similar attention heads in training; null for none."
     )
     summarised: ClassVar[tuple[str, ...]] = ("method", "weight")
     measured: ClassVar[tuple[Measured, ...]] = ("heads",)

@@ -50,31 +50,33 @@ class ParticleLayers(ParticleOptions, Method):
     a module with submodules holds itself, recurrent layers and batch norms stay shared.
 
     Args:
-        sampler: "independent", each particle for itself (a deep ensemble of the layers, Lakshminarayanan et al. 2017),
+        sampler: "independent" training of each particle (a deep ensemble of the layers, Lakshminarayanan et al. 2017),
             "svgd" (Stein variational gradient descent, Liu and Wang 2016), "spos" (the same with Langevin noise) or
             "sgld" (noise alone).
-        num_particles: P >= 1.
+        num_particles: number P of particles, >= 1.
         layers: layers of each stack that are particles; numbers count from 0, negative ones from the end; or the layers
             of the "encoder", of the "decoder" or with "cross" attention.
-        parts: of a layer that are particles: "all", or the "attention" alone: the modules that make queries, keys and
-            values; heads are particles in both cases.
-        space: what repels: the "parameters" of particles, as vectors, or their "predictions", the logits on the batch,
-            whose gradients become the directions of the sampler (D'Angelo and Fortuin 2021).
-        new_heads: whether the heads of all particles but the first, and the matrices A of LoRA (Hu et al. 2022), are
-            initialised at random; False copies the network's.
-        bootstrap: whether each particle weighs the data by separate Poisson numbers of mean 1 (Oza and Russell 2001),
-            drawn from the content of a row, for heads with one label a row.
-        spread: >= 0, standard deviation of normal noise on all particles but the first, over the root mean square of
-            the parameter.
-        step_size: factor epsilon > 0 of the direction. Adam and its like undo it.
-        repulsion: weight a >= 0 of the repulsion, in the scale of the mean loss: 1 / N stands for the posterior of N
-            data.
-        kernel: between particles, as for :class:`probattn.RepulsiveAttention`.
-        bandwidth: of the kernel, > 0; None for its own rule.
-        offset: added to the kernel "cosine", >= 0.
-        prior: "uniform", or the standard deviation > 0 of a normal prior of every parameter; of "predictions" uniform.
-        temperature: temperature T > 0 of "spos" and "sgld", as for :class:`probattn.RepulsiveAttention`.
-        langevin: weight w > 0 of Langevin's part in "spos".
+        parts: which modules of a layer become particles: "all", or only the "attention" projections of queries, keys
+            and values; task heads do in both cases.
+        space: what repels: the "parameters" of particles, as vectors, or their "predictions", the logits on the batch
+            (D'Angelo and Fortuin 2021).
+        new_heads: whether the task heads of all particles but the first, and the matrices A of LoRA (Hu et al. 2022),
+            are initialised at random; False copies the network's.
+        bootstrap: whether each particle weighs the training examples by separate Poisson numbers of mean 1 (Oza and
+            Russell 2001), fixed by an example's content; for task heads with one label per example.
+        spread: initial noise on all particles but the first: its standard deviation over a parameter's root mean
+            square, >= 0.
+        step_size: factor epsilon > 0 of the update direction of a particle; "adam" and "adamw", which normalise
+            gradients, cancel it.
+        repulsion: weight a >= 0 of the repulsion relative to the mean loss; 1 / N gives the posterior of N examples.
+        kernel: kernel between particles; see the kernels of :class:`probattn.RepulsiveAttention`.
+        bandwidth: bandwidth of the kernel, > 0; None for the kernel's own rule.
+        offset: constant added to the kernel "cosine", >= 0; None for 1.
+        prior: prior of the parameters: "uniform", the only one for "predictions", or a normal prior's standard
+            deviation > 0.
+        temperature: temperature T > 0 of the noise of "spos" and "sgld"; 1 for the posterior, "datum" for T = N
+            examples.
+        langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term.
         seed: of new heads, spread and noise, >= 0.
 
     Raises:
@@ -98,7 +100,7 @@ class ParticleLayers(ParticleOptions, Method):
     section: ClassVar[str] = "particles"
     key: ClassVar[str] = "particles"
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
-        "The last layers as particles over a trunk that they share; null for none.",
+        "The last layers as particles over shared lower layers; null for none.",
         order=("sampler", "num_particles", "layers"),
     )
     summarised: ClassVar[tuple[str, ...]] = ("sampler", "num_particles", "layers")

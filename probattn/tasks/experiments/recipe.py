@@ -18,32 +18,34 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class ConditionRecipe(Section):
-    """A task and what differs in the model, trained from every seed.
+    """One condition: sizes of the task and options of the model, trained from every seed.
 
     Example:
         >>> ConditionRecipe(types=60).vocabulary
         60
     """
 
-    title: str | None = key(None, "Its name for people; null for its key.", min_length=1, max_length=60)
+    title: str | None = key(
+        None, "Title in reports; null for the condition's key.", min_length=1, max_length=60
+    )
     types: int = key(40, "Words of a vocabulary.", ge=2)
     length: Count = key(40, "Words of a sentence.")
-    sets: Count = key(1, "Disjoint vocabularies, of which each sentence is drawn from one (`copy`).")
+    sets: Count = key(1, "Disjoint vocabularies; each sentence is drawn from one of them (task `copy`).")
     order: Literal["copy", "permuted"] = key(
         "copy",
-        "Whether the output is the input or has its words in another order, one for each seed (`copy`).",
+        "Whether the output is the input or its words in another order, fixed by the seed (task `copy`).",
     )
     attention: Literal["learned", "uniform", "frozen_probe"] = key(
         "learned",
-        "`uniform` attends to all positions alike; with `frozen_probe` nothing but attention learns (`copy`).",
+        "`uniform` attends to all positions equally; with `frozen_probe` only attention is trained (task `copy`).",
     )
-    heads: Count = key(1, "Heads, whose contexts are summed (`copy`).")
+    heads: Count = key(1, "Attention heads, whose contexts are summed (task `copy`).")
     starts: Literal["random", "bad", "one_good"] = key(
         "random",
-        "Initial values of the heads: drawn independently, all of them bad, or one good and the others bad, out of "
-        "those that `search` tried (`copy`).",
+        "Initial values of the attention heads: drawn independently, all bad, or one good and the others bad, from "
+        "those that `search` tried (task `copy`).",
     )
-    bidirectional: bool = key(False, "Whether a second LSTM reads from the end (`keyword`).")
+    bidirectional: bool = key(False, "Whether a second LSTM reads from the end (task `keyword`).")
 
     @property
     def vocabulary(self) -> int:
@@ -60,16 +62,16 @@ class ConditionRecipe(Section):
 
 
 class HeadSearchRecipe(Section):
-    """Trains models of one head to find out which initial values of a head are good: the model then learns in time.
+    """Trains models of one attention head to find initial values of a head from which the model learns in time.
 
-    Whether a head is good depends on the model around it and on the sentences, so candidates are tried in several
-    models, each with its own initial values of everything else and its own sentences; the runs of conditions take one
-    of these models, its sentences, and heads that were tried in it.
+    Whether initial values are good depends on the model around the head and on the sentences. Candidates are therefore
+    tried in several models that differ in sentences and all other initial values; the runs of conditions use one of
+    these models, its sentences, and heads that were tried in it.
     """
 
-    models: Count = key(4, "Initial values of everything but heads.")
-    candidates: int = key(20, "Heads that are tried in each.", ge=2)
-    steps: Count = key(300, "Updates by which a model with a good head has reached the threshold.")
+    models: Count = key(4, "Models, with different sentences and initial values of all but the head.")
+    candidates: int = key(20, "Initial heads that are tried in each model.", ge=2)
+    steps: Count = key(300, "Updates by which a model with a good initial head reaches `threshold`.")
 
 
 class ExperimentSection(Section):
@@ -77,17 +79,15 @@ class ExperimentSection(Section):
 
     task: Literal["copy", "keyword"] = key(
         "copy",
-        "`copy`: put out the words that were read, by an encoder-decoder; `keyword`: say whether a word occurs, by a "
-        "classifier under uniform attention.",
+        "`copy`: an encoder-decoder outputs the words of its input; `keyword`: a classifier with uniform attention "
+        "says whether a word occurs.",
     )
     conditions: dict[str, ConditionRecipe] = Field(
-        min_length=1, description="By name; the others are compared with the first."
+        min_length=1, description="Conditions by name; all others are compared with the first."
     )
-    threshold: float = key(0.99, "Accuracy at which a run counts as having learned.", gt=0, le=1)
-    by_step: Count | None = key(None, "Update by which those runs are counted; null for the last.")
-    search: HeadSearchRecipe | None = key(
-        None, "Search for good and bad heads before everything else; null for none."
-    )
+    threshold: float = key(0.99, "Accuracy from which a run counts as having learned the task.", gt=0, le=1)
+    by_step: Count | None = key(None, "Update by which a run must have learned it; null for the last.")
+    search: HeadSearchRecipe | None = key(None, "Search for good and bad initial heads; null for none.")
 
     @model_validator(mode="after")
     def _suits_the_task(self) -> ExperimentSection:
@@ -125,28 +125,22 @@ class ExperimentSection(Section):
 class ExperimentNetworkRecipe(Section):
     """The LSTM models of Snell et al. 2021, in one layer."""
 
-    width: Count = key(256, "Of embeddings, states of a direction, and the hidden layer before the output.")
+    width: Count = key(256, "Size of embeddings, states in each direction and the last hidden layer.")
 
 
 class ExperimentTrainingRecipe(Section):
     """Training of every run, by Adam. All runs of a condition are one batched program."""
 
-    runs: int = key(20, "Runs of a condition, each from its own seed.", ge=2)
-    seed: Seed = key(0, "Seed of the first; the others count on from it.")
-    steps: Count = key(300, "Updates.")
-    batch_size: Count = key(128, "Sentences of an update and run.")
-    learning_rate: float = key(1e-3, "Of Adam.", gt=0, lt=10)
-    evaluate_every: Count = key(
-        10, "Updates between evaluations; the initial values and the end are evaluated too."
-    )
-    test_sentences: Count = key(
-        64, "New sentences that accuracy is measured on, for each run and evaluation."
-    )
-    probe_sentences: Count = key(
-        8, "Sentences, the same at every step, that attention and probe are measured on."
-    )
+    runs: int = key(20, "Runs of each condition, each with a different seed.", ge=2)
+    seed: Seed = key(0, "Seed of the first run; each further run adds 1.")
+    steps: Count = key(300, "Updates of a run.")
+    batch_size: Count = key(128, "Sentences per update of each run.")
+    learning_rate: float = key(1e-3, "Learning rate of Adam.", gt=0, lt=10)
+    evaluate_every: Count = key(10, "Updates between evaluations; start and end are always evaluated.")
+    test_sentences: Count = key(64, "New sentences for the accuracy of each run in each evaluation.")
+    probe_sentences: Count = key(8, "Sentences for attention and probe, the same in each evaluation.")
     checkpoint_every: Count = key(50, "Updates between checkpoints.")
-    device: Literal["auto", "cpu"] = key("auto", "`auto` takes an accelerator where there is one.")
+    device: Literal["auto", "cpu"] = key("auto", "`auto` uses an accelerator if there is one.")
 
     def evaluated(self, steps: int | None = None) -> tuple[int, ...]:
         """The steps at which a run of so many updates, by default ``steps``, is evaluated.

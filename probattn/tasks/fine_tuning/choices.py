@@ -93,24 +93,24 @@ def hellaswag(split: Split) -> Rows:
 class ChoicesSection(ExamplesSection):
     """Texts with endings, one of which is right.
 
-    `swag` and `hellaswag` have names (Zellers et al. 2018, 2019), and so has `snli`: a premise with a hypothesis of
-    each label, the entailed one is right (Bowman et al. 2015).
+    Built in are `swag` and `hellaswag` (Zellers et al. 2018, 2019), and `snli`: a premise with one hypothesis of each
+    label, of which the entailed one is right (Bowman et al. 2015).
     """
 
     named: ClassVar[Any] = {"snli": snli, "swag": swag, "hellaswag": hellaswag}
 
     text: Filled = key("text", "Column of the texts.")
     beginning: Filled | None = key(
-        None, "Column of the words with which every ending begins (`sent2` of SWAG); null for none."
+        None, "Column of the beginning of all endings (`sent2` of SWAG); null for none."
     )
     endings: list[str] = key(
         ["endings"],
-        "Columns of the endings (`[ending0, ending1, ending2, ending3]`), or the one that holds a list of "
-        f"them, or a text with `{SEPARATOR}` between them.",
+        "Columns with the endings (`[ending0, ending1, ending2, ending3]`), or one column with a list of "
+        f"endings or a string with `{SEPARATOR}` between endings.",
         min_length=1,
     )
-    label: Filled = key("label", "Column of the number of the right one, from 0.")
-    max_length: int = key(128, "Most tokens of a text with its ending; longer texts are truncated.", ge=3)
+    label: Filled = key("label", "Column of the number of the right ending, counted from 0.")
+    max_length: int = key(128, "Maximum tokens of a text with its ending; longer texts are truncated.", ge=3)
 
     def columns(self) -> Collection[str]:
         """Text, endings and label."""

@@ -70,7 +70,7 @@ def digits(split: Split) -> Rows:
 
 
 class ImagesSection(ExamplesSection):
-    """Images with a class each. `digits` has a name: the 8 x 8 digits of scikit-learn."""
+    """Images with one class each. `digits` is built in: the 8 x 8 digits of scikit-learn."""
 
     named: ClassVar[Any] = {"digits": digits}
     suffixes: ClassVar[tuple[str, ...]] = ("",)
@@ -79,10 +79,10 @@ class ImagesSection(ExamplesSection):
 
     train: str = Field(
         min_length=1,
-        description="To train on: `digits`, a folder with a folder of images for each class, a file (.csv, .tsv, "
-        ".jsonl) with paths of images, from its own folder, or `hub:owner/name`.",
+        description="Training data: `digits`, a folder with a subfolder of images for each class, a file (.csv, .tsv, "
+        ".jsonl) of images' paths, relative to its folder, or `hub:owner/name`.",
     )
-    image: Filled = key("image", "Column of the images, or of their paths.")
+    image: Filled = key("image", "Column of the images or their paths.")
     label: Filled = key("label", "Column of the classes.")
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -151,7 +151,7 @@ class ImageNetworkRecipe(HeadNetworkRecipe):
     )
     new: Filled | None = key(
         None,
-        "Type of a new network (`vit`, `swin`, ...) to be built from `config` instead; null to load `name`.",
+        "Type of a new network (`vit`, `swin`, ...), built from `config`; null to load the network `name`.",
     )
 
     @model_validator(mode="after")

@@ -42,16 +42,16 @@ def restaurant8k_slots(split: Split) -> Rows:
 class LabelsSection(TextsSection):
     """Texts, or pairs of texts, with any number of labels each.
 
-    `restaurant8k_slots` has a name: the slots that an utterance of a restaurant booking mentions (Coope et al. 2020).
+    `restaurant8k_slots` is built in: the slots that an utterance of a restaurant booking mentions (Coope et al. 2020).
     """
 
     named: ClassVar[Any] = {"restaurant8k_slots": restaurant8k_slots}
 
     label: Filled = key(
         "labels",
-        "Column of the labels: a list of names, or a text with a separator between them; empty for none.",
+        "Column of the labels: a list of names, or a text with `separator` between them; empty for none.",
     )
-    separator: Filled = key(";", "What stands between labels that are given as a text.")
+    separator: Filled = key(";", "Separator of labels in a text.")
 
     def target(self, value: Any, where: str) -> list[str]:
         """The names of the labels, sorted."""

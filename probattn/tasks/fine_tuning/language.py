@@ -56,10 +56,10 @@ def _texts_of(name: str, read: Callable[[], Mapping[Split, Sequence[Any]]]) -> C
 
 
 class LanguageSection(ExamplesSection):
-    """Texts without labels: files with a paragraph a line (.txt), or a column of a table.
+    """Texts without labels: files with one paragraph per line (.txt), or a column of a table.
 
-    `cola_texts` and `sst2_texts` have names. `limits` counts texts, also where they are joined. By default
-    `prediction.batch_size` is 4 here: a batch has a number for each draw, predicted token and word of the vocabulary.
+    Built in are `cola_texts` and `sst2_texts`. `limits` counts texts, also where they are joined. The default of
+    `prediction.batch_size` is 4: a batch holds one number per draw, predicted token and word of the vocabulary.
     """
 
     named: ClassVar[Any] = {
@@ -70,19 +70,17 @@ class LanguageSection(ExamplesSection):
 
     objective: Literal["masked", "causal"] = key(
         "masked",
-        "What is predicted: tokens that were `masked` (BERT and its kin), or each token from those before "
-        "it, `causal` (GPT-2 and its kin).",
+        "What is predicted: `masked` tokens (as in BERT), or each token from those before it (`causal`, as in GPT-2).",
     )
     text: Filled = key("text", "Column of the texts.")
     join: bool = key(
         True,
-        "Whether texts are joined and cut into passages of `block_length` tokens, as transformers' "
-        "examples do; false for a text a passage.",
+        "Whether texts are joined and split into passages of equal length; false for one text per passage.",
     )
-    block_length: int = key(128, "Most tokens of a passage.", ge=3)
+    block_length: int = key(128, "Maximum tokens of a passage.", ge=3)
     mask_probability: float = key(
         0.15,
-        "Probability of a token to be masked (Devlin et al. 2019); of no effect on `causal`.",
+        "Probability that a token is masked (Devlin et al. 2019); no effect on `causal`.",
         gt=0,
         lt=1,
     )

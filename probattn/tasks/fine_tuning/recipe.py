@@ -29,8 +29,8 @@ from probattn.tasks.sections.training import TrainingRecipe
 
 INTRODUCTION = """# Keys of recipes of other heads
 
-A recipe with one of the sections below fine-tunes a pretrained network with the head that belongs to it; see
-[Tokens, spans, numbers, images](heads.md). Besides it takes `name`, `output`, `attention`, `alignment`, `repulsion`,
+A recipe with one of the sections below fine-tunes a pretrained network with the task head of that section; see
+[Tokens, spans, numbers, images](heads.md). It also has `name`, `output`, `attention`, `alignment`, `repulsion`,
 `disagreement`, `particles`, `training` and `prediction`, whose keys are those of [recipes of texts](reference.md). As
 there, unknown keys are errors, and `--set` replaces single keys.
 """
@@ -43,9 +43,11 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
 
 class ExampleLimits(LimitsSection):
-    """Most examples to use, by role: a fixed choice that looks random; null for all."""
+    """Maximum numbers of examples, a fixed pseudo-random subset of each role; null for all."""
 
-    test: Count | None = key(None, "To test on, also of shifted and out-of-domain data.")
+    test: Count | None = key(
+        None, "Maximum number of test, shifted and out-of-domain examples; null for all."
+    )
 
 
 class ExamplesSection(Section):
@@ -70,32 +72,35 @@ class ExamplesSection(Section):
 
     train: str = Field(
         min_length=1,
-        description="To train on: a data set that has a name, a file (.csv, .tsv, .jsonl), or `hub:owner/name`.",
+        description="Training data: a built-in data set, a file (.csv, .tsv, .jsonl), or `hub:owner/name`.",
     )
     validation: Filled | None = key(
-        None, "To choose by; null for the training set's own validation part, or a share of its examples."
+        None, "Validation data; null for the validation split or a share of `train`."
     )
-    test: Filled | None = key(
-        None, "To measure on; null for the training set's own test part, or a share of its examples."
-    )
+    test: Filled | None = key(None, "Test data; null for the test split or a share of `train`.")
     shifted: Filled | None = key(
         None,
-        "The same task on other material, measured too; null for none. Of a data set that has a name its "
-        "test part is taken, of a file all.",
+        "Shifted test data of the same task: a whole file, or another source's test split; null for none.",
     )
     out_of_domain: Filled | None = key(
         None,
-        "Inputs that are not the task; the report measures how well the uncertainty detects them. Labels "
-        "are not read; null for none.",
+        "Inputs that are not the task, for measuring how well uncertainty detects them; labels are not read. Null for "
+        "none.",
     )
     quotes: bool = key(
-        True, "Whether fields of a .csv or .tsv file may stand in double quotes; false for plain characters."
+        True,
+        "Whether double quotes may enclose fields of a .csv or .tsv file; false reads them as plain characters.",
     )
     validation_fraction: float = key(
-        0.1, "Share for validation, where no source is given for it.", gt=0, lt=1
+        0.1,
+        "Share of `train` for validation, where there are no other validation data.",
+        gt=0,
+        lt=1,
     )
-    test_fraction: float = key(0.1, "Share for testing, where no source is given for it.", gt=0, lt=1)
-    limits: ExampleLimits = key(ExampleLimits(), "Most examples to use.")
+    test_fraction: float = key(
+        0.1, "Share of `train` for testing, where there are no other test data.", gt=0, lt=1
+    )
+    limits: ExampleLimits = key(ExampleLimits(), "Maximum numbers of examples.")
 
     def columns(self) -> Collection[str]:
         """The columns that must be there."""
@@ -271,7 +276,7 @@ def _names_of(value: Any, feature: Any) -> Any:
 
 
 class HeadNetworkRecipe(PretrainedRecipe):
-    """The pretrained network, whose head is new unless it brings one that fits."""
+    """The pretrained network; its task head is new unless the network has one that fits."""
 
     @field_validator("name")
     @classmethod
@@ -285,7 +290,7 @@ class HeadReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
-    uncertain: int = key(8, "Most uncertain test examples that are listed.", ge=0, le=100)
+    uncertain: int = key(8, "Test examples listed, the most uncertain ones.", ge=0, le=100)
 
 
 class HeadRecipe(MethodRecipe):

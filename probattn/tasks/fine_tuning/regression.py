@@ -53,10 +53,10 @@ RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}
 
 
 class RegressionSection(TextsSection):
-    """Texts, or pairs of texts, with a number each.
+    """Texts, or pairs of texts, with one number each.
 
-    `sick` and `stsb` have names: the relatedness of two sentences, 1 to 5 (Marelli et al. 2014), and the similarity of
-    STS-B, 0 to 5 (GLUE; Cer et al. 2017).
+    `sick` and `stsb` are built in: the relatedness of two sentences, 1 to 5 (Marelli et al. 2014), and the similarity
+    of STS-B, 0 to 5 (GLUE; Cer et al. 2017).
     """
 
     named: ClassVar[Any] = {
@@ -67,9 +67,9 @@ class RegressionSection(TextsSection):
 
     label: Filled = key("label", "Column of the numbers.")
     noise: Literal["normal", "student_t"] = key(
-        "normal", "Law of a number around its prediction; its scale is learned."
+        "normal", "Distribution of a number around its prediction; its scale is learned."
     )
-    degrees: float = key(4.0, "Degrees of freedom of `student_t`.", gt=0)
+    degrees: float = key(4.0, "Degrees of freedom of the noise `student_t`.", gt=0)
 
     def target(self, value: Any, where: str) -> float:
         """The number."""

@@ -39,10 +39,10 @@ def _multi30k(source: Language, target: Language, split: Split) -> Rows:
 
 
 class SequencesSection(ExamplesSection):
-    """Texts, each with the text that is to be made of it.
+    """Input texts, each with a target text.
 
-    `multi30k_en_de` and `multi30k_de_en` have names: captions in English and German (Elliott et al. 2016). By default
-    `prediction.batch_size` is 8 here: a batch has a number for each draw, target token and word of the vocabulary.
+    Built in are `multi30k_en_de` and `multi30k_de_en`: captions in English and German (Elliott et al. 2016). The
+    default of `prediction.batch_size` is 8: a batch holds one number per draw, target token and word of the vocabulary.
     """
 
     named: ClassVar[Any] = {
@@ -52,14 +52,12 @@ class SequencesSection(ExamplesSection):
     input_keys: ClassVar[tuple[str, ...]] = ("source",)
     answer_keys: ClassVar[tuple[str, ...]] = ("target",)
 
-    source: Filled = key("source", "Column of the texts that are read.")
-    target: Filled = key("target", "Column of the texts that are to be made.")
-    prefix: str = key(
-        "", "What stands before every text that is read, as T5 wants it: `translate English to German: `."
-    )
-    source_length: int = key(128, "Most tokens of a text that is read.", ge=3)
-    target_length: int = key(128, "Most tokens of a text that is made, in training as in generation.", ge=3)
-    num_beams: Count = key(1, "Beams of the generation; 1 for greedy.")
+    source: Filled = key("source", "Column of the input texts.")
+    target: Filled = key("target", "Column of the target texts.")
+    prefix: str = key("", "Prefix of every input text, such as `translate English to German: ` for T5.")
+    source_length: int = key(128, "Maximum tokens of an input text.", ge=3)
+    target_length: int = key(128, "Maximum tokens of a target text, in training and in generation.", ge=3)
+    num_beams: Count = key(1, "Beams in generation; 1 is greedy search.")
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Both texts."""

@@ -140,11 +140,10 @@ def squad_rows(path: Path) -> Rows:
 
 
 class SpansSection(ExamplesSection):
-    """Questions about a context each, with the answers that stand in it, or none.
+    """Questions, each about a context that contains the answer or has none.
 
-    Files that end in .json are SQuAD's (version 1.1 or 2.0); `squad1` and `squad2` have names, and so has
-    `restaurant8k`, whose questions ask for the slots of a booking (Coope et al. 2020). Contexts are assigned to parts
-    as a whole, with all their questions.
+    Files that end in .json are SQuAD's (version 1.1 or 2.0). Built in are `squad1`, `squad2` and `restaurant8k`, whose
+    questions ask for the slots of a booking (Coope et al. 2020). All questions about a context are in the same split.
     """
 
     named: ClassVar[Any] = {
@@ -157,23 +156,21 @@ class SpansSection(ExamplesSection):
     answer_keys: ClassVar[tuple[str, ...]] = ("answers",)
 
     question: Filled = key("question", "Column of the questions.")
-    context: Filled = key("context", "Column of the texts that are asked about.")
+    context: Filled = key("context", "Column of the contexts, the texts with the answers.")
     answers: Filled = key(
         "answers",
-        "Column of the answers: an object with lists `text` and `answer_start`, as SQuAD has it on the "
-        "hub, or a text, empty for no answer.",
+        "Column of the answers: an object with lists `text` and `answer_start` (as SQuAD), or a text, empty for no "
+        "answer.",
     )
     answer_start: Filled = key(
         "answer_start",
         "Column of the answer's first character in the context, counted from 0, where answers are texts.",
     )
     max_length: int = key(
-        384, "Most tokens of question and context; longer ones make several windows.", ge=16
+        384, "Maximum tokens of question and context; longer contexts become several windows.", ge=16
     )
-    stride: Natural = key(
-        128, "Tokens of the context that a window shares with the next, at most half of all."
-    )
-    max_answer_length: Count = key(30, "Most tokens of a predicted answer.")
+    stride: Natural = key(128, "Tokens that a window shares with the next one, at most half of `max_length`.")
+    max_answer_length: Count = key(30, "Maximum tokens of a predicted answer.")
 
     @model_validator(mode="after")
     def _overlap(self) -> Self:

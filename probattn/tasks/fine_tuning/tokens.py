@@ -74,10 +74,10 @@ def restaurant_utterances(split: Split) -> Iterator[tuple[str, str, list[tuple[s
 
 
 class TokensSection(ExamplesSection):
-    """Texts as words with a tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes.
+    """Texts as words with one tag each, in the BIO scheme for spans (`B-person`, `I-person`, `O`) or plain classes.
 
-    Files .conll, .bio and .txt have a word and its tag a line, and a blank line between texts. `restaurant8k` has a
-    name: slots of restaurant bookings (Coope et al. 2020).
+    Files .conll, .bio and .txt have one word and its tag per line, and a blank line between texts. `restaurant8k` is
+    built in: slots of restaurant bookings (Coope et al. 2020).
     """
 
     named: ClassVar[Any] = {"restaurant8k": restaurant8k}
@@ -85,12 +85,10 @@ class TokensSection(ExamplesSection):
     input_keys: ClassVar[tuple[str, ...]] = ("tokens",)
     answer_keys: ClassVar[tuple[str, ...]] = ("tags",)
 
-    tokens: Filled = key("tokens", "Column of the words, a list a row.")
-    tags: Filled = key("tags", "Column of their tags, a list a row.")
+    tokens: Filled = key("tokens", "Column of the list of words of each text.")
+    tags: Filled = key("tags", "Column of the list of the words' tags.")
     max_length: int = key(
-        128,
-        "Most tokens of a text; words beyond it are neither trained on nor answered, and count as `O`.",
-        ge=3,
+        128, "Maximum tokens of a text; words beyond are not trained on and predicted as `O`.", ge=3
     )
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ STEPS = 20_000
 class GraphTextDataRecipe(Section):
     """Texts about knowledge graphs in the form of AGENDA's files (Koncel-Kedziorski et al. 2019).
 
-    Files without a folder in their name lie in `folder`; `./my.tsv` has one.
+    Names of files without a folder are relative to `folder`; `./my.tsv` has a folder.
 
     Example:
         >>> GraphTextDataRecipe(folder="my", test="/other/test.tsv").file("test").as_posix()
@@ -35,23 +35,24 @@ class GraphTextDataRecipe(Section):
     """
 
     folder: Filled | None = key(
-        None, f"Where the files lie; null for the folder `agenda` in the one that `{DATA_VARIABLE}` names."
+        None, f"Folder with the files; null for the subfolder `agenda` in `{DATA_VARIABLE}`."
     )
-    train: Filled = key("preprocessed.train.tsv", "File to train on.")
+    train: Filled = key("preprocessed.train.tsv", "File with the training texts.")
     validation: Filled | None = key(
         "preprocessed.val.tsv",
-        "File to choose by; null for some texts of `train`, which are then not trained on.",
+        "File with the validation texts; null to hold out a part of `train`.",
     )
-    test: Filled = key("preprocessed.test.tsv", "File to measure on.")
-    relations: Filled = key("relations.vocab", "File with the names of relations, one a line.")
+    test: Filled = key("preprocessed.test.tsv", "File with the test texts.")
+    relations: Filled = key("relations.vocab", "File with the names of relations, one per line.")
     limits: LimitsSection = key(
         LimitsSection(),
-        "Most texts to use; without a file to choose by, `validation` is a tenth of `train` by default.",
+        "Maximum numbers of texts; without a validation file, `validation` is by default a tenth of `train`.",
     )
     min_frequency: Count = key(
-        5, "How often a word must stand in the training titles, entities and texts to have a vector."
+        5,
+        "Minimum occurrences of a word of the vocabulary in the training titles, entities and texts.",
     )
-    max_length: int = key(400, "Most tokens of a text with its end; longer ones are cut.", ge=2)
+    max_length: int = key(400, "Maximum tokens of a text with its end; longer texts are truncated.", ge=2)
 
     def file(self, part: str) -> Path:
         """Path of a file."""
@@ -93,16 +94,16 @@ class GraphTextDataRecipe(Section):
 class GraphTextNetworkRecipe(Section):
     """GraphWriter; the defaults are those of Koncel-Kedziorski et al. 2019 and of their released settings."""
 
-    width: int = key(500, "Of words, vertices and states.", ge=2)
+    width: int = key(500, "Size of word embeddings, vertices and hidden states.", ge=2)
     layers: Count = key(6, "Blocks of the graph transformer.")
-    heads: Count = key(4, "Of every attention call; they divide the width.")
-    feed_forward: Count | None = key(None, "Hidden width of a block; null for four times the width.")
-    lstm_layers: Count = key(2, "Of the bidirectional LSTMs over titles and entities.")
-    dropout: Rate = key(0.1, "Of embeddings, of what the output reads and in the blocks.")
-    attention_dropout: Rate = key(0.1, "Of attention weights between vertices; latent ones have none.")
+    heads: Count = key(4, "Attention heads of every attention call; they divide `width`.")
+    feed_forward: Count | None = key(None, "Width of feed-forward layers; null for four times `width`.")
+    lstm_layers: Count = key(2, "Layers of the bidirectional LSTMs over titles and entities.")
+    dropout: Rate = key(0.1, "Dropout of embeddings, of the output's inputs and in the blocks.")
+    attention_dropout: Rate = key(0.1, "Dropout of vertices' attention weights; latent ones have none.")
     coverage: float = key(
         0.0,
-        "Weight of a penalty on copying an entity again (See et al. 2017, Eq. 12), nats; 0 for none.",
+        "Weight of a penalty, in nats, on copying an entity again (See et al. 2017, Eq. 12).",
         ge=0,
     )
 
@@ -116,7 +117,7 @@ class GraphTextNetworkRecipe(Section):
 _Training: Any = drawn_section(
     {
         "epochs": length_key(
-            f"Passes over the training texts, instead of `steps`, of which {STEPS:,} are made where neither is given."
+            f"Number of epochs, instead of `steps`; where both are left out, training has {STEPS:,} updates."
         ),
         **training_keys(
             batch_size={"default": 32},
@@ -146,14 +147,14 @@ _Writing: Any = options_section(WritingOptions)
 
 
 class WritingRecipe(_Writing):
-    """Search for texts."""
+    """Beam search for the texts."""
 
 
 class GraphTextReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     samples: int = key(4, "Test texts that are shown with their graphs.", ge=0, le=100)
-    seed: Seed = key(0, "Of the resamples.")
+    seed: Seed = key(0, "Seed of the bootstrap resamples.")
 
 
 class GraphTextRecipe(MethodRecipe):
@@ -170,7 +171,7 @@ class GraphTextRecipe(MethodRecipe):
     introduction = """# Recipes of texts about graphs
 
 A recipe with a section `graph_text` trains GraphWriter on titles, knowledge graphs and texts about them; see
-[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, takes AGENDA. As in
+[Texts about graphs](../concepts/graph_text.md). A section without keys, `graph_text: {}`, uses AGENDA. As in
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 

@@ -17,21 +17,27 @@ from probattn.tasks.sections.training import DriverSection, EarlyStoppingRecipe,
 
 _Training: Any = drawn_section(
     {
-        "epochs": (int, key(2000, "Updates, unless early stopping ends the run before.", ge=1)),
+        "epochs": (
+            int,
+            key(2000, "Epochs, each one update, unless early stopping ends training before.", ge=1),
+        ),
         **training_keys(
             *("device", "seed", "kl_schedule", "log_every", "keep"),
-            learning_rate={"default": 0.005, "description": "Of Adam; 0.01 for Pubmed."},
+            learning_rate={
+                "default": 0.005,
+                "description": "Learning rate of Adam; the paper uses 0.01 for Pubmed.",
+            },
             site_learning_rate={"default": None},
             weight_decay={
                 "default": 5e-4,
-                "description": "L2 penalty of everything but biases; 1e-3 for Pubmed.",
+                "description": "L2 penalty of all parameters but biases; the paper uses 1e-3 for Pubmed.",
             },
             gradient_clip={"default": None},
-            kl_weight={"default": 1.0, "description": "Weight of the divergence after its warm-up."},
+            kl_weight={"default": 1.0, "description": "Weight of the KL after its warm-up."},
             kl_warmup_steps={
                 "annotation": Natural,
                 "default": 100,
-                "description": "Updates in which that weight rises.",
+                "description": "Updates in which the KL weight rises.",
             },
             checkpoint_every={
                 "annotation": Count,
@@ -45,7 +51,7 @@ _Training: Any = drawn_section(
                 EarlyStoppingRecipe(
                     metric="log_likelihood", mode="max", patience=100, also={"accuracy": "max"}
                 ),
-                "When to stop before the end, evaluated after every update; null for never.",
+                "Rule that ends training early, evaluated after every update; null for none.",
             ),
         ),
     },
@@ -54,7 +60,7 @@ _Training: Any = drawn_section(
 
 
 class GraphTrainingRecipe(_Training):
-    """Training on all labelled nodes at once, one update an epoch (Velickovic et al. 2018)."""
+    """Training on all labelled nodes at once, one update per epoch (Velickovic et al. 2018)."""
 
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
         """Options of the driver; see the base class."""
@@ -66,11 +72,11 @@ class GraphDataRecipe(Section):
 
     name: str = Field(
         pattern=r"^[\w-]+$",
-        description="Which graph: `cora`, `citeseer`, `pubmed`, or any other whose files have this form.",
+        description="Name of the graph: `cora`, `citeseer`, `pubmed`, or any other with files in Planetoid's form.",
     )
     folder: Filled | None = key(
         None,
-        "Where its files `ind.<name>.*` lie; null for a folder of its name in the one that `PROBATTN_DATA` names.",
+        "Folder of the files `ind.<name>.*`; null: `<name>` in `PROBATTN_DATA`.",
     )
     normalise_rows: bool = key(True, "Whether each node's features are divided by their sum.")
 
@@ -96,10 +102,10 @@ class GraphNetworkRecipe(_Network):
 
 
 class GraphPredictionRecipe(Section):
-    """Posterior draws of predictions."""
+    """Prediction by posterior draws: samples of all latent variables, one forward pass for each."""
 
-    num_samples: Count = key(20, "Posterior draws.")
-    seed: Seed = key(0, "Of the draws.")
+    num_samples: Count = key(20, "Posterior draws per prediction.")
+    seed: Seed = key(0, "Seed of the posterior draws.")
 
 
 class GraphReportRecipe(ReportSection):
@@ -135,8 +141,8 @@ A recipe with a section `graph` trains a graph attention network on a citation g
     )
     alignment: AlignmentRecipe | None = key(
         None,
-        "The alignment of queries and keys over the nodes, beside that method; null for none. Its keys are those of "
-        "recipes for texts; `max_tokens` counts nodes, 512 where it is null.",
+        "The alignment of queries and keys over the nodes; null for none. Its keys are those of recipes for texts; "
+        "`max_tokens` counts nodes, 512 where it is null.",
     )
     training: GraphTrainingRecipe = key(GraphTrainingRecipe(), "How to train.")
     prediction: GraphPredictionRecipe = key(GraphPredictionRecipe(), "How to predict.")

@@ -21,17 +21,17 @@ STEPS = 1_000_000
 
 
 class PassageLimits(Section):
-    """Most passages to use, a fixed choice; null for all."""
+    """Maximum numbers of passages, a fixed choice; null for all."""
 
-    validation: Count | None = key(1000, "To choose by.")
-    test: Count | None = key(1000, "To measure on.")
+    validation: Count | None = key(1000, "Maximum number of validation passages; null for all.")
+    test: Count | None = key(1000, "Maximum number of test passages; null for all.")
 
 
 class PretrainingDataRecipe(Section):
     """Texts to learn from, and how they become passages of tokens.
 
-    Which part a text belongs to depends on its letters and digits alone, so that equal texts are in one part. Texts are
-    read as they are needed, from files again in every pass; data sets that have a name are kept in memory.
+    Whether a text is for training, validation or testing depends on its letters and digits alone, so equal texts are in
+    the same split. Files are read again in every epoch; built-in data sets are kept in memory.
 
     Example:
         >>> PretrainingDataRecipe(texts=["imdb", "my.txt"]).stream().sources
@@ -40,28 +40,30 @@ class PretrainingDataRecipe(Section):
 
     texts: list[str] = Field(
         min_length=1,
-        description="Where the texts are: files with a text a line (`.txt`, `.txt.gz`), folders of such files, or data "
-        f"sets that have a name, of which the training part is read: those of `data.train`, and `{MULTI30K}`.",
+        description="Sources of texts: files with one text per line (`.txt`, `.txt.gz`), folders of such files, or "
+        f"built-in data sets (those of `data.train`, and `{MULTI30K}`), of which the training split is read.",
     )
-    validation_fraction: float = key(0.01, "Share of the texts to choose by.", gt=0, lt=0.5)
-    test_fraction: float = key(0.01, "Share of the texts to measure on.", gt=0, lt=0.5)
-    limits: PassageLimits = key(PassageLimits(), "Most passages to choose by and to measure on.")
+    validation_fraction: float = key(0.01, "Share of the texts for validation.", gt=0, lt=0.5)
+    test_fraction: float = key(0.01, "Share of the texts for testing.", gt=0, lt=0.5)
+    limits: PassageLimits = key(PassageLimits(), "Maximum numbers of validation and test passages.")
     tokenizer: Filled | None = key(
         None,
         "Folder of a tokenizer with a mask token, or its name on the hub; null to learn a WordPiece vocabulary from "
         "the training texts.",
     )
-    vocabulary: int = key(30_522, "Most tokens of a vocabulary that is learned.", ge=6)
-    lowercase: bool = key(True, "Whether a vocabulary that is learned leaves case and accents out.")
+    vocabulary: int = key(30_522, "Maximum size of a learned vocabulary.", ge=6)
+    lowercase: bool = key(True, "Whether a learned vocabulary ignores case and accents.")
     max_length: int = key(
-        128, "Most tokens of a passage, [CLS] and [SEP] included; longer texts are cut.", ge=3
+        128,
+        "Maximum tokens of a passage with [CLS] and [SEP]; longer texts are split.",
+        ge=3,
     )
-    join: bool = key(
-        True, "Whether a passage goes on with the next text; false for passages of one text each."
+    join: bool = key(True, "Whether passages continue with the next text; false for one text each.")
+    shuffle_buffer: Count = key(
+        10_000, "Texts from which the next one is drawn at random; 1 keeps their order."
     )
-    shuffle_buffer: Count = key(10_000, "Texts among which the next one is drawn; 1 for their own order.")
     mask_probability: float = key(
-        0.15, "Share of the tokens of a passage, special ones aside, that are masked.", gt=0, lt=1
+        0.15, "Share of a passage's tokens that is masked, except special ones.", gt=0, lt=1
     )
 
     def stream(self) -> TextStream:
@@ -78,12 +80,14 @@ class PretrainingDataRecipe(Section):
 
 
 class GeneratorRecipe(Section):
-    """Sizes of the generator; null for a quarter of the discriminator's, as in ELECTRA-small."""
+    """Sizes of the generator; by default a quarter of the discriminator's, as in ELECTRA-small."""
 
-    width: Count | None = key(None, "Of its states, a multiple of its heads.")
-    layers: Count | None = key(None, "Null for as many as the discriminator has.")
-    heads: Count | None = key(None, "Of every layer.")
-    feed_forward: Count | None = key(None, "Hidden width of a layer.")
+    width: Count | None = key(None, "Size of the generator's states; null: the discriminator's / 4.")
+    layers: Count | None = key(None, "Layers of the generator; null: the discriminator's number.")
+    heads: Count | None = key(None, "Heads of each generator layer; null: the discriminator's / 4.")
+    feed_forward: Count | None = key(
+        None, "Width of the generator's feed-forward layers; null: the discriminator's / 4."
+    )
 
 
 class PretrainingNetworkRecipe(Section):
@@ -94,24 +98,23 @@ class PretrainingNetworkRecipe(Section):
         {'hidden_size': 64, 'num_hidden_layers': 12, 'num_attention_heads': 1, 'intermediate_size': 256}
     """
 
-    width: Count = key(256, "Of the discriminator's states, a multiple of `heads`.")
-    embedding: Count = key(128, "Of the embeddings of tokens and positions.")
-    layers: Count = key(12, "Of the discriminator.")
-    heads: Count = key(4, "Of every layer.")
-    feed_forward: Count = key(1024, "Hidden width of a layer.")
-    positions: int = key(512, "Most tokens that the networks can read.", ge=3)
-    dropout: Rate = key(0.1, "Of embeddings and in the layers.")
-    attention_dropout: Rate = key(0.1, "Of attention weights; latent ones have none.")
+    width: Count = key(256, "Size of the discriminator's states, a multiple of `heads`.")
+    embedding: Count = key(128, "Size of the embeddings of tokens and positions.")
+    layers: Count = key(12, "Layers of the discriminator.")
+    heads: Count = key(4, "Attention heads of each layer of the discriminator.")
+    feed_forward: Count = key(1024, "Hidden width of the discriminator's feed-forward layers.")
+    positions: int = key(512, "Positions, the maximum number of tokens that the networks read.", ge=3)
+    dropout: Rate = key(0.1, "Dropout of embeddings and in the layers.")
+    attention_dropout: Rate = key(0.1, "Dropout of attention weights; latent ones have none.")
     initializer: float = key(
         0.02,
-        "Standard deviation of the initial weights; narrow networks learn sooner from about one over the root of "
-        "their width.",
+        "Standard deviation of the initial weights; narrow networks learn sooner from about 1 / sqrt(`width`).",
         gt=0,
         lt=1,
     )
     generator: GeneratorRecipe = key(GeneratorRecipe(), "The generator.")
-    tied: bool = key(True, "Whether both networks read with the same embeddings, as in the paper.")
-    discriminator_weight: float = key(50.0, "Weight of the discriminator's part of the objective.", gt=0)
+    tied: bool = key(True, "Whether generator and discriminator share their embeddings, as in the paper.")
+    discriminator_weight: float = key(50.0, "Weight of the discriminator's loss in the objective.", gt=0)
 
     @model_validator(mode="after")
     def _whole_heads(self) -> PretrainingNetworkRecipe:
@@ -147,12 +150,12 @@ class PretrainingNetworkRecipe(Section):
 _Training: Any = drawn_section(
     {
         "epochs": length_key(
-            "Passes over the texts, in updates by an estimate of the number of passages from a sample."
+            "Epochs; the number of updates follows from an estimate of the number of passages."
         ),
-        "steps": length_key(f"Updates, instead of `epochs`; {STEPS:,} where neither is given."),
+        "steps": length_key(f"Number of updates, instead of `epochs`; {STEPS:,} where both are left out."),
         **training_keys(
             batch_size={"default": 128},
-            length_pool={"description": "Null: passages come from a stream, whose order is its own."},
+            length_pool={"description": "Must be null: passages come from a stream, whose order is fixed."},
             learning_rate={"default": 5e-4},
             gradient_clip={"default": 1.0},
         ),

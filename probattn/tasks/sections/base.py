@@ -68,11 +68,11 @@ def _resolved(value: Any) -> Any:
 
 
 class LimitsSection(Section):
-    """Most examples to use, by role: a fixed choice that looks random; null for all."""
+    """Maximum numbers of examples, a fixed pseudo-random subset of each role; null for all."""
 
-    train: Count | None = key(None, "To train on.")
-    validation: Count | None = key(None, "To validate on.")
-    test: Count | None = key(None, "To test on.")
+    train: Count | None = key(None, "Maximum number of training examples; null for all.")
+    validation: Count | None = key(None, "Maximum number of validation examples; null for all.")
+    test: Count | None = key(None, "Maximum number of test examples; null for all.")
 
 
 class ReportSection(Section):
@@ -80,11 +80,11 @@ class ReportSection(Section):
 
     baseline: bool = key(
         True,
-        "Whether to train the same network with deterministic attention too (from the same weights, on the same data, "
-        "with as many updates) and to compare.",
+        "Whether to train, and compare with, a baseline: the same network with deterministic attention, initial "
+        "weights, data and updates.",
     )
-    resamples: int = key(1000, "Bootstrap resamples behind intervals and p values.", ge=100)
-    level: float = key(0.95, "Level of the intervals.", gt=0, lt=1)
+    resamples: int = key(1000, "Bootstrap resamples behind intervals and p-values.", ge=100)
+    level: float = key(0.95, "Confidence level of the intervals.", gt=0, lt=1)
 
 
 class TopicsReportSection(ReportSection):
@@ -92,22 +92,21 @@ class TopicsReportSection(ReportSection):
 
     alignment_examples: Natural = key(
         64,
-        "Test examples over which queries and keys are compared, where the recipe aligns them; 0 for none.",
+        "Test examples on which queries and keys are compared, with `alignment`; 0 for none.",
     )
     projection: Literal["pca", "tsne"] = key(
-        "pca", "How the figure of queries and keys comes to two dimensions; `tsne` needs scikit-learn."
+        "pca", "Projection of queries and keys to two dimensions in a figure; `tsne` needs scikit-learn."
     )
     map_layers: Literal["all", "first", "last"] | Annotated[list[int], Field(min_length=1)] = key(
-        "last", "Layers whose attention maps, or queries and keys, are drawn."
+        "last", "Layers whose attention maps, and queries and keys, are plotted."
     )
     head_examples: Natural = key(
         64,
-        "Test examples over which heads are compared, where the recipe has `repulsion` or `disagreement`; 0 for none.",
+        "Test examples on which attention heads are compared, with `repulsion` or `disagreement`; 0 for none.",
     )
     masked_examples: Natural = key(
         64,
-        "Test examples over which accuracy, or the task's first share, is measured without each head, one pass a "
-        "head; 0 for none.",
+        "Test examples on which the task's main score is measured without each attention head in turn; 0 for none.",
     )
 
 
@@ -118,10 +117,10 @@ class RunRecipe(Section):
 
     name: str = key(
         "run",
-        "Name of the run: letters, digits, spaces, `.`, `-`, `_`; the file's name where it is left out.",
+        "Name of the run (letters, digits, spaces, `.`, `-`, `_`); by default the recipe file's name.",
         pattern=r"^[^\W_][\w .-]*$",
     )
-    output: Filled = key("runs/run", "Folder of the run; `runs/` and its name where it is left out.")
+    output: Filled = key("runs/run", "Folder of the run; by default `runs/` and the run's name.")
 
     @model_validator(mode="before")
     @classmethod

@@ -174,7 +174,7 @@ def reference(kind: type[RunRecipe]) -> str:
 
 def family_reference(base: type[RunRecipe], kinds: Iterable[type[RunRecipe]]) -> str:
     """The page of recipes that share a base: its sections once, and those that each kind adds or changes."""
-    described: set[Any] = set()
+    described: dict[Any, str] = {}
     lines = [base.introduction]
     shared = dict(base.model_fields)
     for kind in kinds:
@@ -193,8 +193,8 @@ def family_reference(base: type[RunRecipe], kinds: Iterable[type[RunRecipe]]) ->
     return "\n".join(lines)
 
 
-def _section(title: str, model: Any, prefix: str, level: int = 2, seen: set[Any] | None = None) -> list[str]:
-    """Lines about a section; one of ``seen`` within it is referred to, and new ones are added to it."""
+def _section(title: str, model: Any, prefix: str, level: int = 2, seen: Any = None) -> list[str]:
+    """Lines about a section; one of ``seen`` within it is referred to by its name, and new ones are added."""
     lines = [f"{'#' * level} {title}", ""]
     plain = {name: field for name, field in model.model_fields.items() if section(field.annotation) is None}
     inner = {name: field for name, field in model.model_fields.items() if name not in plain}
@@ -209,11 +209,11 @@ def _section(title: str, model: Any, prefix: str, level: int = 2, seen: set[Any]
         kind = section(field.annotation)
         assert kind is not None
         if seen is not None and kind in seen:
-            lines += [f"`{prefix}{name}`: {field.description} The keys are those above.", ""]
+            lines += [f"`{prefix}{name}`: {field.description} The keys are those of `{seen[kind]}`.", ""]
         else:
             shared.setdefault(kind, []).append(name)
     if seen is not None:
-        seen.update(shared)
+        seen.update({kind: f"{prefix}{names[0]}" for kind, names in shared.items()})
     for kind, names in shared.items():
         heading = ", ".join(f"`{prefix}{name}`" for name in names)
         block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4), seen)

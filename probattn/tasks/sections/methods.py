@@ -89,10 +89,10 @@ _Attention: Any = method_section(BayesianAttention)
 
 
 class AttentionRecipe(_Attention):
-    r"""The attention method, which calls it replaces, and its options.
+    r"""The attention method, the attention calls that it replaces, and its options.
 
-    Keys that are left out have the value of `preset` and `method`. With `deterministic` the other keys are kept and
-    have no effect, so that one word makes the baseline of a recipe.
+    Keys that are left out take their values from `preset` and `method`. With `method: deterministic` the other keys
+    have no effect: changing this one key gives a recipe's baseline.
 
     Example:
         >>> AttentionRecipe(method="bam").build().concentration
@@ -134,10 +134,9 @@ _Alignment: Any = method_section(AlignmentAttention)
 
 
 class AlignmentRecipe(_Alignment):
-    r"""The divergence that draws the queries and keys of each head together in training, and its options.
+    r"""The divergence that pulls the queries and keys of each attention head together in training, and its options.
 
-    It adds to whatever `attention` asks for: deterministic attention or Bayesian. Keys that are left out have the
-    value of `preset`.
+    It combines with any `attention` method. Keys that are left out take their values from `preset`.
 
     Example:
         >>> AlignmentRecipe(method="ot", preset="paper").build().debias
@@ -151,10 +150,9 @@ _Repulsion: Any = method_section(RepulsiveAttention)
 
 
 class RepulsionRecipe(_Repulsion):
-    r"""Makes the heads of each projection particles of one posterior that repel each other in training.
+    r"""Treats the attention heads of each projection as particles of one posterior, which repel each other in training.
 
-    It adds to whatever `attention` and `alignment` ask for, and changes only gradients: the network
-    predicts as any other does.
+    It combines with `attention` and `alignment` and changes only gradients in training, not how the network predicts.
 
     Example:
         >>> RepulsionRecipe(sampler="sgld").build().couples
@@ -168,10 +166,9 @@ _Disagreement: Any = method_section(DisagreementAttention)
 
 
 class DisagreementRecipe(_Disagreement):
-    r"""Penalty on heads that are alike, which repulsive attention is compared with.
+    r"""Penalty on similar attention heads, a comparison for repulsive attention.
 
-    It adds to whatever the other sections ask for, and changes only the objective: the network predicts as
-    any other does.
+    It combines with the other sections and changes only the training objective, not how the network predicts.
 
     Example:
         >>> DisagreementRecipe(method="frobenius").build().looks_at
@@ -183,9 +180,9 @@ _Particles: Any = method_section(ParticleLayers)
 
 
 class ParticlesRecipe(_Particles):
-    r"""Makes the last layers and the head particles over the layers below, which they share.
+    r"""Replaces the last layers and the task head by several copies (particles) over shared lower layers.
 
-    The network predicts with their mean, and its draws are the particles.
+    The network predicts with the mean of the particles; each posterior draw is one particle.
 
     Example:
         >>> ParticlesRecipe(num_particles=3).build().layers

@@ -26,7 +26,7 @@ _EarlyStopping: Any = options_section(EarlyStopping)
 
 
 class EarlyStoppingRecipe(_EarlyStopping):
-    """Stops when a validation metric no longer improves, and takes the best weights."""
+    """Stops when a validation metric no longer improves, and restores the best weights."""
 
 
 STEP_SIZE = {"lt": 10}
@@ -39,7 +39,7 @@ def length_key(description: str) -> tuple[Any, Any]:
 
 
 TRAINING: dict[str, Any] = {
-    "epochs": length_key(f"Passes over the training data; {EPOCHS} where neither this nor `steps` is given."),
+    "epochs": length_key(f"Number of epochs; {EPOCHS} where `steps` is left out too."),
     "steps": length_key("Updates, instead of `epochs`."),
     "batch_size": Key(RunOptions, "batch_size"),
     "accumulation": Key(RunOptions, "accumulation"),
@@ -47,11 +47,10 @@ TRAINING: dict[str, Any] = {
         RunOptions,
         "length_pool",
         {
-            "description": "Batches hold examples of similar length, sorted within this many updates' examples; null "
-            "for examples at random. Short texts train faster for it: less of a batch is padding."
+            "description": "Updates whose examples are sorted by length together, which saves padding; null for none."
         },
     ),
-    "optimizer": (Literal["adamw", "adam", "sgd"], key("adamw", "Optimiser of torch.")),
+    "optimizer": (Literal["adamw", "adam", "sgd"], key("adamw", "Optimiser of `torch.optim`.")),
     "optimizer_arguments": Key(
         OptimizerOptions, "arguments", {"annotation": dict[str, bool | int | float | list[float]]}
     ),
@@ -63,7 +62,7 @@ TRAINING: dict[str, Any] = {
         "name",
         {
             "annotation": Literal["linear", "cosine", "constant_with_warmup", "inverse_sqrt"],
-            "description": "Course of the learning rates after their warm-up.",
+            "description": "Schedule of the learning rates after their warm-up.",
         },
     ),
     "warmup": Key(SchedulerOptions, "warmup_fraction"),
@@ -71,19 +70,25 @@ TRAINING: dict[str, Any] = {
     "gradient_clip": Key(RunOptions, "max_grad_norm"),
     "precision": Key(RunOptions, "precision"),
     "compile": Key(RunOptions, "compile"),
-    "device": (Literal["auto", "cpu"], key("auto", "`auto` takes an accelerator where there is one.")),
+    "device": (
+        Literal["auto", "cpu"],
+        key("auto", "`auto` uses an accelerator if there is one."),
+    ),
     "seed": Key(
         RunOptions,
         "seed",
-        {"le": LARGEST_SEED, "description": "Of new parameters, the order of the data, noise and dropout."},
+        {
+            "le": LARGEST_SEED,
+            "description": "Seed of new parameters, data order, noise and dropout.",
+        },
     ),
     "kl_weight": Key(
         KLSchedule,
         "final",
         {
             "default": FINE_TUNING_WEIGHT,
-            "description": "Weight of the divergence after its warm-up. 1 is the lower bound of the evidence, up to "
-            "the reduction; fine-tuning a pretrained network asks for far less.",
+            "description": "Weight of the KL after its warm-up; 1 is the evidence lower bound (ELBO), up to "
+            "`attention.kl_reduction`.",
         },
     ),
     "kl_schedule": Key(KLSchedule, "kind"),
@@ -95,15 +100,13 @@ TRAINING: dict[str, Any] = {
     "keep": Key(RunOptions, "keep_last"),
     "early_stopping": (
         EarlyStoppingRecipe | None,
-        key(None, "When to stop before the end; null for never."),
+        key(None, "Rule that ends training early; null for none."),
     ),
     "frozen_probe": (
         bool,
         key(
             False,
-            "Whether nothing but attention learns, so that what the network knows of single words stays "
-            "what it was at the start (Snell et al. 2021, A.6); for the networks `self_attentive` and, in translation, "
-            "`lstm`.",
+            "Whether only attention is trained (Snell et al. 2021, A.6); for networks `self_attentive` and `lstm`.",
         ),
     ),
 }
@@ -196,7 +199,7 @@ LARGEST = 10**9
 
 
 class ProbeRecipe(Section):
-    """When attention and lexical probe are recorded, and on how many examples.
+    """When attention and lexical probe (the output for each single word) are recorded, and on how many examples.
 
     Example:
         >>> ProbeRecipe().watched()[:9]
@@ -205,17 +208,17 @@ class ProbeRecipe(Section):
 
     steps: list[int] | None = key(
         None,
-        "Updates after which they are recorded, and 0 for before the first; null for 0, 10, 20, 50, 100, "
-        "200, 500 and so on. The last one always is.",
+        "Updates after which attention and probe are recorded, beside the last; null for 0, 10, 20, 50, 100, 200 and "
+        "so on.",
         min_length=1,
     )
-    examples: Count = key(200, "Examples that are looked at, a fixed choice.")
+    examples: Count = key(200, "Recorded examples, a fixed choice.")
     part: Literal["validation", "train"] = key(
         "validation",
-        "Which examples: those of `validation`, or of `train` (tables 7 and 8 of Snell et al. 2021).",
+        "Data of the recorded examples; `train` as in tables 7 and 8 of Snell et al. 2021.",
     )
-    batch_size: Count = key(32, "Examples of a batch.")
-    shown: int = key(2, "Examples whose maps the report shows.", ge=0, le=20)
+    batch_size: Count = key(32, "Recorded examples in a batch.")
+    shown: int = key(2, "Recorded examples whose attention maps the report shows.", ge=0, le=20)
 
     @field_validator("steps")
     @classmethod
@@ -236,9 +239,9 @@ class ProbeRecipe(Section):
 
 
 class TranslationProbeRecipe(ProbeRecipe):
-    """The same for translation, where the watched sentences can be translated too."""
+    """When attention and lexical probe (the output for each single word) are recorded, and on how many sentences."""
 
     bleu: bool = key(
         False,
-        "Whether to translate the watched sentences at each recorded step, by greedy search, for their BLEU.",
+        "Whether the recorded sentences are translated at each recorded update, by greedy search, to measure BLEU.",
     )

@@ -29,8 +29,8 @@ LSTM_SIZE: dict[str, Any] = {"width": 256, "layers": 2, "heads": 1, "dropout": 0
 class TranslationNetworkRecipe(Section):
     """An encoder-decoder with one embedding for both languages: a Transformer (Vaswani et al. 2017) or an LSTM.
 
-    The defaults are the size that An et al. 2020 call small: that of IWSLT experiments, with 4 heads. An LSTM has those
-    of Snell et al. 2021: `width: 256`, `layers: 2`, `heads: 1`, `dropout: 0.0`.
+    The default size is that of IWSLT experiments with 4 heads, which An et al. 2020 call small. An LSTM has by default
+    that of Snell et al. 2021: `width: 256`, `layers: 2`, `heads: 1`, `dropout: 0.0`.
 
     Example:
         >>> TranslationNetworkRecipe(name="lstm").width, TranslationNetworkRecipe().width
@@ -42,36 +42,28 @@ class TranslationNetworkRecipe(Section):
         "`transformer`, or `lstm`: a bidirectional LSTM encoder and an LSTM decoder with dot attention between them "
         "(Luong et al. 2015, Snell et al. 2021).",
     )
-    width: Count = key(512, "Of embeddings and hidden states; of an `lstm` encoder's in each direction.")
-    decoder_width: Count | None = key(
-        None, "Of the hidden states of an `lstm`'s decoder; null for the width."
-    )
-    layers: Count = key(6, "Of the encoder, and of the decoder.")
+    width: Count = key(512, "Size of embeddings and hidden states (of each direction in an `lstm` encoder).")
+    decoder_width: Count | None = key(None, "Size of an `lstm` decoder's hidden states; null for `width`.")
+    layers: Count = key(6, "Layers of the encoder, and of the decoder.")
     heads: Count = key(
         4,
-        "Of every attention call. They divide the width of a `transformer`; those of an `lstm` have the size of the "
-        "encoder's states each, and their contexts are summed.",
+        "Attention heads of every call. They divide the width of a `transformer`; in an `lstm` each has the size of "
+        "the encoder's states, and contexts are summed.",
     )
     dropout: Rate = key(
         0.3,
-        "Of embeddings and of every sublayer's output; of an `lstm`, of embeddings and in the network that makes "
-        "tokens of contexts and states.",
+        "Dropout of embeddings and sublayers' outputs; in an `lstm`, of embeddings and in its output network.",
     )
     feed_forward: Count = key(1024, "Hidden width of the feed-forward layers of a `transformer`.")
-    attention_dropout: Rate = key(0.0, "Of a `transformer`'s attention weights; latent ones have none.")
-    activation_dropout: Rate = key(0.0, "Inside the feed-forward layers of a `transformer`.")
-    bidirectional: bool = key(True, "Whether the encoder of an `lstm` reads from both ends.")
-    recurrent_dropout: Rate = key(0.5, "Of what passes from layer to layer of an `lstm`.")
+    attention_dropout: Rate = key(0.0, "Dropout of a `transformer`'s attention, unless it is latent.")
+    activation_dropout: Rate = key(0.0, "Dropout inside the feed-forward layers of a `transformer`.")
+    bidirectional: bool = key(True, "Whether the encoder of an `lstm` is bidirectional.")
+    recurrent_dropout: Rate = key(0.5, "Dropout between the layers of an `lstm`.")
     output_width: Natural | None = key(
         None,
-        "Hidden units of the network that makes tokens of an `lstm`'s contexts and states; 0 for a single linear map, "
-        "null for the width.",
+        "Hidden units of an `lstm`'s output network; 0 for a single linear map, null for `width`.",
     )
-    uniform_attention: bool = key(
-        False,
-        "Whether an `lstm` attends to all tokens alike, whatever the scores: what is learned about single words while "
-        "attention is not.",
-    )
+    uniform_attention: bool = key(False, "Whether an `lstm` attends to all tokens equally.")
 
     @model_validator(mode="before")
     @classmethod
@@ -97,7 +89,7 @@ STEPS = 20_000
 _Training: Any = drawn_section(
     {
         "epochs": length_key(
-            f"Passes over the training pairs, instead of `steps`, of which {STEPS:,} are made where neither is given."
+            f"Number of epochs, instead of `steps`; where both are left out, training has {STEPS:,} updates."
         ),
         **training_keys(
             batch_size={"default": 256},
@@ -125,23 +117,21 @@ class TranslationTrainingRecipe(_Training):
         True
     """
 
-    optimizer: Literal["adamw", "adam", "sgd"] = key("adam", "Optimiser of torch.")
-    label_smoothing: Rate = key(0.1, "Share of a token's probability that the likelihood spreads over all.")
+    optimizer: Literal["adamw", "adam", "sgd"] = key("adam", "Optimiser of `torch.optim`.")
+    label_smoothing: Rate = key(0.1, "Share of a target token's probability that is spread over all tokens.")
     per: Literal["token", "pair"] = key(
         "token",
-        "Unit of the objective: nats per target token, or per sentence pair. It scales likelihood, divergence and "
-        "factors alike.",
+        "Unit of the objective: nats per target `token` or per sentence `pair`. It scales all terms alike.",
     )
 
     default_length: ClassVar[Mapping[str, int]] = {"steps": STEPS}
 
 
 class TranslationAttentionRecipe(AttentionRecipe):
-    """The attention method, which calls it replaces, and its options.
+    """The attention method, the attention calls that it replaces, and its options.
 
-    Keys that are left out have the value of `preset` and `method`. With `deterministic` the other keys are kept and
-    have no effect, so that one word makes the baseline of a recipe; `variational` has `estimator` and `prediction`
-    alone.
+    Keys that are left out take their values from `preset` and `method`. With `method: deterministic` the other keys
+    have no effect: this key alone makes the baseline. `variational` uses only `estimator` and `prediction`.
 
     Example:
         >>> TranslationAttentionRecipe(method="variational").estimator
@@ -154,8 +144,8 @@ class TranslationAttentionRecipe(AttentionRecipe):
         "babn",
         "`deterministic` (the network's own attention), `babn` (Bayesian attention belief networks), `bam` (Bayesian "
         "attention modules: one fixed concentration) or `variational` (Deng et al. 2018: one latent source token for "
-        "each target token), which is for an `lstm` of one head and whose divergence has weight 1 from the start "
-        "where `training` says nothing else.",
+        "each target token; for an `lstm` with one head; its KL has weight 1 from the start unless `training` sets "
+        "another).",
     )
     estimator: Literal["enumerate", "sample"] = key(
         "enumerate",
@@ -164,8 +154,8 @@ class TranslationAttentionRecipe(AttentionRecipe):
     )
     prediction: Literal["mixture", "soft"] = key(
         "mixture",
-        "What `variational` translates with: the `mixture` over source tokens, which is exact, or `soft` attention, "
-        "the mean of their states.",
+        "How `variational` predicts: by the exact `mixture` over source tokens, or by `soft` attention, the mean of "
+        "their states.",
     )
 
 
@@ -173,7 +163,7 @@ PARTS = ("train", "validation", "test")
 
 
 class TranslationDataRecipe(Section):
-    """Parallel text, and the subwords it is cut into.
+    """Parallel texts, and the subwords into which they are split.
 
     Example:
         >>> TranslationDataRecipe(train="my/train", validation="my/dev", test="my/test", source="fr").file("test", "fr")
@@ -182,36 +172,34 @@ class TranslationDataRecipe(Section):
 
     corpus: Literal["multi30k"] | None = key(
         "multi30k",
-        "`multi30k` (29,000 captions of photographs, English and German), or null for your own files; null where "
-        "`train` is given.",
+        "`multi30k` (29,000 captions of photographs, English and German), or null for your own files; null by default "
+        "where `train` is set.",
     )
-    folder: Filled | None = key(
-        None,
-        "Where the files of `multi30k` lie; null for the folder of that name in the one that `PROBATTN_DATA` names.",
-    )
+    folder: Filled | None = key(None, "Folder of `multi30k`; null: `multi30k` in `PROBATTN_DATA`.")
     source: str = key("en", "Language to translate from.", pattern=r"^\w[\w-]*$")
     target: str = key("de", "Language to translate to.", pattern=r"^\w[\w-]*$")
     train: Filled | None = key(
         None,
-        "Your own files to train on, without their ending: `my/train` for `my/train.en` and `my/train.de`, a sentence "
-        "a line, packed as `.en.gz` or not.",
+        "Your own training files, without the language: `my/train` for `my/train.en` and `my/train.de`, or packed "
+        "`.en.gz`; one sentence per line.",
     )
-    validation: Filled | None = key(None, "Likewise, to choose by.")
+    validation: Filled | None = key(None, "Your own validation files, without the language.")
     test: Filled | None = key(
         None,
-        "Likewise, to measure on; of `multi30k` the name of another of its test sets, such as `test_2017_flickr`.",
+        "Your own test files, without the language; for `multi30k`, another of its test sets, such as "
+        "`test_2017_flickr`.",
     )
-    limits: LimitsSection = key(LimitsSection(), "Most pairs to use.")
-    subwords: int = key(
-        8000, "Size of the vocabulary that both languages share, learned from the training pairs.", ge=8
-    )
+    limits: LimitsSection = key(LimitsSection(), "Maximum numbers of sentence pairs.")
+    subwords: int = key(8000, "Size of the subword vocabulary, which both languages share.", ge=8)
     subword_model: Literal["bpe", "unigram"] = key(
-        "bpe", "How it is learned: byte-pair encoding or unigram language model."
+        "bpe", "How the subwords are learned: byte-pair encoding or unigram language model."
     )
     max_length: int = key(
-        256, "Most tokens of a sentence with its end; also the positions of a `transformer`.", ge=16
+        256, "Maximum tokens of a sentence with its end; also the positions of a `transformer`.", ge=16
     )
-    on_long: Literal["truncate", "refuse"] = key("truncate", "What becomes of longer sentences.")
+    on_long: Literal["truncate", "refuse"] = key(
+        "truncate", "Whether to `truncate` longer sentences or `refuse` them."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -281,14 +269,14 @@ _Search: Any = options_section(SearchOptions)
 
 
 class SearchRecipe(_Search):
-    """Search for translations."""
+    """Beam search for translations."""
 
 
 class TranslationReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
-    samples: int = key(12, "Test sentences whose translations are shown.", ge=0, le=200)
-    seed: Seed = key(0, "Of the resamples.")
+    samples: int = key(12, "Test sentences whose translations the report shows.", ge=0, le=200)
+    seed: Seed = key(0, "Seed of the bootstrap resamples.")
 
 
 class TranslationRecipe(MethodRecipe):
@@ -305,7 +293,7 @@ class TranslationRecipe(MethodRecipe):
     introduction = """# Recipes of translation
 
 A recipe with a section `translation` trains an encoder-decoder, a Transformer or an LSTM, on parallel text; see
-[Translation](../concepts/translation.md). A section without keys, `translation: {}`, takes Multi30k. As in
+[Translation](../concepts/translation.md). A section without keys, `translation: {}`, uses Multi30k. As in
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
@@ -323,7 +311,7 @@ A recipe with a section `translation` trains an encoder-decoder, a Transformer o
     search: SearchRecipe = key(SearchRecipe(), "How to translate.")
     probe: TranslationProbeRecipe | None = key(
         None,
-        "What is recorded in training of how attention is learned; null for nothing, `probattn train --probe` for the "
+        "Records of how attention is learned during training; null for none, `probattn train --probe` for the "
         "defaults.",
     )
     report: TranslationReportRecipe = key(TranslationReportRecipe(), "What to report.")

