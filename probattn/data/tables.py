@@ -124,7 +124,7 @@ def open_table(path: Path, required: Collection[str], *, quotes: bool = True) ->
         table = _open_delimited(path, text, dict(DELIMITERS)[kind], required, quotes or kind == WORKBOOK)
     if set(table.names) >= DECIDED and "reviewed" not in required:
         raise DataError(
-            f"{path}: expected true labels, got decisions of `probattn predict --policy`, whose labels are predictions; "
+            f"{path}: expected true labels, got decisions of `predict --policy`, whose labels are predictions; "
             "`probattn review RUN FILE --output labels.csv` writes the classes that people decided"
         )
     return table

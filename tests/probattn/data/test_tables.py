@@ -44,7 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
-@pytest.mark.filterwarnings("ignore:.*exact copies of an earlier row:probattn.data.DataWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
+)
 @pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
 @given(table=TABLES, suffix=st.sampled_from(["csv", "tsv", "tab"]), bom=st.booleans())
 def test_what_the_csv_module_writes_is_read(folder, table, suffix, bom) -> None:
@@ -60,7 +62,9 @@ def test_what_the_csv_module_writes_is_read(folder, table, suffix, bom) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
-@pytest.mark.filterwarnings("ignore:.*exact copies of an earlier row:probattn.data.DataWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
+)
 @pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
 @given(table=TABLES, ascii_only=st.booleans(), blank=st.sampled_from(["", "\n", "  \r\n"]))
 def test_what_the_json_module_writes_is_read(folder, table, ascii_only, blank) -> None:
@@ -83,7 +87,9 @@ def test_any_bytes_are_read_or_refused_in_one_line(folder: Path, content: bytes,
     assert str(path) in said and "\n" not in said
 
 
-@pytest.mark.filterwarnings("ignore:.*exact copies of an earlier row:probattn.data.DataWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
+)
 def test_whole_numbers_are_classes_in_order_of_value(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl", "\n".join(f'{{"text": "t{n}", "label": {n}}}' for n in (10, 9, -1, 10))
@@ -316,7 +322,9 @@ def test_rows_without_text_or_label_are_skipped_and_counted_once(tmp_path: Path)
 
 @pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
 @pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
-@pytest.mark.filterwarnings("ignore:.*exact copies of an earlier row:probattn.data.DataWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
+)
 @given(
     table=TABLES,
     separator=st.sampled_from(",;\t"),

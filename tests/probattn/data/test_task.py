@@ -65,7 +65,10 @@ def test_exact_copies_are_counted_and_kept(tmp_path: Path) -> None:
     test = write(tmp_path / "b.csv", ["new", "newer", "new"])
     with pytest.warns(DataWarning) as caught:
         task = load_task({"train": train, "test": test, "validation": write(tmp_path / "c.csv", ["x", "y"])})
-    words = "exact copies of an earlier row: 1 (line 4); they count twice: remove them, unless it matters how often a "
+    words = (
+        "copies of the text and label of an earlier row: 1 (line 4); they count twice: remove them, unless it matters "
+        "how often a "
+    )
     messages = [str(warning.message).removesuffix("text comes") for warning in caught]
     assert messages == [f"{data.source}: {words}" for data in (train, test)]
     assert [len(data) for data in task.roles().values()] == [5, 2, 3]
@@ -98,7 +101,9 @@ def test_texts_that_were_split_before_are_said_to_be(tmp_path: Path) -> None:
     assert len(load_task({"train": write(tmp_path / "b.csv", numbered)}).test) > 50
 
 
-@pytest.mark.filterwarnings("ignore:.*exact copies of an earlier row:probattn.data.DataWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
+)
 def test_copies_are_named_where_too_few_texts_differ(tmp_path: Path) -> None:
     train = write(tmp_path / "a.csv", ["one"] * 100)
     with (
