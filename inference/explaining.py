@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding
 
-from probattn.checks import check_integer, shortened
+from probattn.checks import PlainWarning, check_integer, shortened
 from probattn.inference.effect_passes import Request
 from probattn.inference.effect_results import AttentionEffects, Words, words_of
 from probattn.inference.effect_targets import Target
@@ -201,6 +201,7 @@ def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], cut: Mapping[s
     if len(encoding["input_ids"][0]) == size and len(tokenizer(*row)["input_ids"]) > size:
         warnings.warn(
             f"{OWNER}: text {number} has more than {size} tokens: the others are not read",
+            PlainWarning,
             stacklevel=3,
         )
     return words

@@ -241,7 +241,7 @@ def _tell_file(file: FileOptions, predicted: int, blank: int, applied: Any) -> N
         echo(f"predictions: {output} ({predicted + blank:,} rows)")
     if applied is not None:
         decided, warning = applied.summary()
-        empty = f"; {blank:,} rows without a text, too" if blank else ""
+        empty = f"; {blank:,} row{'s' * (blank > 1)} without a text, too" if blank else ""
         echo(f"decisions: {decided}{empty}", err=output is None)
         if warning is not None:
             echo(f"warning: {warning}", err=True)

@@ -54,7 +54,10 @@ def explain(
         ),
     ] = None,
     text_column: Annotated[
-        str | None, typer.Option(help="Column of the texts in --input; text by default.")
+        str | None,
+        typer.Option(
+            help="Column of the texts in --input; by default that of the run's training data, or text."
+        ),
     ] = None,
     pair_column: Annotated[str | None, typer.Option(help="Column of the second texts in --input.")] = None,
     format_: Annotated[
@@ -73,7 +76,7 @@ def explain(
     if html is not None and as_json:
         raise RunError("explain: expected --html or --json, got both")
     columns = {"--text-column": text_column, "--pair-column": pair_column, "--format": format_}
-    firsts, seconds = _texts(texts, pair, input_, columns)
+    firsts, seconds = _texts(network, texts, pair, input_, columns)
     import_tasks()
     from probattn.files.durable import write_atomically
     from probattn.tasks import devices
@@ -89,7 +92,11 @@ def explain(
 
 
 def _texts(
-    texts: list[str] | None, pair: list[str] | None, path: str | None, columns: dict[str, str | None]
+    network: str,
+    texts: list[str] | None,
+    pair: list[str] | None,
+    path: str | None,
+    columns: dict[str, str | None],
 ) -> tuple[list[str], list[str] | None]:
     """The texts of the command line or of a file, and the second ones."""
     from probattn.tasks import RunError
@@ -104,7 +111,23 @@ def _texts(
         return list(texts or []), pair
     if pair:
         raise RunError("--pair: expected no such option beside --input, whose --pair-column has the texts")
-    return _read(path, columns["--format"], columns["--text-column"] or "text", columns["--pair-column"])
+    text, second = _trained_columns(Path(network) / "recipe.yaml")
+    named = columns["--text-column"] or text, columns["--pair-column"] or second
+    return _read(path, columns["--format"], *named)
+
+
+def _trained_columns(recipe: Path) -> tuple[str, str | None]:
+    """The columns of texts that a run was trained with; the usual one of what is no run of a file."""
+    import yaml
+
+    train = (
+        (yaml.safe_load(recipe.read_text("utf-8")) if recipe.is_file() else {}).get("data", {}).get("train")
+    )
+    return (
+        (train["text"], train.get("text_pair"))
+        if isinstance(train, dict) and "text" in train
+        else ("text", None)
+    )
 
 
 def explained(network: str, firsts: list[str], seconds: list[str] | None) -> list[Explanation]:

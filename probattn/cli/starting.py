@@ -72,8 +72,14 @@ def write_recipe(
         full = True
     content = commented(recipe, head) if full else brief(recipe, [head, FULL])
     write_atomically(path, content.encode())
+    lines = [f"recipe: {path}"]
+    if checked is not None and checked.spellings:
+        lines.append(
+            f"note: its label_map joins {len(checked.spellings):,} spellings with others; remove an entry to keep two "
+            "classes apart"
+        )
     refused = checked is not None and checked.refused
-    return [f"recipe: {path}", *([] if refused else [f"next: probattn train {shlex.quote(str(path))}"])]
+    return [*lines, *([] if refused else [f"next: probattn train {shlex.quote(str(path))}"])]
 
 
 def _recipe_of(source: str, name: str, checked: Checked) -> Recipe:

@@ -66,7 +66,11 @@ def workbook_text(path: Path) -> str:
         raise ValueError(f"expected a workbook of Excel ({error})") from None
     text = io.StringIO(newline="")
     rows = ([_as_text(cell) for cell in row] for row in book.worksheets[0].iter_rows(values_only=True))
-    csv.writer(text, lineterminator="\r\n").writerows(filter(any, rows))
+    write = csv.writer(text, lineterminator="\r\n").writerow
+    for row in rows:
+        write(
+            row if any(row) else ()
+        )  # a blank row is a line, so that numbers of lines are those of the rows
     book.close()
     return text.getvalue()
 

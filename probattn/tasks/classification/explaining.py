@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding
 
+from probattn.checks import PlainWarning
 from probattn.inference.effect_results import words_of
 from probattn.inference.explaining import explanations_of, method_of, word_spans
 from probattn.inference.explanation import Explanation
@@ -54,6 +55,6 @@ def explained(
             answer=list(names).index(answer),
         )
     except (TypeError, ValueError) as error:
-        warnings.warn(f"an input is shown without its words: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"an input is shown without its words: {error}", PlainWarning, stacklevel=2)
         return None
     return made

@@ -177,3 +177,20 @@ def test_a_reader_that_has_enough_is_no_error():
     assert (
         done.stdout.startswith("recognised") and "error" not in done.stderr and "Traceback" not in done.stderr
     )
+
+
+def test_rows_of_a_workbook_have_its_numbers():
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [("text", "label"), ("a b", "x"), (None, None), ("c d", "y"), ("", "x"), ("e f", "y")]:
+        book.active.append(row)
+    book.save("b.xlsx")
+    damages = json.loads(succeeds("check", "b.xlsx", "--json"))["damages"]
+    assert [item["lines"] for item in damages if item["kind"].startswith("rows without text")] == [[5]]
+
+
+def test_explain_reads_the_columns_of_the_run(command, run):
+    column = load_task(str(Path(run) / "recipe.yaml")).recipe.data.train.text
+    Path("new.csv").write_text(f"id,{column}\n1,a good film\n", encoding="utf-8")
+    shown = json.loads(succeeds("explain", run, "--input", "new.csv", "--json"))
+    assert shown["texts"] == ["a good film"]

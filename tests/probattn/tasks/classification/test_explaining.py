@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 import probattn
+from probattn.checks import PlainWarning
 from probattn.inference import explain
 from probattn.models import Classifier, convert
 from probattn.tasks.classification.explaining import explained
@@ -104,8 +105,8 @@ def test_windows_of_a_text_have_the_words_that_they_hold(net, codec):
 def test_inputs_without_words_are_warned_of(net, codec):
     batch = dict(codec("a film", return_tensors="pt"))
     network = Network(Classifier(net), Path("nowhere"), "bayesian_mean", codec)
-    with pytest.warns(RuntimeWarning, match="its tokens are not those that the tokenizer makes of it"):
+    with pytest.warns(PlainWarning, match="its tokens are not those that the tokenizer makes of it"):
         assert explained(network, batch, ("a plot",), NAMES, NAMES[0]) is None
     slow = Network(Classifier(net), Path("nowhere"), "bayesian_mean", object())
-    with pytest.warns(RuntimeWarning, match="object does not say where words stand"):
+    with pytest.warns(PlainWarning, match="object does not say where words stand"):
         assert explained(slow, batch, ("a film",), NAMES, NAMES[0]) is None
