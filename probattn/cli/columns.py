@@ -32,8 +32,13 @@ PAIRS = (
     ("text", "text_pair"),
 )
 """Usual names of the columns of pairs of texts."""
-LABELS = ("label", "class", "category", "target", "gold", "sentiment", "intent", "topic", "department", "y")
+LABELS = (
+    *("label", "class", "category", "target", "gold", "sentiment", "intent", "topic", "department", "y"),
+    *("team", "queue"),
+)
 """Usual names of columns, which take precedence over their content."""
+UNUSUAL = {"channel", "source", "status", "priority", "language", "country", "region", "date", "time", "user", "id"}
+"""Words in the names of other columns of few values, which are the labels last."""
 
 
 class Recognised(NamedTuple):
@@ -139,14 +144,15 @@ def _label_columns(table: Table, values: Mapping[str, Sequence[str]], text: str,
     different = {name: set(column) for name, column in values.items()}
     limit = min(MOST_CLASSES, rows // 2)
 
-    def rank(name: str) -> tuple[int, int, int, int]:
+    def rank(name: str) -> tuple[int, ...]:
         words = re.findall(r"[^\W_]+", name.lower())
         exact = next((order for order, usual in enumerate(LABELS) if name.lower() == usual), len(LABELS))
         named = exact < len(LABELS) or bool(set(words) & set(LABELS))
+        other = bool(set(words) & UNUSUAL) and not named
         fractions = any(
             NUMBER.fullmatch(value) and not float(value).is_integer() for value in different[name]
         )
-        return exact, not named, fractions, len(different[name])
+        return exact, not named, fractions, other, len(different[name])
 
     usual = [name for name in different if different[name] and name.lower() in LABELS]
     candidates = [name for name in different if 2 <= len(different[name]) <= limit or name in usual]

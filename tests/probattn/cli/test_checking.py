@@ -316,18 +316,18 @@ def test_clean_rows_keep_columns_and_form_of_the_file(command):
 
 def test_doubtful_columns_are_asked_for_on_terminals_alone(command, monkeypatch):
     lines = [f"{text},{row % 4},{'ab'[row % 2]},{text} end" for row, (text, _) in enumerate(clean())]
-    Path("a.csv").write_text("\n".join(["words,queue,channel,reply", *lines]), encoding="utf-8")
+    Path("a.csv").write_text("\n".join(["words,level,side,reply", *lines]), encoding="utf-8")
     answers: Iterator[str] = iter(())
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
     terminal = SimpleNamespace(isatty=lambda: True)
-    assert recognise("a.csv", None, None, None)[:3] == ("reply", None, "channel")
+    assert recognise("a.csv", None, None, None)[:3] == ("reply", None, "side")
     monkeypatch.setattr("probattn.cli.columns.sys", SimpleNamespace(stdin=terminal, stdout=terminal))
-    cases = {("words", "2"): ("words", None, "queue"), ("7", "1", "channel"): ("reply", None, "channel")}
+    cases = {("words", "2"): ("words", None, "level"), ("7", "1", "side"): ("reply", None, "side")}
     for given, columns in cases.items():
         answers = iter(given)
         assert recognise("a.csv", None, None, None)[:3] == columns
-    assert recognise("a.csv", "words", "queue", None)[:3] == ("words", None, "queue")
-    assert recognise("a.csv", None, None, None, asks=False)[:3] == ("reply", None, "channel")
+    assert recognise("a.csv", "words", "level", None)[:3] == ("words", None, "level")
+    assert recognise("a.csv", None, None, None, asks=False)[:3] == ("reply", None, "side")
 
 
 def test_the_page_shows_what_the_command_prints_in_eighty_columns(monkeypatch, capsys):

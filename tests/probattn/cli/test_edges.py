@@ -83,11 +83,17 @@ def test_spellings_have_one_form_in_unicode():
 
 def test_the_next_command_names_the_columns_that_may_be_others():
     lines = [f"words {n} of it,{'abc'[n % 3]},{n % 5}" for n in range(60)]
-    Path("t.csv").write_text("message,channel,team\n" + "\n".join(lines) + "\n", encoding="utf-8")
-    assert "next: probattn init t.csv --label-column channel\n" in succeeds("check", "t.csv")
-    options = ["--label-column", "team", "--text-column", "message", "--clean", "c d.csv"]
+    Path("t.csv").write_text("message,part_a,part_b\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    assert "next: probattn init t.csv --label-column part_a\n" in succeeds("check", "t.csv")
+    options = ["--label-column", "part_b", "--text-column", "message", "--clean", "c d.csv"]
     shown = succeeds("check", "t.csv", *options)
-    assert "next: probattn init 'c d.csv' --text-column message --label-column team\n" in shown
+    assert "next: probattn init 'c d.csv' --text-column message --label-column part_b\n" in shown
+
+
+def test_columns_of_other_names_are_the_labels_last():
+    lines = [f"{n},words {n} of it,{'abc'[n % 3]},{n % 9} kinds" for n in range(60)]
+    Path("t.csv").write_text("no,message,channel,Thema (Team)\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    assert "column 'Thema (Team)' of labels" in succeeds("check", "t.csv")
 
 
 @pytest.mark.parametrize(
