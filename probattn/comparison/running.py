@@ -146,8 +146,10 @@ def _finish(job: _Job, error: float, prefix: str, *, quiet: bool) -> None:
 
 
 def _recipe_digest(task: Classification) -> str:
-    """What the figures of a run depend on."""
-    return digest([task.recipe.resolved().model_copy(update={"name": "", "output": ""}).dump()])
+    """What the figures of a run depend on; its device, which workers name, is not among it."""
+    recipe = task.recipe.resolved()
+    training = recipe.training.model_copy(update={"device": "auto"})
+    return digest([recipe.model_copy(update={"name": "", "output": "", "training": training}).dump()])
 
 
 def _measure(job: _Job, task: Classification, error: float) -> None:

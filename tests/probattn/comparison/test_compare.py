@@ -141,6 +141,7 @@ def test_what_is_finished_is_not_done_again(compared, command):
     files = {file: file.stat().st_mtime_ns for file in (folder / "out").rglob("compared.*")}
     assert len(files) == 8
     assert command("compare", *given, "--json").exit_code == 0
+    assert command("compare", *given, "--device", "cpu").exit_code == 0  # as workers on a CPU are called
     assert {file: file.stat().st_mtime_ns for file in files} == files
     damaged = folder / "out" / "latent" / "seed-1" / "compared.json"
     kept = damaged.read_bytes()
@@ -294,7 +295,7 @@ def test_differences_are_those_of_a_paired_test():
     ("options", "words"),
     [
         (["sst2_babn", "sst2_babn"], "compare: expected recipes of different names, got 'sst2_babn' twice"),
-        (["sst2_babn", "--error", "0"], "compare: error: expected a number in (0, 1), got 0.0"),
+        (["sst2_babn", "--error", "0"], "compare: --error: expected a number in (0, 1), got 0.0"),
         (["copying_heads"], "copying_heads: expected a run that classifies texts, got one of experiment"),
         (["no_such_recipe"], "no_such_recipe"),
     ],
