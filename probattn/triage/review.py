@@ -134,7 +134,7 @@ def review(
             f"{source}: expected a column {column!r}, got {', '.join(map(shown, columns[:12]))}{advice}; name the "
             "column of people's classes with --reviewed-column"
         )
-    done = [row for row in rows if person_of(row, column)]
+    done = [row for row in rows if person_of(row, column, policy.classes)]
     if not done:
         raise RunError(
             f"{source}: expected rows with a class in column {column!r}, got none in {len(rows):,} rows"
@@ -184,8 +184,10 @@ def _checked(rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, aud
 
 
 def person_of(row: Mapping[str, Any], column: str, classes: Sequence[str] = ()) -> str:
-    """The class that a person decided, in the network's spelling; empty where none is there yet. A 1.0 is class 1."""
+    """The class that a person decided, in the network's spelling; empty where none is there, as in a ?. 1.0 is class 1."""
     name = as_text(row.get(column)).strip()
+    if name not in classes and not any(map(str.isalnum, name)):
+        return ""
     forms = {spelling_key(name), spelling_key(name.removesuffix(".0"))}
     alike = [item for item in classes if spelling_key(item) in forms]
     return alike[0] if len(alike) == 1 and name not in classes else name

@@ -300,12 +300,12 @@ def test_classes_are_those_of_the_network_or_left_out_of_the_labels(queued, comm
     rows = reviewed_rows(folder / "reviewed.csv")
     policy = read_policy(folder)
     first = policy.classes[0]
-    spelt = [{**rows[0], "reviewed": first.upper()}, {**rows[0], "reviewed": "?"}]
+    spelt = [{**rows[0], "reviewed": value} for value in (first.upper(), "fraud", "?", " - ")]
     result = review(spelt, policy)
-    assert result.reviewed == 2 and result.new_classes == {"?": 1}
+    assert result.reviewed == 2 and result.new_classes == {"fraud": 1}  # signs alone are no decision
     assert "correct them, or add --new-classes" in " ".join(result.lines(policy))
     write_rows(((row, {}) for row in spelt), "csv", tmp_path / "r.csv")
-    for option, expected in (([], [first]), (["--new-classes"], [first, "?"])):
+    for option, expected in (([], [first]), (["--new-classes"], [first, "fraud"])):
         done = command("review", folder, tmp_path / "r.csv", "--output", tmp_path / "l.csv", *option)
         assert done.exit_code == 0, done.output
         with (tmp_path / "l.csv").open(newline="") as file:
