@@ -204,7 +204,7 @@ def test_a_formula_stays_a_text_in_a_workbook(tmp_path):
     cells = list(openpyxl.load_workbook(tmp_path / "a.xlsx").active.iter_rows())
     assert cells[1][0].data_type == "s" and cells[1][1].value == 3
     assert workbook_text(tmp_path / "a.xlsx") == (
-        'text,n\r\n=1+1,3\r\n"a\nb, c",0.5\r\n@x,2\r\n"\ufffd\ufffd\rz",1\r\n'
+        'text,n\r\n=1+1,3\r\n"a\nb, c",0.5\r\n\r\n@x,2\r\n"\ufffd\ufffd\rz",1\r\n'
     )
 
 
