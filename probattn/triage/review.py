@@ -184,7 +184,7 @@ def _checked(rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, aud
 
 
 def person_of(row: Mapping[str, Any], column: str, classes: Sequence[str] = ()) -> str:
-    """The class that a person decided, in the network's spelling; empty for none and for signs alone. 1.0 is class 1."""
+    """The class that a person decided, in the network's spelling; empty for none and for signs alone; 1.0 is 1."""
     name = as_text(row.get(column)).strip()
     if name not in classes and not any(map(str.isalnum, name)):
         return ""
