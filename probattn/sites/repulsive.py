@@ -146,7 +146,7 @@ class RepulsiveAttention(ParticleOptions, Method):
             "svgd"; with "spos" and "sgld" a larger epsilon makes the noise smaller relative to the gradient.
         repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); no effect on "sgld". The loss is a mean per
             example, so a = 1/N matches the posterior of N examples and 1 is far too large. The paper's 0.01 lowered
-            accuracy on two of five data sets and raised the validation loss on one.
+            accuracy on three of five data sets and raised the validation loss on one.
         kernel: kernel between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
