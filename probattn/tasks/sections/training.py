@@ -210,7 +210,7 @@ class ProbeRecipe(Section):
         "so on.",
         min_length=1,
     )
-    examples: Count = key(200, "Recorded examples, a fixed choice.")
+    examples: Count = key(200, "Number of recorded examples, the same at every update.")
     part: Literal["validation", "train"] = key(
         "validation",
         "Data of the recorded examples; `train` as in tables 7 and 8 of Snell et al. 2021.",
