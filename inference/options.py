@@ -109,8 +109,8 @@ class EarlyStopping(Options):
         mode: whether a smaller ("min") or larger ("max") metric is better.
         min_delta: change beyond which a better metric counts as an improvement, >= 0.
         also: further metrics and their modes, such as ``{accuracy: max}``; None for none. The patience then restarts
-            whenever one metric is at least as good as ever, and the best weights are the last at which all metrics were
-            (Velickovic et al. 2018 use loss and accuracy).
+            whenever one metric is at least as good as ever; the weights restored are those of the last evaluation with
+            all metrics at least as good as ever (Velickovic et al. 2018 use loss and accuracy).
 
     Raises:
         ValueError: a number out of its range, an unknown mode, or a metric named twice.
@@ -218,10 +218,10 @@ class RunOptions(Options):
             need little padding; the data then have a method ``lengths()``, or their rows ``input_ids``. None for rows
             at random.
         num_workers: processes that load data.
-        precision: mixed precision by autocast, "bf16" or "fp16" (needs a GPU); "no" takes that of the parameters.
+        precision: mixed precision by autocast, "bf16" or "fp16" (needs a GPU); "no" computes in the parameters' type.
         cpu: stay on the CPU where there is a GPU.
-        compile: whether networks of transformers are compiled by ``torch.compile``; the first batches then take
-            minutes. Results are equal to rounding.
+        compile: whether the network, one of transformers or of this library, is compiled by ``torch.compile``. The
+            first batches then take minutes; results are equal up to rounding.
         accumulation: micro-batches whose gradients are accumulated for one update, >= 1.
         max_grad_norm: norm to which larger gradients are clipped, > 0; None for none. Alignment's networks are clipped
             separately.

@@ -38,10 +38,10 @@ ACCEPTABILITY = ("unacceptable", "acceptable")
 TWO_WAY = ("entailment", "not_entailment")
 NLI = ("entailment", "neutral", "contradiction")
 TOPICS = ("world", "sports", "business", "science")
-CITED = "none stated by its authors; cite the paper"
+CITED = "the authors state no licence; cite the paper"
 SQUAD_LICENCE = "CC BY-SA 4.0"
-MNLI_LICENCE = "OANC, and others by genre: see the paper"
-COLA_LICENCE = "none stated by its authors, who expect research use in the US to be fair use; cite the paper"
+MNLI_LICENCE = "licence of the OANC, for some genres others: see the paper"
+COLA_LICENCE = "the authors state no licence, but expect fair use for research in the US; cite the paper"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _attacked(name: str, label_names: tuple[str, ...], about: str, *, paired: bo
     words = (
         f"1,000 texts of {about} on which TextFooler was measured: Jin et al., AAAI 2020; nothing to train on"
     )
-    licence = "that of its repository is MIT; the texts' is their authors'"
+    licence = "MIT for the repository; the rights in the texts are their authors'"
     reader = partial(attacked, name, label_names)
     return _set(f"textfooler_{name}", label_names, words, licence, reader, paired=paired)
 
@@ -243,7 +243,7 @@ _SETS = (
     _corpus(
         "glue_cola",
         ACCEPTABILITY,
-        "CoLA as GLUE cuts it: both development sets to test on",
+        "CoLA as GLUE cuts it, both development sets to test on: Warstadt et al., TACL 2019",
         COLA_LICENCE,
         single=True,
     ),

@@ -47,7 +47,7 @@ class AlignmentTraining(Options):
 
     Args:
         preset: source of the values of keys that are left out: this library's defaults, the settings of Zhang et al.
-            2021 ("paper"; they differ for "ot"), or those of their code ("release", which calls `ct_heads` "act").
+            2021b ("paper", different only for "ot"), or those of their code ("release", where `ct_heads` is named act).
         learning_rate: learning rate of the networks that "ct" and "gan" add: critic, navigator, discriminator.
     """
 
@@ -61,9 +61,8 @@ class AlignmentAttention(Method):
 
     .. math:: \log p(y \mid x) - w \sum_{\text{sites}} \sum_{\text{heads}} L(p_Q, p_K)
 
-    with a divergence L between the empirical distributions of the queries and the keys of one sample, padding left out.
-    Each attention call adds the Pyro factor ``site.alignment``, one term per sample. The attention itself stays what it
-    was: deterministic, or Bayesian where :class:`BayesianAttention` is asked for too.
+    with a divergence L between the empirical distributions of the queries and the keys of one sample, without padding.
+    Each attention call adds the Pyro factor ``site.alignment``, one term per sample. The attention does not change.
 
     The networks of "gan" and "ct" (discriminator; critic and navigator) are trained in the same step, the adversaries
     among them by gradient reversal. ``weight`` scales what reaches queries and keys, and the factor's value; these
@@ -81,7 +80,7 @@ class AlignmentAttention(Method):
             to ``convert``.
         attention: kind of attention calls that are aligned; None leaves it to ``convert``.
         max_tokens: maximum number of queries and of keys that are compared: a random subset, drawn again in each
-            training step; None for all.
+            training step; None for all, or for 512 nodes of a graph.
         hidden: width of the hidden layers of discriminator, critic and navigator; None for the size of a head.
         discriminator: discriminator of "gan": "highway", "mlp" (the paper's single MLP, section B.1.2) or "release"
             (that of the authors' code).
@@ -90,10 +89,11 @@ class AlignmentAttention(Method):
         epsilon: for "ot": strength of the entropy regularisation, > 0.
         debias: for "ot": whether the divergence is debiased, and so 0 for equal sets; False gives the paper's transport
             cost.
-        scaling: for "ot": ratio of successive distances in the annealing of the entropy, in (0, 1).
-        sweeps: for "ot": Sinkhorn iterations at each distance of the annealing, >= 0. 0 is fastest, with errors of
-            several per cent and more; other numbers solve problems again that have not converged (see
-            :func:`probattn.divergences.sinkhorn`).
+        scaling: for "ot": factor by which the blur (square root of the entropic regularisation) shrinks between
+            annealing steps, in (0, 1); closer to 1 is slower and more accurate.
+        sweeps: for "ot": Sinkhorn iterations at each of the last annealing steps, >= 0. 0 is fastest, with errors of
+            several per cent and more; with 1 or more, problems that have not converged are solved a second time with
+            more iterations (see :func:`probattn.divergences.sinkhorn`).
         bandwidth: for "mmd": bandwidth of the kernel, > 0, or "median": each head's median distance in the first
             micro-batch (of the first process), fixed from then on. :func:`probattn.divergences.median_bandwidth` gives
             a number that does not depend on batches.

@@ -34,8 +34,8 @@ class AttentionWords(Options):
     Args:
         method: "deterministic" (the network's own attention), "babn" (Bayesian attention belief networks) or "bam"
             (Bayesian attention modules: one fixed concentration).
-        preset: source of the values of keys that are left out: this library's defaults, the settings of Zhang et al.
-            2021 ("paper"), or those of their code ("release").
+        preset: source of the values of keys that are left out: this library's defaults, the settings of the BABN paper,
+            Zhang et al. 2021a ("paper"), or those of its authors' code ("release").
         layers: layers of each stack whose attention is replaced; numbers count from 0, negative ones from the end.
         kind: kind of attention that is replaced.
     """
@@ -55,41 +55,43 @@ class BayesianAttention(Method):
         q(S) &= \mathrm{Weibull}(k, \lambda), \quad k = \rho\,\mathrm{softplus}(f_k(h)) + e^{\Phi} + \mathrm{floor} \\
         \lambda &= \sigma\,\mathrm{softplus}(f_\lambda(h)) + e^{\Phi} / \Gamma(1 + 1/k)
 
-    with the attention scores :math:`\Phi` and the upward path h of section 3.2. The defaults are what a careful user
-    wants; :meth:`paper` gives the text's own settings, :meth:`release` those of the authors' code, and :meth:`bam` the
-    fixed-concentration baseline.
+    with the attention scores :math:`\Phi` and the upward path h of section 3.2. :meth:`paper` has the paper's settings,
+    :meth:`release` those of the authors' code, and :meth:`bam` the baseline with a fixed concentration.
 
     Args:
-        posterior: family of the posterior q(S): "weibull", or "lognormal", log S normal around scores - s^2 / 2 (BAM).
-        concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM; in a recipe
-            10 by default). No effect on "lognormal".
-        rho: weight of the upward path (learned maps of the first call's scores) in k, >= 0. 0 leaves ``exp(scores) +
-            floor``. 4 starts near k = 3, where weights vary as under attention dropout of 0.1; the paper uses 1.5 and
-            finds 1 to 4 alike.
+        posterior: family of the posterior of an unnormalised weight S: "weibull", or "lognormal" (BAM), in which log S
+            is normal with mean ``scores - scale^2 / 2`` and standard deviation ``scale``.
+        concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM). In a recipe
+            the default is "learned" for the method "babn" and 10 for "bam". No effect on "lognormal".
+        rho: factor rho >= 0 in ``k = rho softplus(f_k(h)) + exp(scores) + floor``, with the states h of the upward path
+            (learned maps of the first call's scores). With 4, k is about 3 at the start, and weights have about the
+            relative standard deviation of attention dropout 0.1. The paper uses 1.5, with similar results for 1 to 4.
         sigma: weight of the upward path in the Weibull scale lambda, >= 0. 0 keeps E[S] = exp(scores), so a converted
             network predicts exactly as before until it is trained; the paper uses 1e-6.
         upward: axis that the linear maps of the upward path mix: "heads" (any length, works with causal masks) or
             "positions" (along queries, up to ``max_positions``; only for networks without causal masks or cache).
-        hidden_scale: factor > 0 of each state h of the upward path, 1 in the paper. With a small factor, k differs
-            between query-key pairs through exp(scores) alone.
-        width_scores: scores whose exponential enters k: "shared", the attention scores, or "separate", scaled dot
-            products of further linear maps of queries and keys. "separate" needs a learned concentration, normalised
-            scores and a floor.
+        hidden_scale: factor > 0 of each state h of the upward path, 1 in the paper. With a small factor, only
+            exp(scores) makes k differ between query-key pairs.
+        width_scores: scores in the term exp(scores) of k, which sets the width of the posterior: "shared", the
+            attention scores, or "separate", scaled dot products of further linear maps of queries and keys. "separate"
+            needs a learned concentration, normalised scores and a floor.
         prior: concentration alpha of the gamma prior: "contextual" (softmax over keys of an MLP of the key) or
             "constant".
         prior_hidden: hidden width of the contextual prior's MLP.
         prior_concentration: concentration alpha of the constant prior, > 0.
         rate: rate beta of the gamma prior, > 0.
         prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): it divides the variance and keeps the
-            mean. In the paper it is 1, and with a contextual alpha the standard deviation about sqrt(T) times the mean
-            for T keys. "learned", for the contextual prior: one s for each attention call, trained from 1.
+            mean. The paper has 1; a contextual prior with T keys then has a standard deviation of about sqrt(T) times
+            its mean. "learned", for the contextual prior: one s for each attention call, trained from 1.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that bounds exp(scores) and the
             KL; "raw" is the paper's form, in which exp(scores) can overflow.
-        noise: uniform noise behind the draws: "exact", or "truncated" to (0.1, 0.9) as in the paper, not a Weibull.
+        noise: uniform noise from which samples are computed: "exact", or "truncated" to (0.1, 0.9) as in the paper; the
+            samples then do not follow the Weibull distribution whose KL is used.
         kl_reduction: how the KL of an attention call enters the objective: "mean" over valid query-key pairs, "keys"
-            (sum over keys, mean over queries and heads) or "sum" (the exact ELBO). Reports name it and also give nats.
-        floor: added to k, which keeps k positive, >= 0. With 0, E[S] or the KL can overflow where k = exp(scores) is
-            tiny; k itself stays above 3e-10 in float32.
+            (sum over keys, mean over queries and heads) or "sum" (the exact ELBO if the KL weight is 1). Reports state
+            the reduction, and also the unreduced KL in nats.
+        floor: constant added to k, >= 0. If it and ``rho`` are 0, k = exp(scores) can be so small that E[S] or the KL
+            overflows (k itself is never below 3e-10 in float32).
         max_positions: maximum number of queries where ``upward`` is "positions"; None for the network's limit.
         scale: standard deviation s of log S under the log-normal posterior, > 0.
         prior_scale: standard deviation of log S under the log-normal prior, > 0.
@@ -211,11 +213,7 @@ class BayesianAttention(Method):
 
     @classmethod
     def paper(cls, **options: Any) -> BayesianAttention:
-        """The settings of Zhang et al. 2021, literally; ``options`` override single ones.
-
-        rho 1.5, sigma 1e-6, upward maps along positions, raw scores, noise from (0.1, 0.9), KL summed, no floor. Causal
-        networks need ``upward="heads"``.
-        """
+        """The settings of Zhang et al. 2021a; ``options`` override single ones. Causal networks need upward "heads"."""
         settings: dict[str, Any] = {
             "rho": 1.5,
             "sigma": 1e-6,

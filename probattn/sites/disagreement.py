@@ -175,13 +175,13 @@ class DisagreementAttention(Method):
       ``RepulsiveAttention(kernel="cosine", smoothing=False)`` and, under a driver with
       ``kernel=CosineKernel(offset=0.0)``, ``RepulsiveAttention()``.
 
-    Each attention call adds the Pyro factor ``site.disagreement``, one term per sample; the attention itself stays what
-    it was. Attention dropout is left out of what is penalised; latent weights are penalised as drawn. At weight 0
-    the network trains as without it, bit for bit.
+    Each attention call adds the Pyro factor ``site.disagreement``, one term per sample. Attention weights are penalised
+    before attention dropout, latent ones as drawn. At weight 0 the network trains as without it, bit for bit.
 
     Args:
-        method: what is penalised: attention weights not orthonormal across heads ("frobenius"), or similarity of heads
-            in values ("subspaces"), attention weights ("positions"), "outputs" or projection weights ("parameters").
+        method: what is penalised: deviation of the heads' attention vectors from orthonormality ("frobenius"), or
+            similarity of the heads' values ("subspaces"), attention weights ("positions"), outputs ("outputs") or
+            projection weights ("parameters").
         weight: weight w of the penalty in the objective, >= 0; Li et al. 2018 use 1.
         projections: for "parameters": projections whose weights are compared between heads.
         layers: layers of each stack whose heads are penalised; numbers count from 0, negative ones from the end; or the

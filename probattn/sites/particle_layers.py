@@ -66,8 +66,8 @@ class ParticleLayers(ParticleOptions, Method):
             Russell 2001), fixed by an example's content; for task heads with one label per example.
         spread: initial noise on all particles but the first: its standard deviation over a parameter's root mean
             square, >= 0.
-        step_size: factor epsilon > 0 of the update direction of a particle; "adam" and "adamw", which normalise
-            gradients, cancel it.
+        step_size: factor epsilon > 0 of the update direction of a particle; under "adam" and "adamw" it has no effect
+            on "independent" and "svgd".
         repulsion: weight a >= 0 of the repulsion relative to the mean loss; 1 / N gives the posterior of N examples.
         kernel: kernel between particles; see the kernels of :class:`probattn.RepulsiveAttention`.
         bandwidth: bandwidth of the kernel, > 0; None for the kernel's own rule.

@@ -129,30 +129,30 @@ class RepulsiveAttention(ParticleOptions, Method):
     Without ``smoothing`` a head follows its own gradient, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j
     \nabla_{\theta_j} \kappa(\theta_j, \theta_i)`.
 
-    Under SGD ``step_size`` multiplies the rate, and the noise has the variance above at a rate of 1. Adam and its like
-    divide by the size of a gradient, so that under them ``step_size`` does nothing in "svgd", and in the others changes
-    the size of the noise relative to the gradient, as T does; how far heads then spread is not known.
+    Under SGD ``step_size`` multiplies the rate, and the noise has the variance above at a rate of 1. Under Adam it only
+    changes the size of the noise relative to the gradient; how far heads then spread is not known.
 
     Args:
         sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
             without repulsion).
         projections: projections whose heads repel each other; the heads of each are a separate set of particles.
-        particles: what a particle is: a head ("heads"), or, as in the authors' code, every H-th output feature of a
-            projection from the i-th on, for H heads ("features"), which mixes the heads.
+        particles: what particle i is: a head ("heads"), or ("features", as in the authors' code) the output features i,
+            i + H, i + 2H, ... of a projection with H heads, so that each particle mixes all heads.
         layers: layers of each stack whose heads repel each other; numbers count from 0, negative ones from the end; or
             the calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it
             to ``convert``.
         attention: kind of attention calls whose heads repel each other; None leaves it to ``convert``.
-        step_size: factor epsilon > 0 of the update direction of a head. "adam" and "adamw", which normalise gradients,
-            cancel it; the noise of "spos" and "sgld" becomes smaller relative to the gradient as it grows.
-        repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); no effect on "sgld". The loss is a mean over
-            the batch, so 1 is far too much. The paper's 0.01 costs accuracy or loss on three of five data sets.
+        step_size: factor epsilon > 0 of the update direction of a head. Under "adam" and "adamw" it has no effect on
+            "svgd"; with "spos" and "sgld" a larger epsilon makes the noise smaller relative to the gradient.
+        repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); no effect on "sgld". The loss is a mean per
+            example, so a = 1/N matches the posterior of N examples and 1 is far too large. The paper's 0.01 lowered
+            accuracy on three of five data sets and raised the validation loss on one.
         kernel: kernel between heads: "median_rbf" (the paper's), "release_rbf" (of the authors' code), "marginal_rbf",
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
         bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule. Not for "sliced_rbf", "cosine", "identity".
-        offset: constant added to the kernel "cosine", >= 0; None for 1. 0 with ``smoothing`` is the third step of Table
-            9 of An et al. 2020.
+        offset: constant added to the kernel "cosine", >= 0; None for 1. 0 with ``smoothing`` is the third step from
+            a penalty to repulsion in Table 9 of An et al. 2020.
         prior: prior of the weights of a head: "uniform", or the standard deviation > 0 of a normal prior.
         temperature: temperature T > 0 of the noise of "spos" and "sgld", for the posterior exp(-N U / T) of N examples
             with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows as
@@ -160,7 +160,7 @@ class RepulsiveAttention(ParticleOptions, Method):
         langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term; 1 / b in Eq. 5 of An et al.
             2020. As w tends to 0, "spos" tends to "svgd".
         smoothing: whether each head also follows the other heads' gradients, weighted by the kernel. False with the
-            kernel "cosine" is the second step of Table 9 of An et al. 2020.
+            kernel "cosine" is the second step from a penalty to repulsion.
         seed: of the noise and of random directions, >= 0; torch's global generators are not used.
 
     Raises:

@@ -132,7 +132,7 @@ class DataRecipe(Section):
     )
     max_length: int | None = key(
         MAX_TOKENS,
-        "Maximum tokens of a text, with special ones; null for the network's limit.",
+        "Maximum number of tokens, counting special tokens; null for the network's limit.",
         ge=3,
     )
     on_long: Literal["truncate", "refuse"] = key(
@@ -355,10 +355,10 @@ class ReportRecipe(TopicsReportSection):
         description="Second text for each of `texts`, where the task is about pairs of texts.",
     )
     uncertain: int = key(
-        4, "Test texts, the most uncertain ones, whose attention maps are shown.", ge=0, le=50
+        4, "Number of the most uncertain test texts, whose attention maps are shown.", ge=0, le=50
     )
-    mistakes: int = key(8, "Mistakes listed, the most confident ones.", ge=0, le=100)
-    bin_mistakes: int = key(3, "Mistakes listed for each bin of the reliability diagram.", ge=0, le=50)
+    mistakes: int = key(8, "Number of mistakes listed, the most confident ones.", ge=0, le=100)
+    bin_mistakes: int = key(3, "Mistakes listed per bin of the reliability diagram.", ge=0, le=50)
     heads: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list,
         description="Attention heads, counted from 0, with separate maps beside that of the mean.",

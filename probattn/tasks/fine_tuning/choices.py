@@ -110,7 +110,7 @@ class ChoicesSection(ExamplesSection):
         min_length=1,
     )
     label: Filled = key("label", "Column of the number of the right ending, counted from 0.")
-    max_length: int = key(128, "Maximum tokens of a text with its ending; longer texts are truncated.", ge=3)
+    max_length: int = key(128, "Maximum number of tokens of text and ending; the rest is cut.", ge=3)
 
     def columns(self) -> Collection[str]:
         """Text, endings and label."""

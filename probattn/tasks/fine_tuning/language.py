@@ -77,7 +77,7 @@ class LanguageSection(ExamplesSection):
         True,
         "Whether texts are joined and split into passages of equal length; false for one text per passage.",
     )
-    block_length: int = key(128, "Maximum tokens of a passage.", ge=3)
+    block_length: int = key(128, "Maximum number of tokens of a passage.", ge=3)
     mask_probability: float = key(
         0.15,
         "Probability that a token is masked (Devlin et al. 2019); no effect on `causal`.",

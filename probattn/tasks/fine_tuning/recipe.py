@@ -290,7 +290,7 @@ class HeadReportRecipe(TopicsReportSection):
     """Contents of the report."""
 
     bins: int = key(10, "Bins of the calibration errors.", ge=2, le=100)
-    uncertain: int = key(8, "Test examples listed, the most uncertain ones.", ge=0, le=100)
+    uncertain: int = key(8, "Number of the most uncertain test examples that are listed.", ge=0, le=100)
 
 
 class HeadRecipe(MethodRecipe):

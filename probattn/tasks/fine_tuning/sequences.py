@@ -55,8 +55,8 @@ class SequencesSection(ExamplesSection):
     source: Filled = key("source", "Column of the input texts.")
     target: Filled = key("target", "Column of the target texts.")
     prefix: str = key("", "Prefix of every input text, such as `translate English to German: ` for T5.")
-    source_length: int = key(128, "Maximum tokens of an input text.", ge=3)
-    target_length: int = key(128, "Maximum tokens of a target text, in training and in generation.", ge=3)
+    source_length: int = key(128, "Maximum number of tokens of an input text.", ge=3)
+    target_length: int = key(128, "Maximum number of tokens of a target text, also in generation.", ge=3)
     num_beams: Count = key(1, "Beams in generation; 1 is greedy search.")
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:

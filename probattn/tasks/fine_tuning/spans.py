@@ -167,10 +167,10 @@ class SpansSection(ExamplesSection):
         "Column of the answer's first character in the context, counted from 0, where answers are texts.",
     )
     max_length: int = key(
-        384, "Maximum tokens of question and context; longer contexts become several windows.", ge=16
+        384, "Maximum number of tokens of question and context; longer ones become windows.", ge=16
     )
     stride: Natural = key(128, "Tokens that a window shares with the next one, at most half of `max_length`.")
-    max_answer_length: Count = key(30, "Maximum tokens of a predicted answer.")
+    max_answer_length: Count = key(30, "Maximum number of tokens of a predicted answer.")
 
     @model_validator(mode="after")
     def _overlap(self) -> Self:

@@ -31,7 +31,7 @@ class TextsSection(ExamplesSection):
 
     text: Filled = key("text", "Column of the texts.")
     text_pair: Filled | None = key(None, "Column of the second texts; null for single texts.")
-    max_length: int = key(128, "Maximum tokens of a text; longer texts are truncated.", ge=3)
+    max_length: int = key(128, "Maximum number of tokens of a text; the rest is cut.", ge=3)
 
     @property
     def paired(self) -> bool:

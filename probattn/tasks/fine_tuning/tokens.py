@@ -88,7 +88,7 @@ class TokensSection(ExamplesSection):
     tokens: Filled = key("tokens", "Column of the list of words of each text.")
     tags: Filled = key("tags", "Column of the list of the words' tags.")
     max_length: int = key(
-        128, "Maximum tokens of a text; words beyond are not trained on and predicted as `O`.", ge=3
+        128, "Maximum number of tokens; words beyond are left out of training and predicted as `O`.", ge=3
     )
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:

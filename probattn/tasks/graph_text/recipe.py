@@ -52,7 +52,7 @@ class GraphTextDataRecipe(Section):
         5,
         "Minimum occurrences of a word of the vocabulary in the training titles, entities and texts.",
     )
-    max_length: int = key(400, "Maximum tokens of a text with its end; longer texts are truncated.", ge=2)
+    max_length: int = key(400, "Maximum number of tokens, counting the end token; the rest is cut.", ge=2)
 
     def file(self, part: str) -> Path:
         """Path of a file."""
@@ -99,8 +99,8 @@ class GraphTextNetworkRecipe(Section):
     heads: Count = key(4, "Attention heads of every attention call; they divide `width`.")
     feed_forward: Count | None = key(None, "Width of feed-forward layers; null for four times `width`.")
     lstm_layers: Count = key(2, "Layers of the bidirectional LSTMs over titles and entities.")
-    dropout: Rate = key(0.1, "Dropout of embeddings, of the output's inputs and in the blocks.")
-    attention_dropout: Rate = key(0.1, "Dropout of vertices' attention weights; latent ones have none.")
+    dropout: Rate = key(0.1, "Dropout of embeddings, inputs of the output layer and transformer blocks.")
+    attention_dropout: Rate = key(0.1, "Attention dropout in the graph encoder; not for latent weights.")
     coverage: float = key(
         0.0,
         "Weight of a penalty, in nats, on copying an entity again (See et al. 2017, Eq. 12).",

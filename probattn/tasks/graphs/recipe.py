@@ -127,7 +127,9 @@ class GraphRecipe(MethodRecipe):
 
 A recipe with a section `graph` trains a graph attention network on a citation graph; see
 [Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. As in
-[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys.
+[recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys. The default of
+`training.early_stopping` is `{metric: log_likelihood, mode: max, patience: 100, also: {accuracy: max}}`; the table has
+the defaults of keys that a rule of your own leaves out.
 """
 
     takes_registered: ClassVar[bool] = False
@@ -141,8 +143,7 @@ A recipe with a section `graph` trains a graph attention network on a citation g
     )
     alignment: AlignmentRecipe | None = key(
         None,
-        "The alignment of queries and keys over the nodes; null for none. Its keys are those of recipes for texts; "
-        "`max_tokens` counts nodes, 512 where it is null.",
+        "The alignment of queries and keys over the nodes; null for none. `max_tokens` counts nodes; null means 512.",
     )
     training: GraphTrainingRecipe = key(GraphTrainingRecipe(), "How to train.")
     prediction: GraphPredictionRecipe = key(GraphPredictionRecipe(), "How to predict.")

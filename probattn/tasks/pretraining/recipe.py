@@ -21,7 +21,7 @@ STEPS = 1_000_000
 
 
 class PassageLimits(Section):
-    """Maximum numbers of passages, a fixed choice; null for all."""
+    """Maximum numbers of passages, a fixed subset; null for all."""
 
     validation: Count | None = key(1000, "Maximum number of validation passages; null for all.")
     test: Count | None = key(1000, "Maximum number of test passages; null for all.")
@@ -55,7 +55,7 @@ class PretrainingDataRecipe(Section):
     lowercase: bool = key(True, "Whether a learned vocabulary ignores case and accents.")
     max_length: int = key(
         128,
-        "Maximum tokens of a passage with [CLS] and [SEP]; longer texts are split.",
+        "Maximum number of tokens of a passage, counting [CLS] and [SEP]; longer texts are split.",
         ge=3,
     )
     join: bool = key(True, "Whether passages continue with the next text; false for one text each.")
@@ -104,8 +104,8 @@ class PretrainingNetworkRecipe(Section):
     heads: Count = key(4, "Attention heads of each layer of the discriminator.")
     feed_forward: Count = key(1024, "Hidden width of the discriminator's feed-forward layers.")
     positions: int = key(512, "Positions, the maximum number of tokens that the networks read.", ge=3)
-    dropout: Rate = key(0.1, "Dropout of embeddings and in the layers.")
-    attention_dropout: Rate = key(0.1, "Dropout of attention weights; latent ones have none.")
+    dropout: Rate = key(0.1, "Dropout of embeddings and of the outputs of sublayers.")
+    attention_dropout: Rate = key(0.1, "Dropout of attention weights; not for latent weights.")
     initializer: float = key(
         0.02,
         "Standard deviation of the initial weights; narrow networks learn sooner from about 1 / sqrt(`width`).",

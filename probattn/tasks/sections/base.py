@@ -80,8 +80,8 @@ class ReportSection(Section):
 
     baseline: bool = key(
         True,
-        "Whether to train, and compare with, a baseline: the same network with deterministic attention, initial "
-        "weights, data and updates.",
+        "Whether to train, and compare with, a baseline: the network with deterministic attention, trained from the "
+        "same initial weights on the same data for as many updates.",
     )
     resamples: int = key(1000, "Bootstrap resamples behind intervals and p-values.", ge=100)
     level: float = key(0.95, "Confidence level of the intervals.", gt=0, lt=1)
@@ -117,7 +117,7 @@ class RunRecipe(Section):
 
     name: str = key(
         "run",
-        "Name of the run (letters, digits, spaces, `.`, `-`, `_`); by default the recipe file's name.",
+        "Name of the run (letters, digits, spaces, `.`, `-`, `_`); `run` only if the recipe has no file name.",
         pattern=r"^[^\W_][\w .-]*$",
     )
     output: Filled = key("runs/run", "Folder of the run; by default `runs/` and the run's name.")

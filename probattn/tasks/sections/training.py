@@ -47,7 +47,8 @@ TRAINING: dict[str, Any] = {
         RunOptions,
         "length_pool",
         {
-            "description": "Updates whose examples are sorted by length together, which saves padding; null for none."
+            "description": "Number of consecutive updates whose examples are pooled and sorted by length before they "
+            "are batched; null for no sorting."
         },
     ),
     "optimizer": (Literal["adamw", "adam", "sgd"], key("adamw", "Optimiser of `torch.optim`.")),
@@ -70,10 +71,7 @@ TRAINING: dict[str, Any] = {
     "gradient_clip": Key(RunOptions, "max_grad_norm"),
     "precision": Key(RunOptions, "precision"),
     "compile": Key(RunOptions, "compile"),
-    "device": (
-        Literal["auto", "cpu"],
-        key("auto", "`auto` uses an accelerator if there is one."),
-    ),
+    "device": (Literal["auto", "cpu"], key("auto", "`auto` uses an accelerator if there is one.")),
     "seed": Key(
         RunOptions,
         "seed",
@@ -87,8 +85,8 @@ TRAINING: dict[str, Any] = {
         "final",
         {
             "default": FINE_TUNING_WEIGHT,
-            "description": "Weight of the KL after its warm-up; 1 is the evidence lower bound (ELBO), up to "
-            "`attention.kl_reduction`.",
+            "description": "Weight of the KL after its warm-up; with `attention.kl_reduction: sum`, 1 gives the "
+            "evidence lower bound (ELBO).",
         },
     ),
     "kl_schedule": Key(KLSchedule, "kind"),
@@ -106,7 +104,7 @@ TRAINING: dict[str, Any] = {
         bool,
         key(
             False,
-            "Whether only attention is trained (Snell et al. 2021, A.6); for networks `self_attentive` and `lstm`.",
+            "Whether only attention is trained (Snell et al. 2021, A.6): only networks `self_attentive` and `lstm`.",
         ),
     ),
 }
@@ -212,7 +210,7 @@ class ProbeRecipe(Section):
         "so on.",
         min_length=1,
     )
-    examples: Count = key(200, "Recorded examples, a fixed choice.")
+    examples: Count = key(200, "Number of recorded examples, the same at every update.")
     part: Literal["validation", "train"] = key(
         "validation",
         "Data of the recorded examples; `train` as in tables 7 and 8 of Snell et al. 2021.",

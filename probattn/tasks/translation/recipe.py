@@ -195,7 +195,7 @@ class TranslationDataRecipe(Section):
         "bpe", "How the subwords are learned: byte-pair encoding or unigram language model."
     )
     max_length: int = key(
-        256, "Maximum tokens of a sentence with its end; also the positions of a `transformer`.", ge=16
+        256, "Maximum number of tokens, counting the end token; also positions of a `transformer`.", ge=16
     )
     on_long: Literal["truncate", "refuse"] = key(
         "truncate", "Whether to `truncate` longer sentences or `refuse` them."

@@ -187,7 +187,7 @@ class VisualQuestionDataRecipe(Section):
 
 
 class VisualQuestionNetworkRecipe(Section):
-    """MCAN; the defaults are those of the papers (Yu et al. 2019; four layers as in Zhang et al. 2021)."""
+    """MCAN; the defaults are those of the papers (Yu et al. 2019; four layers as in Zhang et al. 2021a)."""
 
     width: Count = key(512, "Size of words, regions and the question's LSTM.")
     layers: Count = key(4, "Layers of the encoder, and of the decoder.")
@@ -206,7 +206,7 @@ class VisualQuestionNetworkRecipe(Section):
         "`regions`.",
         min_length=1,
     )
-    dropout: Rate = key(0.1, "Dropout of attention weights (latent ones have none) and in the layers.")
+    dropout: Rate = key(0.1, "Dropout in the layers, and of attention weights unless they are latent.")
     glimpses: Count = key(1, "Attention maps of each attentional reduction (pooling of words or regions).")
     latent_reduction: bool = key(False, "Whether attention methods apply to the attentional reductions too.")
 
