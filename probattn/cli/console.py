@@ -81,7 +81,7 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
                 return command(*args, **kwargs)
             except BrokenPipeError:  # what reads the output needs no more of it
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise typer.Exit(SIGNALLED + signal.SIGPIPE) from None
+                raise typer.Exit(SIGNALLED + getattr(signal, "SIGPIPE", 13)) from None
             except expected_errors() as error:
                 from probattn.tasks.errors import one_line
 
