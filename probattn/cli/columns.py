@@ -37,7 +37,19 @@ LABELS = (
     *("team", "queue"),
 )
 """Usual names of columns, which take precedence over their content."""
-UNUSUAL = {"channel", "source", "status", "priority", "language", "country", "region", "date", "time", "user", "id"}
+UNUSUAL = {
+    "channel",
+    "source",
+    "status",
+    "priority",
+    "language",
+    "country",
+    "region",
+    "date",
+    "time",
+    "user",
+    "id",
+}
 """Words in the names of other columns of few values, which are the labels last."""
 
 

@@ -405,7 +405,7 @@ def switched(families, net, inputs):
 
 def table_of_exits():
     page = Path(__file__).parents[3] / "docs" / "use" / "saving.md"
-    rows = page.read_text().partition("| Way |")[2].splitlines()[2:]
+    rows = page.read_text().partition("| Call |")[2].splitlines()[2:]
     cells = [line.strip("| ").split(" | ") for line in rows if line.startswith("|")]
     return {way: says for way, _, says in cells}
 
