@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
@@ -71,6 +72,11 @@ def shortened(text: str, limit: int = MESSAGE) -> str:
         return line
     end = (limit - 3) // 3
     return f"{line[: limit - 3 - end]}...{line[-end:]}"
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing but white space and signs of no width."""
+    return all(sign.isspace() or unicodedata.category(sign) == "Cf" for sign in text)
 
 
 def shown(value: object, limit: int = 60) -> str:

@@ -16,7 +16,9 @@ def run_examples(page: Path, until: str) -> dict[str, Any]:
         The names that it defines.
     """
     names: dict[str, Any] = {}
-    text = page.read_text(encoding="utf-8").partition(until)[0]
+    text, heading, _ = page.read_text(encoding="utf-8").partition(until)
+    if not heading:
+        raise ValueError(f"{page}: expected the heading {until!r}, got none")
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         exec(code, names)
     return names

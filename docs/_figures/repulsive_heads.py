@@ -25,7 +25,7 @@ from matplotlib import pyplot as plt  # after the choice of its output
 DOCS = Path(__file__).parents[1]
 FILE = DOCS / "images" / "repulsive_heads.svg"
 PAGE = DOCS / "tutorials" / "repulsive_heads.md"
-LAST = "## Looking again"
+LAST = "## Heads with repulsion"
 BLUE, WORDS, FULL = "#4c78a8", 16, 0.25
 
 

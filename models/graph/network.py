@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -18,7 +18,7 @@ from probattn.data import NodeGraph
 from probattn.models.gat_options import GATOptions
 from probattn.models.graph.layer import GraphAttention, drop, is_mostly_zero, matrix
 from probattn.models.hosts.calls import Layers, layer_numbers
-from probattn.models.program import Program, check_classes, evaluating
+from probattn.models.program import Link, Program, check_classes, evaluating
 from probattn.sites import AlignmentAttention, AlignmentFactor, BayesianAttention, Edges, UpwardChain
 from probattn.sites.handlers import is_handled
 from probattn.sites.method import Observed, observed
@@ -243,6 +243,7 @@ class NodeClassifier(Program):
         torch.Size([1, 2])
     """
 
+    link: ClassVar[Link] = "softmax"
     draws_per_pass = 1
     """A draw is one of the whole graph, so draws cannot share a pass."""
 

@@ -212,7 +212,7 @@ def predict(
             )
         with devices.on(device):
             counts = predict_file(answers_by, run, file, applied, options, quiet=quiet, as_json=as_json)
-        _tell_file(file, *counts, applied)
+        _tell_file(file, *counts, applied, err=file.output is None or as_json)
         return
     for_files = ("output", "format", "text_column", "pair_column", "audit", "label_studio")
     unused = next((name for name in for_files if getattr(file, name) is not None), None)
@@ -234,15 +234,15 @@ def predict(
         show(answers)
 
 
-def _tell_file(file: FileOptions, predicted: int, blank: int, applied: Any) -> None:
+def _tell_file(file: FileOptions, predicted: int, blank: int, applied: Any, *, err: bool) -> None:
     """Where predictions are and, of a policy, what it decided and whether the inputs are like those it was made on."""
     output = file.output
     if output is not None:
-        echo(f"predictions: {output} ({predicted + blank:,} rows)")
+        echo(f"predictions: {output} ({predicted + blank:,} rows)", err=err)
     if applied is not None:
         decided, warning = applied.summary()
         empty = f"; {blank:,} row{'s' * (blank > 1)} without a text, too" if blank else ""
-        echo(f"decisions: {decided}{empty}", err=output is None)
+        echo(f"decisions: {decided}{empty}", err=err)
         if warning is not None:
             echo(f"warning: {warning}", err=True)
         if file.label_studio is not None:
@@ -250,7 +250,7 @@ def _tell_file(file: FileOptions, predicted: int, blank: int, applied: Any) -> N
             words = (
                 f"tasks of Label Studio: {file.label_studio} ({number:,}); its configuration: {configuration}"
             )
-            echo(words, err=output is None)
+            echo(words, err=err)
 
 
 def _decided_by(
@@ -464,13 +464,15 @@ def init(
     checked = None
     if Path(source).suffix.lower() in ENDINGS:
         checked = check_file(source, recognise(source, text_column, label_column, pair_column))
-        checked.tell()
     else:
         check_recipe(source)
     import_tasks("probattn.cli.starting")
-    from probattn.cli.starting import write_recipe
+    from probattn.cli.starting import recipe_path, write_recipe
 
-    for line in write_recipe(source, output, checked, full=full):
+    path = recipe_path(source, output)
+    if checked is not None:
+        checked.tell()
+    for line in write_recipe(source, path, checked, full=full):
         echo(line)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from probattn.checks import shortened, shown
+from probattn.checks import is_blank, shortened, shown
 from probattn.cli.columns import Recognised, recognise
 from probattn.cli.console import echo, fails_in_one_line, show
 from probattn.cli.options import JsonOption, output_option
@@ -141,7 +141,7 @@ def check_file(source: str, columns: Recognised) -> Checked:
     named = Columns(columns.text, columns.label, text_pair=columns.pair)
     rows = read_rows(source, named)
     damages = [*check_rows(rows, named.names(labelled=True)), *_long(rows)]
-    labels = Counter(row["label"].strip() for row in rows.fields if all(map(str.strip, row.values())))
+    labels = Counter(row["label"].strip() for row in rows.fields if not any(map(is_blank, row.values())))
     usual = usual_spellings(labels)
     with warnings.catch_warnings(action="ignore", category=DataWarning):
         try:

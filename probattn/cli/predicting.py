@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probattn.checks import is_blank
 from probattn.cli.options import FileOptions
 from probattn.cli.rows import (
     STANDARD,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 def check_texts(answering: Answering, run: Path, texts: Sequence[str], pairs: Sequence[str]) -> None:
     """Raises :class:`RunError` for a blank text of the command line, and for missing or surplus second texts."""
     for words, values in (("text", texts), ("--pair", pairs)):
-        blank = [index for index, text in enumerate(values, 1) if not text.strip()]
+        blank = [index for index, text in enumerate(values, 1) if is_blank(text)]
         if blank:
             raise RunError(f"{words} {blank[0]}: expected some words, got none")
     if answering.columns_read[1] is None:

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from probattn.checks import is_blank
 from probattn.cli.rows import format_of, opened, write_rows
 from probattn.data.tables import is_table
 from probattn.files.spreadsheets import unescaped
@@ -68,7 +69,7 @@ def write_labels(
                         f"{output}: expected a column {lacking!r} in the reviewed rows, as in the training data, got "
                         f"{', '.join(row)}; name the column of the texts with --text-column"
                     )
-                if all(str(value).strip() for value in texts.values()):
+                if not any(is_blank(str(value)) for value in texts.values()):
                     free = {name: "" if name in decided else row.get(name, "") for name in others}
                     yield free | {**texts, names["label"]: label}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TextIO, cast
 
-from probattn.checks import shown
+from probattn.checks import is_blank, shown
 from probattn.data import DataError, tables
 from probattn.data.errors import nearest
 from probattn.data.files import read_text, utf8_advice
@@ -218,13 +218,13 @@ def _separator(form: _Form, lines: Iterator[str]) -> tuple[str, Iterator[str]]:
 def is_given(row: Row, column: str) -> bool:
     """Whether a row has anything but white space in a column."""
     value = row.get(column)
-    return value is not None and not (isinstance(value, str) and not value.strip())
+    return value is not None and not (isinstance(value, str) and is_blank(value))
 
 
 def text_in(location: str, row: Row, column: str) -> str:
     """The words in a column of a row; ``DataError`` names the place of a row that has none there."""
     value = row.get(column)
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or is_blank(value):
         raise DataError(
             f"{location}: expected some words in column {column!r}, got {shown(value)}; remove the row"
         )

@@ -49,10 +49,8 @@ BRIEF = {
 """Keys of a short recipe and what they mean; those that are null are left out, but for files to add."""
 
 
-def write_recipe(
-    source: str, output: Path | None, checked: Checked | None, *, full: bool = False
-) -> list[str]:
-    """Writes a recipe for a checked file of texts, or from a recipe, with every key; returns what to say of it."""
+def recipe_path(source: str, output: Path | None) -> Path:
+    """The new file of a recipe; ``RunError`` for one that is there."""
     path = Path(f"{run_name(Path(source).stem)}.yaml") if output is None else output
     if path.suffix not in {".yaml", ".yml"}:
         raise RunError(f"--output {path}: expected a file that ends in .yaml or .yml")
@@ -60,6 +58,11 @@ def write_recipe(
         raise RunError(
             f"{path}: expected a new file, it is there already; name another with --output, or remove it"
         )
+    return path
+
+
+def write_recipe(source: str, path: Path, checked: Checked | None, *, full: bool = False) -> list[str]:
+    """Writes a recipe for a checked file of texts, or from a recipe, with every key; returns what to say of it."""
     if checked is not None:
         recipe: BaseModel = _recipe_of(source, run_name(path.stem), checked)
         head = f"A recipe for {Path(source).name}: {checked.description}."

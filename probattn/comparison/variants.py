@@ -31,7 +31,7 @@ from probattn.sites.particle_layers import particle_count
 from probattn.tasks import load_network
 from probattn.tasks.classification.networks import TrainedClassifier
 from probattn.tasks.classification.task import Classification
-from probattn.tasks.networks import predictions
+from probattn.tasks.measured import predictions
 from probattn.tasks.progress import shown, tracked
 
 ROLES = ("validation", "test", "out_of_domain")

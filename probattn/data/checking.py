@@ -11,7 +11,7 @@ from html.entities import html5
 from math import ceil
 from typing import NamedTuple
 
-from probattn.checks import shown
+from probattn.checks import is_blank, shown
 from probattn.data.identity import first_of_each, text_key
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -83,7 +83,7 @@ def first(items: Iterable[str], limit: int = EXAMPLES, separator: str = "; ") ->
 
 def empty_fields(rows: Rows, columns: Mapping[str, str]) -> tuple[list[Damage], list[int]]:
     """Rows whose text is empty, else those whose label is, and the numbers of the others; ``columns`` by role."""
-    missing = [next((role for role in columns if not row[role].strip()), None) for row in rows.fields]
+    missing = [next((role for role in columns if is_blank(row[role])), None) for row in rows.fields]
     damages = [
         Damage(
             f"rows without {'a label' if role == 'label' else 'text'} in {column!r}",

@@ -10,7 +10,7 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Literal
 
-from probattn.checks import shown
+from probattn.checks import is_blank, shown
 from probattn.data import checking
 from probattn.data.dataset import TextDataset
 from probattn.data.errors import DataError, DataWarning, nearest
@@ -108,7 +108,7 @@ def build(rows: Iterable[Row], columns: Columns, labelled: bool, *, source: str,
     wheres, full = [read[row][0] for row in filled], every.at(filled)
     if columns.use == "optional" and skipped:
         row = min(row for damage in skipped for row in damage.rows)
-        role = next(role for role, value in every.fields[row].items() if not value.strip())
+        role = next(role for role, value in every.fields[row].items() if is_blank(value))
         raise _empty(read[row][0], role, columns)
     if not filled:
         causes = ", ".join(damage.summary(every.lines) for damage in skipped)

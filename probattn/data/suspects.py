@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from probattn.checks import optional
+from probattn.checks import is_blank, optional
 from probattn.data.checking import Rows
 from probattn.data.errors import DataError
 
@@ -35,7 +35,7 @@ def suspects(rows: Rows) -> tuple[list[Suspect], float, int]:
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
 
-    labels = [row["label"].strip() if row["text"].strip() else "" for row in rows.fields]
+    labels = ["" if is_blank(row["text"]) else row["label"].strip() for row in rows.fields]
     usable = {name for name, count in Counter(labels).items() if name and count >= FOLDS}
     if len(usable) < 2 or "text_pair" in rows.fields[0]:
         got = "pairs of texts" if "text_pair" in rows.fields[0] else f"{len(usable)} such"

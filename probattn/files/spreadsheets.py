@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 from zipfile import BadZipFile
 
-from probattn.checks import PlainWarning, optional
+from probattn.checks import PlainWarning, optional, shown
 
 Escape = Literal["words", "all", "none"]
 """Which cells of a table are escaped: words of predictions, those of the input too, or none."""
@@ -58,12 +58,19 @@ WORKBOOK = "xlsx"
 
 
 def workbook_text(path: Path) -> str:
-    """The first worksheet as comma-separated values; ``OSError`` or ``ValueError`` if it cannot be read."""
+    """The first worksheet as comma-separated values; ``OSError`` or ``ValueError`` if it cannot be read.
+
+    Warns if there are others.
+    """
     openpyxl: Any = optional(str(path), "openpyxl", "excel")
     try:
         book = openpyxl.load_workbook(io.BytesIO(path.read_bytes()), read_only=True, data_only=True)
     except (BadZipFile, KeyError) as error:
         raise ValueError(f"expected a workbook of Excel ({error})") from None
+    first, others = book.sheetnames[0], len(book.sheetnames) - 1
+    if others:
+        words = f"{path}: the first sheet, {shown(first)}, is read, {others} other{'s' * (others > 1)} not"
+        warnings.warn(words, PlainWarning, stacklevel=2)
     text = io.StringIO(newline="")
     rows = ([_as_text(cell) for cell in row] for row in book.worksheets[0].iter_rows(values_only=True))
     write = csv.writer(text, lineterminator="\r\n").writerow

@@ -7,7 +7,7 @@ seeds. :func:`is_reliable` decides which differences count.
 
 The records, measures and section of a topic are in one file: ``attention`` (maps), ``words`` (for and against an
 answer), ``alignment`` (queries and keys), ``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from
-``collect`` (predictions) over ``evaluation`` and ``columns`` (measures) and ``bootstrap`` (p values) to ``findings``
+``evaluation`` and ``columns`` (measures) over ``bootstrap`` (p values) to ``findings``
 (words), ``sections``, ``page`` and ``terminal``.
 """
 
@@ -38,13 +38,7 @@ from probattn.report.bootstrap import (
     paired_bootstrap,
     seeds_p,
 )
-from probattn.report.collect import (
-    BayesianPredictions,
-    DeterministicPredictions,
-    predict_bayesian,
-    predict_deterministic,
-    training_curves,
-)
+from probattn.report.curves import training_curves
 from probattn.report.dynamics import (
     Agreement,
     Contextualized,
@@ -119,8 +113,7 @@ from probattn.report.words import WordsExample
 from probattn.terminal import Group, Sheet, printable, printable_lines
 
 # Predictions and their measures
-__all__ = ["predict_bayesian", "predict_deterministic", "BayesianPredictions", "DeterministicPredictions"]
-__all__ += ["PredictedData", "Predictions", "Evaluation"]
+__all__ = ["PredictedData", "Predictions", "Evaluation"]
 __all__ += ["compare", "paired_bootstrap", "evaluate", "evaluate_columns", "describe"]
 __all__ += ["most_uncertain", "confident_mistakes", "mistakes_by_bin"]
 # Records of a run, their file and their page

@@ -12,7 +12,6 @@ from torch import Tensor
 from probattn.inference.predictive import posterior_predict
 from probattn.inference.records import RecordsError
 from probattn.metrics.functional.inputs import widened
-from probattn.report.collect import moved
 from probattn.report.markup import Section, site_labels
 from probattn.report.record import ModelKey, Record
 from probattn.report.svg import bar_glyph
@@ -79,7 +78,6 @@ def weight_spreads(
     chunk_size: int | None = None,
     mask_name: str = "attention_mask",
     label_name: str = "labels",
-    device: torch.device | str | None = None,
 ) -> dict[str, WeightSpread]:
     """Standard deviation over mean of the normalised weights W per site: its mean over valid pairs, and how it varies.
 
@@ -93,7 +91,6 @@ def weight_spreads(
         chunk_size: draws per pass; a pass holds the weights of all sites, ``[chunk * B, H, T, S]`` each.
         mask_name: key of the mask ``[B, T]`` (nonzero = a token), if any.
         label_name: key of the labels.
-        device: where the batches go; they stay where they are by default.
 
     Returns:
         Spread by site.
@@ -104,7 +101,7 @@ def weight_spreads(
     if num_samples < 2:
         raise ValueError(f"weight_spreads: a spread needs at least 2 draws, got num_samples={num_samples}")
     sums: dict[str, Tensor] = {}
-    for number, batch in enumerate(moved(batches, device)):
+    for number, batch in enumerate(batches):
         posterior = posterior_predict(
             model,
             batch,

@@ -2,20 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
 
-from probattn.inference.posterior import Posterior
-from probattn.inference.predictive import posterior_expectation, posterior_predict
-from probattn.report import ModelKey
+from probattn.inference.expansion import posterior_moments
+from probattn.inference.moments import Moments
+from probattn.inference.posterior import Posterior, linked
+from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
+from probattn.inference.session import generator_states
+from probattn.report import ModelKey, Predictions
 from probattn.report.bootstrap import Columns
+from probattn.tasks.answering import Drawing
 from probattn.tasks.networks import Network
 
 Read = Callable[[Mapping[str, Tensor]], Tensor]
 """A prediction as a function of a batch: a program, or a part of what one predicts."""
+SEEDS = 2**31
+"""Number of seeds of a recipe: between those of dropout in two batches there is room for all of them."""
+
+
+def predictions(
+    network: Network[Any],
+    batches: Iterable[Mapping[str, Tensor]],
+    drawing: Drawing,
+    *,
+    dropout: bool = True,
+    first_batch: int = 0,
+    moments: bool = False,
+) -> dict[ModelKey, Predictions]:
+    """Probabilities of classes, or labels, by model: of latent attention of draws, at its expectation, in closed form.
+
+    "moments" of latent attention are its own prediction, and draws replace them where the closed form does not serve;
+    with ``moments`` they go with its draws, unchecked. ``dropout`` draws where attention is deterministic (Gal and
+    Ghahramani 2016), for PAvPU, which needs some spread: not of a network that takes no random numbers.
+    """
+    program, latent = network.program, network.key == "bayesian_mean"
+    alone = latent and drawing.uncertainty == "moments"
+    dropping = dropout and not network.has_draws and drawing.num_samples > 0
+    used = {parameter.device for parameter in program.parameters()}
+    posteriors: dict[ModelKey, list[Posterior]] = {}
+    expanded, dropped = [], []
+    with _seeded(drawing.seed + SEEDS * first_batch, used):
+        for number, batch in enumerate(batches, first_batch):
+            inputs = network.moved(batch)
+            if alone:
+                options: dict[str, Any] = {"num_samples": max(drawing.num_samples, 2)}
+                expanded.append(posterior_moments(program, inputs, seed=(drawing.seed, number), **options))
+                continue
+            for model, posterior in posteriors_of(network, program, inputs, drawing, number).items():
+                posteriors.setdefault(model, []).append(posterior)
+            if latent and moments:
+                expanded.append(posterior_moments(program, inputs, method="expansion"))
+            if dropping:
+                # An accelerator rounds repeated passes in several ways: values do not tell whether anything was drawn.
+                before = generator_states(used)
+                dropped.append(_dropout_draws(program, inputs, drawing.num_samples))
+                dropping = not all(map(torch.equal, before, generator_states(used)))
+    joined_moments = Moments.together(expanded) if expanded else None
+    if joined_moments is not None and alone:
+        closed = 1 - joined_moments.drawn.double().mean().item()
+        return {network.key: Predictions.from_moments(joined_moments, drawing.num_samples, closed)}
+    models = {}
+    for model, parts in posteriors.items():
+        draws = torch.cat([part.probabilities for part in parts], dim=1)
+        drawn = network.has_draws and model == network.key
+        models[model] = Predictions.from_draws(draws) if drawn else Predictions(draws[0])
+    if dropping:
+        scored = models[network.key].probabilities
+        models[network.key] = Predictions(scored, torch.cat(dropped, dim=1), "dropout")
+    if joined_moments is not None:
+        models["bayesian_moments"] = Predictions.from_moments(joined_moments, drawing.num_samples)
+    return models
+
+
+def _dropout_draws(model: Any, inputs: Mapping[str, Tensor], num_samples: int) -> Tensor:
+    """Probabilities ``[P, B, C]`` with dropout, folded into the batch; running statistics stay."""
+    first = next(iter(inputs.values()))
+    rows, draws = len(first), []
+    chunk = max(1, rows_per_pass(first.device) // rows)
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in before:
+            module.training = not isinstance(module, _NormBase)
+        with torch.no_grad():
+            for start in range(0, num_samples, chunk):
+                size = min(chunk, num_samples - start)
+                folded = {
+                    name: value.repeat(size, *[1] * (value.dim() - 1)) for name, value in inputs.items()
+                }
+                draws.append(linked(model(folded), model.link).unflatten(0, (size, rows)).cpu())
+    finally:
+        for module, training in before:
+            module.training = training
+    return torch.cat(draws)
+
+
+@contextmanager
+def _seeded(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
+    """Seeds torch's generators for a while: functional dropout takes no generator of its own."""
+    with torch.random.fork_rng(devices=sorted({one.index or 0 for one in devices if one.type == "cuda"})):
+        torch.manual_seed(seed)
+        yield
 
 
 def posterior_of(

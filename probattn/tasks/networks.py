@@ -20,8 +20,6 @@ from transformers.utils import logging as transformers_logging
 
 from probattn.files.durable import write_tensors
 from probattn.files.manifest import DamagedFolderError, verify_folder, write_manifest
-from probattn.inference import posterior_moments, posterior_predict
-from probattn.inference.moments import Moments
 from probattn.inference.records import Record, read_records
 from probattn.models import capture, convert
 from probattn.models.hosts.calls import AttentionCalls
@@ -30,23 +28,13 @@ from probattn.models.hosts.convert import conversion
 from probattn.models.program import seeded
 from probattn.models.sentence import SelfAttentiveAttention
 from probattn.models.translation.recurrent.lstms import DotAttention
-from probattn.report import (
-    MODEL_LABELS,
-    DataSet,
-    ModelKey,
-    Predictions,
-    predict_bayesian,
-    predict_deterministic,
-)
-from probattn.report.collect import moved
+from probattn.report import MODEL_LABELS, DataSet, ModelKey
 from probattn.sites import METHODS, Method
 from probattn.sites.method import Measured
 from probattn.sites.particle_layers import particle_count
-from probattn.tasks.answering import Drawing
 from probattn.tasks.devices import current_device
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.progress import tracked
-from probattn.tasks.sections.training import TrainingRecipe
 from probattn.tasks.task import MODEL, RECORDS
 
 Program = TypeVar("Program", bound=nn.Module)
@@ -127,62 +115,6 @@ class Network(Generic[Program]):
                 yield capture(self.net, self.moved(batch), calls)
 
 
-def predictions(
-    network: Network[Any],
-    batches: Iterable[Any],
-    drawing: Drawing,
-    *,
-    dropout: bool = True,
-    first_batch: int = 0,
-    moments: bool = False,
-) -> dict[ModelKey, Predictions]:
-    """Probabilities of classes, or labels, by model: of latent attention of draws, at its expectation, in closed form.
-
-    "moments" of latent attention are its own prediction, and draws replace them where the closed form does not serve;
-    with ``moments`` they go with its draws. ``dropout`` draws where attention is deterministic.
-    """
-    options: dict[str, Any] = {"seed": drawing.seed, "device": network.device}
-    if network.key == "bayesian_mean" and drawing.uncertainty == "moments":
-        expanded = [
-            posterior_moments(
-                network.program, batch, num_samples=max(drawing.num_samples, 2), seed=(drawing.seed, number)
-            )
-            for number, batch in enumerate(moved(batches, network.device), first_batch)
-        ]
-        joined = Moments.together(expanded)
-        closed = 1 - joined.drawn.double().mean().item()
-        return {"bayesian_mean": Predictions.from_moments(joined, drawing.num_samples, closed)}
-    if network.key == "bayesian_mean":
-        drawn = predict_bayesian(
-            network.program,
-            batches,
-            drawing.num_samples,
-            chunk_size=drawing.chunk_size,
-            first_batch=first_batch,
-            moments=moments,
-            **options,
-        )
-        models = {
-            "bayesian_mean": Predictions.from_draws(drawn.draws),
-            "bayesian_expectation": Predictions(drawn.expectation),
-        }
-        if drawn.moments is not None:
-            models["bayesian_moments"] = Predictions.from_moments(drawn.moments, drawing.num_samples)
-        return models
-    if network.has_draws:
-        parts = [
-            posterior_predict(network.program, batch, seed=(drawing.seed, number)).probabilities.cpu()
-            for number, batch in enumerate(moved(batches, network.device), first_batch)
-        ]
-        return {network.key: Predictions.from_draws(torch.cat(parts, dim=1))}
-    logits = predict_deterministic(
-        network.program, batches, drawing.num_samples if dropout else 0, first_batch=first_batch, **options
-    )
-    if logits.draws is None:
-        return {network.key: Predictions(logits.probabilities)}
-    return {network.key: Predictions(logits.probabilities, logits.draws, "dropout")}
-
-
 def output_names(config: PreTrainedConfig) -> tuple[str, ...]:
     """Names of the outputs of a network, in order."""
     names = cast(Mapping[int, str], config.id2label)
@@ -227,7 +159,18 @@ def load_weights(net: nn.Module, folder: Path) -> None:
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:
-    """Converts a network in place at the recipe's layers, where there are methods; ``RunError`` where it cannot."""
+    """Converts a network in place at the recipe's layers, where there are methods.
+
+    ``RunError`` where that, or ``training.frozen_probe``, does not suit the network.
+    """
+    probe = "training.frozen_probe"
+    if recipe.training.frozen_probe and not score_modules(net):
+        raise RunError(
+            f"{probe}: expected network.name 'self_attentive' (texts) or 'lstm' (translation), whose attention scores "
+            f"have parameters of their own, got {getattr(recipe.network, 'name', name)!r}"
+        )
+    if recipe.training.frozen_probe and net.config.uniform_attention:
+        raise RunError(f"{probe}: with uniform_attention nothing would learn; set one of the two to false")
     if not methods:
         return
     with seeded(recipe.training.seed):
@@ -267,21 +210,6 @@ def on_device(program: Program) -> Program:
 def score_modules(net: nn.Module) -> list[nn.Module]:
     """Modules whose parameters, a method's among them, make attention scores and nothing else; empty where none do."""
     return [module for module in net.modules() if isinstance(module, (SelfAttentiveAttention, DotAttention))]
-
-
-def check_frozen_probe(net: PreTrainedModel, training: TrainingRecipe, name: str) -> None:
-    """Raises ``RunError`` where ``frozen_probe`` is set and the network's attention cannot learn alone."""
-    if not training.frozen_probe:
-        return
-    if not score_modules(net):
-        raise RunError(
-            "training.frozen_probe: expected network.name 'self_attentive' (texts) or 'lstm' (translation), whose "
-            f"attention scores have parameters of their own, got {name!r}"
-        )
-    if net.config.uniform_attention:
-        raise RunError(
-            "training.frozen_probe: with uniform_attention nothing would learn; set one of the two to false"
-        )
 
 
 def text_set(test: Any, unit: str) -> DataSet:

@@ -99,11 +99,13 @@ def health(
         return ()
     spreads = weight_spreads(
         network.program,
-        network.tracked(list(islice(batches, HEALTH_BATCHES)), "spread of the attention weights"),
+        map(
+            network.moved,
+            network.tracked(list(islice(batches, HEALTH_BATCHES)), "spread of the attention weights"),
+        ),
         max(2, options.num_samples),  # one draw has no spread
         seed=options.seed,
         chunk_size=chunk_size or HEALTH_CHUNK,
-        device=network.device,
     )
     return tuple(site_health(spreads, with_sites[-1], reduction))
 

@@ -33,7 +33,7 @@ from probattn.files.durable import write_atomically
 from probattn.inference import FitResult, posterior_expectation
 from probattn.metrics.functional import mean_interval
 from probattn.tasks import Drawing, Network, load_task, train
-from probattn.tasks.networks import predictions
+from probattn.tasks.measured import predictions
 from probattn.tasks.run import package_versions
 from probattn.tasks.task import RECIPE
 

@@ -80,7 +80,7 @@ def invoke(*arguments: object) -> Result:
 def succeeds(*arguments: object) -> str:
     """What a command writes to standard output; it should succeed."""
     result = invoke(*arguments)
-    assert result.exit_code == 0, result.output or "".join(traceback.format_exception(result.exception))
+    assert result.exit_code == 0, result.output + "".join(traceback.format_exception(result.exception))
     return result.stdout
 
 

@@ -14,7 +14,8 @@ from probattn.tasks.classification.looks import GIVEN
 from probattn.tasks.fine_tuning.answering import HeadAnswering
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.predictor import TrainedHead
-from probattn.tasks.networks import in_batches, predictions
+from probattn.tasks.measured import predictions
+from probattn.tasks.networks import in_batches
 
 if TYPE_CHECKING:
     from pathlib import Path

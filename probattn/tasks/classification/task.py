@@ -63,7 +63,7 @@ from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
 from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import ROLES, HeadTask
-from probattn.tasks.networks import check_frozen_probe, predictions
+from probattn.tasks.measured import predictions
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.progress import note
 from probattn.tasks.topics import TopicData
@@ -307,8 +307,7 @@ class Classification(HeadTask):
         )
 
     def prepare(self, net: PreTrainedModel) -> None:
-        """Refuses a network whose attention cannot learn alone, or has no such maps, where the recipe wants that."""
-        check_frozen_probe(net, self.recipe.training, self.recipe.network.name)
+        """Refuses a network without the maps that the recipe names."""
         if not isinstance(self.recipe.report.map_layers, str):
             try:
                 calls_with_maps(net, self.recipe.report.map_layers)

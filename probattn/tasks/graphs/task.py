@@ -30,12 +30,12 @@ from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.answering import Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.graphs.recipe import GraphRecipe
+from probattn.tasks.measured import predictions
 from probattn.tasks.networks import (
     Network,
     check_finished,
     load_weights,
     on_device,
-    predictions,
     save_weights,
 )
 from probattn.tasks.programs import Data, ProgramTask, is_plain_at

@@ -36,7 +36,7 @@ from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import Answering, Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.measured import joined
-from probattn.tasks.networks import Network, check_frozen_probe, in_batches, put_methods, text_set
+from probattn.tasks.networks import Network, in_batches, put_methods, text_set
 from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.translation.recipe import TranslationNetworkRecipe, TranslationRecipe
 from probattn.tasks.translation.results import (
@@ -184,7 +184,6 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         """The recipe's network as a Pyro program; see the base class."""
         recipe, data = self.recipe, self.data
         net = self.untrained(data.codec)
-        check_frozen_probe(net, recipe.training, recipe.network.name)
         put_methods(net, () if baseline else self.methods, recipe, TITLES[recipe.network.name])
         options: dict[str, Any] = {
             "num_data": len(data.train),

@@ -23,7 +23,8 @@ from probattn.models import VisualQuestionProgram
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
 from probattn.tasks.answering import DIGITS, Answering, Drawing
 from probattn.tasks.errors import RunError
-from probattn.tasks.networks import Network, in_batches, predictions
+from probattn.tasks.measured import predictions
+from probattn.tasks.networks import Network, in_batches
 from probattn.tasks.visual_questions.results import (
     AnswerMap,
     GivenAnswer,

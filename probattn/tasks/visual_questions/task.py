@@ -30,8 +30,7 @@ from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import seeded
 from probattn.report import DataSet, ModelKey, RunDescription
 from probattn.tasks.answering import Drawing
-from probattn.tasks.measured import joined
-from probattn.tasks.networks import predictions
+from probattn.tasks.measured import joined, predictions
 from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.page import sections

@@ -15,7 +15,6 @@ from probattn.inference.elbo import AttentionELBO
 from probattn.inference.ensembles.particles import EnsembleObjective
 from probattn.inference.guide import AttentionGuide
 from probattn.models import Classifier, convert
-from probattn.report import predict_bayesian, predict_deterministic
 from probattn.report.sites import weight_spreads
 
 
@@ -290,10 +289,6 @@ def test_predictions_are_those_of_the_particles_apart():
     mean = logits.softmax(-1).mean(dim=0)
     torch.testing.assert_close(posterior_expectation(ensemble, inputs), mean.log())
     torch.testing.assert_close(ensemble(inputs).softmax(-1), mean)
-    found = predict_bayesian(ensemble, [batch(), batch(4)])
-    assert found.draws.shape == (3, 10, 3) and found.labels.shape == (10,)
-    torch.testing.assert_close(found.expectation[:6], mean)
-    torch.testing.assert_close(predict_deterministic(ensemble, [batch()], 2).probabilities, mean)
     with pytest.raises(ValueError, match="the model has no attention site"):
         posterior_predict(ensemble, inputs, attention="all")
 

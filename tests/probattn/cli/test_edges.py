@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import refused, succeeds
+from runs import invoke, refused, succeeds
 
 from probattn.data.checking import usual_spellings
 from probattn.tasks import load_task
@@ -191,6 +191,10 @@ def test_rows_of_a_workbook_have_its_numbers():
     for row in [("text", "label"), ("a b", "x"), (None, None), ("c d", "y"), ("", "x"), ("e f", "y")]:
         book.active.append(row)
     book.save("b.xlsx")
+    assert "sheet" not in invoke("check", "b.xlsx").stderr
+    book.create_sheet("Other")
+    book.save("b.xlsx")
+    assert "b.xlsx: the first sheet, 'Sheet', is read, 1 other not" in invoke("check", "b.xlsx").stderr
     damages = json.loads(succeeds("check", "b.xlsx", "--json"))["damages"]
     assert [item["lines"] for item in damages if item["kind"].startswith("rows without text")] == [[5]]
 
@@ -200,3 +204,24 @@ def test_explain_reads_the_columns_of_the_run(command, run):
     Path("new.csv").write_text(f"id,{column}\n1,a good film\n", encoding="utf-8")
     shown = json.loads(succeeds("explain", run, "--input", "new.csv", "--json"))
     assert shown["texts"] == ["a good film"]
+
+
+def test_signs_of_no_width_are_no_text(command, run):
+    Path("t.csv").write_text("text,label\na b,x\n\u200b,x\nc d,y\n\ufeff \u2060,y\n", encoding="utf-8")
+    damages = json.loads(succeeds("check", "t.csv", "--json"))["damages"]
+    assert [item["lines"] for item in damages if item["kind"].startswith("rows without text")] == [[3, 5]]
+    assert "text 1: expected some words, got none" in refused("predict", run, "\u200b")
+
+
+def test_json_has_standard_output_alone(command, run):
+    column = load_task(str(Path(run) / "recipe.yaml")).recipe.data.train.text
+    Path("new.csv").write_text(f"{column}\na good film\n", encoding="utf-8")
+    options = ("predict", run, "--input", "new.csv", "--output", "o.csv")
+    assert "predictions: o.csv (1 rows)" in succeeds(*options)
+    assert succeeds(*options, "--json") == ""
+
+
+def test_a_recipe_that_is_there_is_refused_first():
+    labelled(["x", "y"] * 5)
+    Path("t.yaml").write_text("", encoding="utf-8")
+    assert "t.yaml: expected a new file" in refused("init", "t.csv")
