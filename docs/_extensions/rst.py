@@ -23,13 +23,21 @@ griffe.stdlib_decorators["torch.distributions.utils.lazy_property"] = {"cached",
 
 
 class RestructuredText(griffe.Extension):
-    """Rewrites the docstring of every object that is loaded."""
+    """Rewrites the docstring of every object of a package, before names hide modules from griffe."""
 
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrites one docstring."""
-        if obj.docstring is not None:
-            text = _EXAMPLE.sub(r"\g<indent>Examples:", _BLOCK.sub(_block, obj.docstring.value))
-            obj.docstring.value = _ROLE.sub(lambda match: _role(match, obj), text)
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Rewrites the docstrings of a package that was loaded."""
+        _rewrite(pkg)
+
+
+def _rewrite(obj: griffe.Object) -> None:
+    """Rewrites one docstring and those of all members."""
+    if obj.docstring is not None:
+        text = _EXAMPLE.sub(r"\g<indent>Examples:", _BLOCK.sub(_block, obj.docstring.value))
+        obj.docstring.value = _ROLE.sub(lambda match: _role(match, obj), text)
+    for member in obj.members.values():
+        if isinstance(member, griffe.Object):
+            _rewrite(member)
 
 
 def _block(match: re.Match[str]) -> str:

@@ -91,7 +91,7 @@ def test_functions_are_not_hidden_by_modules_of_their_name(load):
 
 def test_every_public_function_and_class_is_found_by_its_name(load):
     """On the package as it is: what Python finds under a public name is what the pages describe."""
-    extensions = griffe.load_extensions(load("shadowed").ShadowedNames())
+    extensions = griffe.load_extensions(load("rst").RestructuredText(), load("shadowed").ShadowedNames())
     loaded = griffe.load("probattn", search_paths=[ROOT], extensions=extensions)
     for page in sorted((ROOT / "docs" / "api").glob("*.md")):
         for name in re.findall(r"^::: (probattn[\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
@@ -104,6 +104,8 @@ def test_every_public_function_and_class_is_found_by_its_name(load):
                     found = loaded[f"{name.removeprefix('probattn.')}.{public}"]
                     target = found.final_target if found.is_alias else found
                     assert not target.is_module, f"{name}.{public}"
+                    text = target.docstring.value if target.docstring else ""
+                    assert not re.search(r":[a-z]+:`|^ *\.\. math::", text, re.MULTILINE), f"{name}.{public}"
 
 
 def test_the_search_works_from_a_file_and_loads_nothing() -> None:

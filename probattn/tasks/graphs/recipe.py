@@ -128,8 +128,8 @@ class GraphRecipe(MethodRecipe):
 A recipe with a section `graph` trains a graph attention network on a citation graph; see
 [Graph attention](../concepts/graph_attention.md). Only `graph.name` must be given. As in
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys. The default of
-`training.early_stopping` is `{metric: log_likelihood, mode: max, patience: 100, also: {accuracy: max}}`; the table has
-the defaults of keys that a rule of your own leaves out.
+`training.early_stopping` is `{metric: log_likelihood, mode: max, patience: 100, also: {accuracy: max}}`. If a recipe
+has its own `training.early_stopping`, keys that it leaves out have the defaults of the table below.
 """
 
     takes_registered: ClassVar[bool] = False
@@ -138,8 +138,9 @@ the defaults of keys that a rule of your own leaves out.
     network: GraphNetworkRecipe = key(GraphNetworkRecipe(), "The network.")
     attention: AttentionRecipe = key(
         AttentionRecipe(),
-        "The attention method; its keys are those of recipes for texts (`kind` has no effect, and `upward: positions` "
-        "is refused).",
+        "The attention method, with the keys of recipes for texts. `kind` has no effect. `upward: positions` and "
+        "`width_scores: separate` are refused; `preset: paper` needs `upward: heads`, `preset: release` also "
+        "`width_scores: shared`.",
     )
     alignment: AlignmentRecipe | None = key(
         None,

@@ -56,6 +56,8 @@ def entries(annotation: Any) -> type[BaseModel] | None:
 
 ONLY_MISPLACED = 3
 """Sections named, at most, for a key that stands in the wrong one."""
+TITLE = 10
+"""Words of a description, with its key, that say no more than the heading of the section."""
 
 
 def problems(error: ValidationError, model: type[BaseModel], positions: Positions) -> list[str]:
@@ -219,7 +221,7 @@ def _section(title: str, model: Any, prefix: str, level: int = 2, seen: Any = No
         block = _section(heading, kind, f"{prefix}{names[0]}.", min(level + bool(prefix), 4), seen)
         required = {name: " Must be given." if inner[name].is_required() else "" for name in names}
         described = [f"- `{name}`: {inner[name].description}{required[name]}" for name in names]
-        if len(names) > 1 or inner[names[0]].default is None:
+        if len(names) > 1 or inner[names[0]].default is None or len(described[0].split()) > TITLE:
             block[1:1] = ["", *described]
         lines += block
     for name, field in plain.items():
