@@ -23,8 +23,6 @@ from probattn.files.durable import write_atomically
 from probattn.metrics.functional import best_temperature, ood_auroc
 from probattn.tasks import run_task
 
-ROLES = ("validation", "test", "out_of_domain")
-
 
 @torch.no_grad()
 def predicted(net: Any, batches: list[dict[str, Any]], samples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +42,7 @@ def measured(run: Path, samples: int, tolerance: float) -> dict[str, Any]:
     net, size = network.net.eval(), task.recipe.prediction.batch_size
     sets = {"validation": task.texts.validation, **task.measured()}
     inputs, labels = {}, {}
-    for role in ROLES:
+    for role in sets.keys() & {"validation", "test", "out_of_domain"}:
         texts, form = sets[role].texts, {"max_length": task.recipe.data.max_length, "return_tensors": "pt"}
         coded = [
             network.codec(list(texts[start : start + size]), truncation=True, padding=True, **form)
@@ -53,22 +51,22 @@ def measured(run: Path, samples: int, tolerance: float) -> dict[str, Any]:
         inputs[role] = [{name: item[name] for name in ("input_ids", "attention_mask")} for item in coded]
         if sets[role].labels is not None and role != "out_of_domain":
             labels[role] = torch.tensor(sets[role].labels)
-    plain = {role: predicted(net, inputs[role], 0)[0] for role in ROLES}
+    plain = {role: predicted(net, inputs[role], 0)[0] for role in inputs}
     temperature = best_temperature(plain["validation"], labels["validation"])
     cooled = {role: value / temperature for role, value in plain.items()}
     parts = labels["validation"].split(size)
     batches = [{**batch, "labels": part} for batch, part in zip(inputs["validation"], parts, strict=True)]
     choice = training_free(net, batches, tolerance=tolerance)
-    latent = {role: predicted(net, inputs[role], samples) for role in ROLES}
+    latent = {role: predicted(net, inputs[role], samples) for role in inputs}
     ways = {"one pass": plain, "temperature": cooled}
     ways["training-free"] = {role: value[0] for role, value in latent.items()}
     values = {
         name: figures({role: logits.softmax(dim=-1) for role, logits in way.items()}, labels, 0.05)
         for name, way in ways.items()
     }
-    values["training-free"]["auroc_mutual_information"] = float(
-        ood_auroc(latent["test"][1], latent["out_of_domain"][1])
-    )
+    if "out_of_domain" in latent:
+        scores = ood_auroc(latent["test"][1], latent["out_of_domain"][1])
+        values["training-free"]["auroc_mutual_information"] = float(scores)
     return {
         "data": task.recipe.data.train.source,
         "seed": task.recipe.training.seed,

@@ -34,15 +34,18 @@ def rows(runs: list[Mapping[str, Any]]) -> Iterator[list[str]]:
     """A row of means for one pass, then rows of differences from it, with their intervals over networks."""
     for data in sorted({run["data"] for run in runs}):
         found = [run["values"] for run in runs if run["data"] == data]
+        measures = {name: form for name, form in MEASURES.items() if name in found[0]["one pass"]}
+        missing = [""] * (len(MEASURES) - len(measures))  # without out-of-domain data the last one
         first = [
             format(scale * sum(item["one pass"][name] for item in found) / len(found), form)
-            for name, (scale, form) in MEASURES.items()
+            for name, (scale, form) in measures.items()
         ]
-        yield [f"{NAMES[data]} ({len(found)})", "one pass", *first]
+        yield [f"{NAMES[data]} ({len(found)})", "one pass", *first, *missing]
         for way in WAYS:
             gaps = [
                 mean_interval([item[way][name] - item["one pass"][name] for item in found])._asdict()
-                for name in MEASURES
+                for name in measures
             ]
-            forms = zip(gaps, MEASURES.values(), strict=True)
-            yield ["", way, *(interval(gap, f"+{form}", scale=scale) for gap, (scale, form) in forms)]
+            forms = zip(gaps, measures.values(), strict=True)
+            cells = [interval(gap, f"+{form}", scale=scale) for gap, (scale, form) in forms]
+            yield ["", way, *cells, *missing]
