@@ -40,7 +40,7 @@ def rows(runs: list[Mapping[str, Any]]) -> Iterator[list[str]]:
             format(scale * sum(item["one pass"][name] for item in found) / len(found), form)
             for name, (scale, form) in measures.items()
         ]
-        yield [f"{NAMES[data]} ({len(found)})", "one pass", *first, *missing]
+        yield [f"{NAMES[data.removesuffix('_known')]} ({len(found)})", "one pass", *first, *missing]
         for way in WAYS:
             gaps = [
                 mean_interval([item[way][name] - item["one pass"][name] for item in found])._asdict()

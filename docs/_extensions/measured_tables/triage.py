@@ -22,6 +22,7 @@ NAMES = {
     "rotten_tomatoes": "Rotten Tomatoes",
     "sick": "SICK",
     "snli": "SNLI",
+    "trec": "TREC",
 }
 LIMITED = ("0.05", "0.1")
 """Target error rates that limits of distance are shown for; other data are shown for the last."""
