@@ -57,7 +57,7 @@ def share_at(ratings: Tensor, positions: Tensor) -> Tensor:
 def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> Tensor:
     r"""The logarithm of the lexical probe of every run (Snell et al. 2021, Eq. 4).
 
-    With K heads the context is a sum, so that all of them at position l give :math:`K h_l`.
+    The context is that of all heads at position l, :math:`K h_l` (``form="paper"``).
 
     Args:
         model: the runs.
@@ -67,7 +67,7 @@ def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> 
     Returns:
         ``[R, B, T, L]``.
     """
-    states = model.options.heads * output.states
+    states = model.context_at(output.states)
     inputs = zip(states, output.queries, target, strict=True)
     heads = [partial(model.predict_one, run) for run in range(model.num_runs)]
     return torch.stack([lexical_probe(head, *of, log=True) for head, of in zip(heads, inputs, strict=True)])

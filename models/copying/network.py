@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -49,47 +49,87 @@ class StackedLinear(nn.Module):
         return torch.baddbmm(self.bias[:, None], inputs, self.weight.mT)
 
 
-class StackedLSTM(nn.Module):
-    """R ``nn.LSTM`` layers over words after embeddings ``[R, V, D]``, which layers may share."""
+class StackedRecurrent(nn.Module):
+    """R recurrent layers over words after embeddings ``[R, V, D]``, which layers may share."""
+
+    gates: int
+    """Gates and candidates, of which each has D of the rows of a weight."""
 
     def __init__(self, embedding: nn.Parameter, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
         width = embedding.shape[-1]
+        rows = self.gates * width
         self.embedding = embedding
-        self.weight_input = uniform_rows(generators, (4 * width, width), width)
-        self.weight_hidden = uniform_rows(generators, (4 * width, width), width)
-        self.bias_input = uniform_rows(generators, (4 * width,), width)
-        self.bias_hidden = uniform_rows(generators, (4 * width,), width)
+        self.weight_input = uniform_rows(generators, (rows, width), width)
+        self.weight_hidden = uniform_rows(generators, (rows, width), width)
+        self.bias_input = uniform_rows(generators, (rows,), width)
+        self.bias_hidden = uniform_rows(generators, (rows,), width)
 
     def forward(
-        self, words: Tensor, state: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Hidden states ``[R, B, L, D]`` of words ``[R, B, L]``, and the last hidden and cell state ``[R, B, D]``."""
+        self, words: Tensor, state: tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Hidden states ``[R, B, L, D]`` of words ``[R, B, L]``, and the last state, ``[R, B, D]`` each."""
         runs, size, _ = words.shape
         types = self.embedding.shape[1]
         minimum, maximum = torch.stack(words.aminmax()).tolist() if words.numel() else (0, 0)
         if minimum < 0 or maximum >= types:
             # the tables of all runs are one below the other: such a word would be one of another run
-            raise IndexError(f"StackedLSTM: expected words in 0 .. {types - 1}, got {minimum} .. {maximum}")
+            raise IndexError(
+                f"{type(self).__name__}: expected words in 0 .. {types - 1}, got {minimum} .. {maximum}"
+            )
         width = self.embedding.shape[-1]
-        hidden, cell = state or (self.embedding.new_zeros(runs, size, width),) * 2
-        recurrent = self.weight_hidden.mT
+        carried = state or (self.embedding.new_zeros(runs, size, width),) * 2
         states = []
-        for gates in self._inputs(words).unbind(0):  # [R, B, 4D] each
-            z = torch.baddbmm(gates, hidden, recurrent)
-            keep, new, out = z[..., : 2 * width].sigmoid(), z[..., 2 * width : 3 * width], z[..., 3 * width :]
-            add, forget = keep.chunk(2, dim=-1)
-            cell = torch.addcmul(forget * cell, add, new.tanh())
-            hidden = out.sigmoid() * cell.tanh()
-            states.append(hidden)
-        return torch.stack(states, dim=2), (hidden, cell)
+        for gates in self._inputs(words).unbind(0):  # [R, B, rows] each
+            carried = self._step(gates, carried)
+            states.append(carried[0])
+        return torch.stack(states, dim=2), carried
+
+    def _step(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The next state, of which the first tensor is the hidden one."""
+        raise NotImplementedError
+
+    def _bias(self) -> Tensor:
+        """What is added to the gates once a word, ``[R, rows]``."""
+        return self.bias_input
 
     def _inputs(self, words: Tensor) -> Tensor:
-        """Contribution of the words to the gates, ``[L, R, B, 4D]``, made once for the whole vocabulary."""
-        bias = (self.bias_input + self.bias_hidden)[:, None]
-        table = torch.baddbmm(bias, self.embedding, self.weight_input.mT)  # [R, V, 4D]
+        """Contribution of the words to the gates, ``[L, R, B, rows]``, made once for the whole vocabulary."""
+        table = torch.baddbmm(self._bias()[:, None], self.embedding, self.weight_input.mT)  # [R, V, rows]
         first = torch.arange(len(words), device=words.device)[:, None, None] * self.embedding.shape[1]
         return nn.functional.embedding((words + first).permute(2, 0, 1), table.flatten(0, 1))
+
+
+class StackedLSTM(StackedRecurrent):
+    """R ``nn.LSTM`` layers; the state is hidden and cell state."""
+
+    gates = 4
+
+    def _step(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hidden, cell = state
+        width = hidden.shape[-1]
+        z = torch.baddbmm(gates, hidden, self.weight_hidden.mT)
+        keep, new, out = z[..., : 2 * width].sigmoid(), z[..., 2 * width : 3 * width], z[..., 3 * width :]
+        add, forget = keep.chunk(2, dim=-1)
+        cell = torch.addcmul(forget * cell, add, new.tanh())
+        return out.sigmoid() * cell.tanh(), cell
+
+    def _bias(self) -> Tensor:
+        return self.bias_input + self.bias_hidden
+
+
+class StackedGRU(StackedRecurrent):
+    """R ``nn.GRU`` layers; the state is the hidden state."""
+
+    gates = 3
+
+    def _step(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hidden = state[0]
+        width = hidden.shape[-1]
+        inputs, z = gates, torch.baddbmm(self.bias_hidden[:, None], hidden, self.weight_hidden.mT)
+        reset, update = (inputs[..., : 2 * width] + z[..., : 2 * width]).sigmoid().chunk(2, dim=-1)
+        new = torch.addcmul(inputs[..., 2 * width :], reset, z[..., 2 * width :]).tanh()
+        return (torch.lerp(new, hidden, update),)
 
 
 _BODY, _HEADS = 0, 1
@@ -105,6 +145,7 @@ class CopyingOptions(Options):
         width: D, of embeddings, states and the hidden layer; 256 in the paper.
         heads: K >= 1.
         attention: "learned", or "uniform": 1 / L at every position, whatever the scores.
+        form: "paper", or "release", the model of the authors' code, see :class:`CopyingRuns`.
 
     Raises:
         ValueError: an option out of its range.
@@ -114,6 +155,7 @@ class CopyingOptions(Options):
     width: Count = 256
     heads: Count = 1
     attention: AttentionMode = "learned"
+    form: Literal["paper", "release"] = "paper"
 
 
 class CopyingOutput(NamedTuple):
@@ -143,16 +185,22 @@ class CopyingRuns(nn.Module):
     (Snell et al. 2021, Eq. 1, 2, 20, 21), with N one hidden ReLU layer before the softmax, and no context fed back into
     the decoder. The decoder reads the right words before t; in place of the first it reads a word of its own.
 
+    With ``form="release"`` the model is that of the authors' code (SequenceCopying/multihead.py): GRUs in place of
+    LSTMs, tanh in place of ReLU, a bias :math:`b^{(k)}` added to :math:`s_t^T W^{(k)}`, and the context
+    :math:`\frac1K \sum_k (V^{(k)} \sum_l \alpha^{(k)}_{t,l} h_l + c^{(k)})`.
+
     All parameters have a leading axis of runs and no run sees another's, so that the gradient of the sum of all losses
     is each run's own, and an optimiser that works entry by entry, such as Adam, trains R separate models.
 
     Args:
         options: sizes and attention.
         seeds: of the initial values, one a run.
-        head_seeds: of W, ``[R][K]``, where heads are to be drawn apart from the rest; by default they follow ``seeds``.
+        head_seeds: of W, and of b, V and c, ``[R][K]``, where heads are to be drawn apart from the rest; by default
+            they follow ``seeds``.
 
     Attributes:
         attention: W, ``[R, K, D, D]``.
+        attention_bias, value, value_bias: b, V and c with form="release", else None.
 
     Raises:
         ValueError: no seed, or head seeds that are not K to each run.
@@ -182,13 +230,22 @@ class CopyingRuns(nn.Module):
         self.options = options
         generators = run_generators(seeds, _BODY)
         input_rows, output_rows = (normal_rows(generators, (count, width)) for count in (words, words + 1))
-        self.encoder = StackedLSTM(input_rows, generators)
-        self.decoder = StackedLSTM(output_rows, generators)
+        layer: type[StackedRecurrent] = StackedGRU if options.form == "release" else StackedLSTM
+        self.encoder = layer(input_rows, generators)
+        self.decoder = layer(output_rows, generators)
         self.hidden = StackedLinear(2 * width, width, generators)
         self.output = StackedLinear(width, words, generators)
         value_generators = run_generators([seed for item in head_seeds for seed in item], _HEADS)
-        weights = uniform_rows(value_generators, (width, width), width).data
-        self.attention = nn.Parameter(weights.unflatten(0, (len(seeds), heads)))
+
+        def drawn(*shape: int) -> nn.Parameter:
+            rows = uniform_rows(value_generators, shape, width).data
+            return nn.Parameter(rows.unflatten(0, (len(seeds), heads)))
+
+        self.attention = drawn(width, width)
+        release = options.form == "release"
+        self.attention_bias = drawn(width) if release else None
+        self.value = drawn(width, width) if release else None
+        self.value_bias = drawn(width) if release else None
 
     @property
     def num_runs(self) -> int:
@@ -206,20 +263,40 @@ class CopyingRuns(nn.Module):
         start = torch.full_like(target[..., :1], self.options.words)
         queries, _ = self.decoder(torch.cat((start, target[..., :-1]), dim=-1), last)
         weights = attention_weights(self._scores(queries, states), mode=self.options.attention)
-        context = torch.matmul(weights.sum(dim=1), states)  # [R, B, T, D]
+        if self.options.form == "release":
+            contexts = torch.matmul(weights, states[:, None])  # [R, K, B, T, D]
+            context = self._averaged(contexts.flatten(2, 3)).unflatten(1, weights.shape[2:4])
+        else:
+            context = torch.matmul(weights.sum(dim=1), states)  # [R, B, T, D]
         logits = self.predict(context.flatten(1, 2), queries.flatten(1, 2))
         return CopyingOutput(logits.unflatten(1, target.shape[1:]), weights, states, queries)
 
+    def context_at(self, states: Tensor) -> Tensor:
+        """The context of one position if all heads attend to it alone: states ``[R, B, L, D]`` to the same shape."""
+        if self.options.form == "paper":
+            return self.options.heads * states
+        return self._averaged(states.flatten(1, 2)[:, None]).unflatten(1, states.shape[1:3])
+
+    def _averaged(self, contexts: Tensor) -> Tensor:
+        """The mean over heads of the maps V of contexts ``[R, K, N, D]``, or of the same ``[R, 1, N, D]``."""
+        assert self.value is not None
+        assert self.value_bias is not None
+        mapped = torch.matmul(contexts, self.value.mT) + self.value_bias[:, :, None]
+        return mapped.mean(dim=1)
+
     def predict(self, context: Tensor, queries: Tensor) -> Tensor:
         """N without its softmax: sums of contexts and decoder states ``[R, N, D]`` to logits ``[R, N, V]``."""
-        logits: Tensor = self.output(self.hidden(torch.cat((context, queries), dim=-1)).relu())
+        logits: Tensor = self.output(self._activation(self.hidden(torch.cat((context, queries), dim=-1))))
         return logits
 
     def predict_one(self, run: int, context: Tensor, queries: Tensor) -> Tensor:
         """N of one run: contexts and decoder states ``[..., D]`` to logits ``[..., V]``."""
         first, last = self.hidden, self.output
-        hidden = F.linear(torch.cat((context, queries), dim=-1), first.weight[run], first.bias[run]).relu()
-        return F.linear(hidden, last.weight[run], last.bias[run])
+        hidden = F.linear(torch.cat((context, queries), dim=-1), first.weight[run], first.bias[run])
+        return F.linear(self._activation(hidden), last.weight[run], last.bias[run])
+
+    def _activation(self, hidden: Tensor) -> Tensor:
+        return hidden.tanh() if self.options.form == "release" else hidden.relu()
 
     def losses(self, batch: CopyBatch) -> Tensor:
         """Cross-entropy of every run, the mean over output words, ``[R]`` (Eq. 3 over the number of words)."""
@@ -233,6 +310,8 @@ class CopyingRuns(nn.Module):
         if self.options.attention == "uniform":
             return queries.new_zeros(runs, self.options.heads, size, length, states.shape[2])
         projected = torch.matmul(queries.flatten(1, 2)[:, None], self.attention)  # [R, K, B T, D]
+        if self.attention_bias is not None:
+            projected = projected + self.attention_bias[:, :, None]
         folded = projected.unflatten(2, (size, length)).transpose(1, 2).flatten(2, 3)  # [R, B, K T, D]
         scores = torch.matmul(folded, states.mT)  # [R, B, K T, L]
         return scores.unflatten(2, (-1, length)).transpose(1, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def stage_driver(recipe: ExperimentRecipe, stage: Stage, *, quiet: bool) -> Iter
     build = _copying if recipe.experiment.task == "copy" else _keyword
     driver = build(recipe, stage, quiet)
     if stage.condition.attention == "frozen_probe":
-        with frozen_probe(driver.model, [driver.model.get_parameter("attention")]) as learning:
+        scores = [item for name, item in driver.model.named_parameters() if name.startswith("attention")]
+        with frozen_probe(driver.model, scores) as learning:
             driver.parameters = learning
             yield driver
     else:
@@ -86,7 +88,8 @@ def _copying(recipe: ExperimentRecipe, stage: Stage, quiet: bool) -> ManyRunsDri
     training, condition, seeds = recipe.training, stage.condition, stage.seeds
     task = copy_task(condition)
     attention: AttentionMode = "uniform" if condition.attention == "uniform" else "learned"
-    options = CopyingOptions(task.vocabulary, recipe.network.width, condition.heads, attention)
+    network = recipe.network
+    options = CopyingOptions(task.vocabulary, network.width, condition.heads, attention, network.form)
     model = CopyingRuns(options, seeds.models, seeds.heads)
     panel = task.draw(seeds.data, 0, training.probe_sentences, "test")
 
@@ -171,24 +174,34 @@ def _driver(
     )
 
 
+TRIAL = 10**6
+"""What the seeds of a candidate's sentences differ by."""
 Pools = Mapping[int, tuple[Sequence[int], Sequence[int]]]
 """Seeds of the good and of the bad heads that were tried in a model, by the model's seed."""
 
 
 def search_seeds(recipe: ExperimentRecipe, search: HeadSearchRecipe) -> Seeds:
-    """A run of one head for each candidate, all different; candidates of a model read the same sentences."""
+    """Runs of one head for each candidate, all different; candidates of a model read the same sentences."""
     first = recipe.training.seed
-    count = search.models * search.candidates
-    models = tuple(first + index // search.candidates for index in range(count))
-    return Seeds(models, models, tuple((first + index,) for index in range(count)))
+    runs = list(product(range(search.models), range(search.candidates), range(search.trials)))
+    return Seeds(
+        tuple(first + model for model, _, _ in runs),
+        tuple(first + model + TRIAL * trial for model, _, trial in runs),
+        tuple((first + search.candidates * model + candidate,) for model, candidate, _ in runs),
+    )
 
 
-def pools(seeds: Seeds, good: Sequence[bool]) -> Pools:
-    """Seeds of the heads by model, those that learned in time and the others."""
+def pools(seeds: Seeds, good: Sequence[bool], bad: Sequence[bool]) -> Pools:
+    """Seeds of the heads by model, those that are good in each run and those that are bad in each."""
     pools_by_model: dict[int, tuple[list[int], list[int]]] = {model: ([], []) for model in seeds.models}
+    tried: dict[tuple[int, int], list[tuple[bool, bool]]] = {}
     assert seeds.heads is not None
-    for model, (head,), learned in zip(seeds.models, seeds.heads, good, strict=True):
-        pools_by_model[model][0 if learned else 1].append(head)
+    for model, (head,), *states in zip(seeds.models, seeds.heads, good, bad, strict=True):
+        tried.setdefault((model, head), []).append((states[0], states[1]))
+    for (model, head), runs in tried.items():
+        for pool, number in zip(pools_by_model[model], (0, 1), strict=True):
+            if all(run[number] for run in runs):
+                pool.append(head)
     return pools_by_model
 
 
@@ -203,7 +216,8 @@ def draw_heads(recipe: ExperimentRecipe, condition: ConditionRecipe, candidates:
             f"search: expected a model with a good head and {minimum} bad ones, got {counts}; try more candidates, or "
             "other experiment.search.steps"
         )
-    tried = sum(len(good) + len(bad) for good, bad in candidates.values())
+    search = recipe.experiment.search
+    tried = 0 if search is None else search.models * search.candidates
     models = tuple(usable[run % len(usable)] for run in range(runs))
     heads_by_run = []
     for run, model in enumerate(models):

@@ -71,7 +71,17 @@ class HeadSearchRecipe(Section):
 
     models: Count = key(4, "Models, with different sentences and initial values of all but the head.")
     candidates: int = key(20, "Initial heads that are tried in each model.", ge=2)
+    trials: Count = key(
+        1, "Runs of a candidate on different sentences; it is good, or bad, if it is so in each."
+    )
     steps: Count = key(300, "Updates by which a model with a good initial head reaches `threshold`.")
+    bad_below: float | None = key(
+        None,
+        "Accuracy after these updates below which a head is bad, and above which it is neither; null: heads that are "
+        "not good are bad.",
+        gt=0,
+        le=1,
+    )
 
 
 class ExperimentSection(Section):
@@ -123,8 +133,13 @@ class ExperimentSection(Section):
 
 
 class ExperimentNetworkRecipe(Section):
-    """The LSTM models of Snell et al. 2021, in one layer."""
+    """The recurrent models of Snell et al. 2021, in one layer."""
 
+    form: Literal["paper", "release"] = key(
+        "paper",
+        "`paper`: LSTMs, heads are score matrices, contexts are summed; `release`: GRUs, heads have a map of their "
+        "context too, contexts are averaged, tanh for ReLU, as in the authors' code (task `copy`).",
+    )
     width: Count = key(256, "Size of embeddings, states in each direction and the last hidden layer.")
 
 
@@ -184,6 +199,10 @@ A recipe with a section `experiment` trains small models on synthetic tasks, eac
         if self.by_step > self.training.steps:
             raise ValueError(
                 f"experiment.by_step: expected at most training.steps ({self.training.steps}), got {self.by_step}"
+            )
+        if self.experiment.task == "keyword" and self.network.form != "paper":
+            raise ValueError(
+                f"network.form: expected 'paper' for the task 'keyword', got {self.network.form!r}"
             )
         return self
 

@@ -113,8 +113,14 @@ def searched_heads(recipe: ExperimentRecipe, folder: Path) -> Pools:
         raise RunError(
             f"{stage.folder}: expected the accuracies of the search in {RECORDS}, found none; train again"
         )
-    first = first_steps(steps, accuracy, recipe.experiment.threshold)
-    return pools(stage.seeds, [step is not None for step in first])
+    good = [step is not None for step in first_steps(steps, accuracy, recipe.experiment.threshold)]
+    search = recipe.experiment.search
+    below = None if search is None else search.bad_below
+    bad = [
+        not learned and (below is None or (last is not None and last < below))
+        for learned, last in zip(good, accuracy[-1], strict=True)
+    ]
+    return pools(stage.seeds, good, bad)
 
 
 def condition_stage(recipe: ExperimentRecipe, folder: Path, name: str, candidates: Pools | None) -> Stage:

@@ -27,13 +27,21 @@ class Separate(nn.Module):
     def __init__(self, runs: CopyingRuns, run: int) -> None:
         super().__init__()
         words = runs.options.words
-        self.uniform = runs.options.attention == "uniform"
+        self.uniform, self.release = runs.options.attention == "uniform", runs.options.form == "release"
         self.output_embedding = nn.Embedding(words + 1, WIDTH)
         self.embedding = nn.Embedding(words, WIDTH)
-        self.encoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
-        self.decoder = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        layer = nn.GRU if self.release else nn.LSTM
+        self.encoder, self.decoder = (layer(WIDTH, WIDTH, batch_first=True) for _ in range(2))
         self.heads = nn.ParameterList(nn.Parameter(weight.clone()) for weight in runs.attention[run].detach())
-        self.head = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, words))
+        activation = nn.Tanh() if self.release else nn.ReLU()
+        self.head = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), activation, nn.Linear(WIDTH, words))
+        self.maps = nn.ModuleList()  # of release: queries, then values, of each head
+        for number in range(runs.options.heads if self.release else 0):
+            values = ((runs.attention.mT, runs.attention_bias), (runs.value, runs.value_bias))
+            for weight, bias in values:
+                self.maps.append(nn.Linear(WIDTH, WIDTH))
+                self.maps[-1].weight.data = weight[run][number].detach().clone()
+                self.maps[-1].bias.data = bias[run][number].detach().clone()
         self.double()
         for name, own in self._pairs(runs):
             own.data.copy_(operator.attrgetter(name)(runs).detach()[run])
@@ -59,7 +67,10 @@ class Separate(nn.Module):
         start = torch.full_like(target[:, :1], self.output_embedding.num_embeddings - 1)
         queries, _ = self.decoder(self.output_embedding(torch.cat((start, target[:, :-1]), 1)), last)
         context = 0
-        for weight in self.heads:
+        for attend, value in zip(self.maps[::2], self.maps[1::2], strict=True):
+            scores = attend(queries) @ states.mT
+            context = context + value(scores.softmax(-1) @ states) / (len(self.maps) / 2)
+        for weight in () if self.release else self.heads:
             scores = torch.einsum("btd,de,ble->btl", queries, weight, states)
             alpha = torch.full_like(scores, 1 / scores.shape[-1]) if self.uniform else scores.softmax(-1)
             context = context + alpha @ states
@@ -67,20 +78,33 @@ class Separate(nn.Module):
 
     def agrees_with(self, runs, run) -> bool:
         pairs = [(operator.attrgetter(name)(runs)[run], own) for name, own in self._pairs(runs)]
-        pairs += [(runs.attention[run][number], own) for number, own in enumerate(self.heads)]
+        for number, own in enumerate(() if self.release else self.heads):
+            pairs.append((runs.attention[run][number], own))
+        for number, (attend, value) in enumerate(zip(self.maps[::2], self.maps[1::2], strict=True)):
+            pairs.append((runs.attention[run][number].mT, attend.weight))
+            pairs.append((runs.attention_bias[run][number], attend.bias))
+            pairs += [(runs.value[run][number], value.weight), (runs.value_bias[run][number], value.bias)]
         return all(torch.allclose(ours, own, rtol=1e-9, atol=1e-11) for ours, own in pairs)
 
 
-def made(attention="learned", heads=1) -> CopyingRuns:
-    options = CopyingOptions(TASK.vocabulary, WIDTH, heads, attention)
+def made(attention="learned", heads=1, form="paper") -> CopyingRuns:
+    options = CopyingOptions(TASK.vocabulary, WIDTH, heads, attention, form)
     return CopyingRuns(options, range(RUNS)).double()
 
 
 @pytest.mark.parametrize(
-    ("attention", "heads"), [("learned", 1), ("learned", 3), ("uniform", 1), ("uniform", 2)]
+    ("attention", "heads", "form"),
+    [
+        ("learned", 1, "paper"),
+        ("learned", 3, "paper"),
+        ("uniform", 1, "paper"),
+        ("uniform", 2, "paper"),
+        ("learned", 1, "release"),
+        ("learned", 3, "release"),
+    ],
 )
-def test_updates_are_those_of_separate_models(attention, heads):
-    runs = made(attention, heads)
+def test_updates_are_those_of_separate_models(attention, heads, form):
+    runs = made(attention, heads, form)
     separate = [Separate(runs, run) for run in range(RUNS)]
     before = runs.attention.detach().clone()
     optimizer = torch.optim.Adam(runs.parameters(), lr=1e-2)
@@ -133,17 +157,19 @@ def test_initial_values_have_torchs_spread():
         assert value.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
 
 
-@pytest.mark.parametrize("heads", [1, 2])
-def test_probe_is_the_answer_to_one_position(heads):
-    runs = made(heads=heads)
+@pytest.mark.parametrize(("heads", "form"), [(1, "paper"), (2, "paper"), (2, "release")])
+def test_probe_is_the_answer_to_one_position(heads, form):
+    runs = made(heads=heads, form=form)
     batch = TASK.draw(range(RUNS), 0, 2)
     output = runs(batch.source, batch.target)
     probe = copying_probe(runs, output, batch.target)
     for run in range(RUNS):
-        head = Separate(runs, run).head
+        model = Separate(runs, run)
         for row, t, place in ((0, 0, 0), (1, 3, 4), (1, 4, 2)):
-            read = torch.cat((heads * output.states[run, row, place], output.queries[run, row, t]))
-            expected = head(read).log_softmax(-1)[batch.target[run, row, t]]
+            state, query = output.states[run, row, place], output.queries[run, row, t]
+            values = [value(state) for value in model.maps[1::2]]
+            context = torch.stack(values).mean(dim=0) if values else heads * state
+            expected = model.head(torch.cat((context, query))).log_softmax(-1)[batch.target[run, row, t]]
             torch.testing.assert_close(probe[run, row, t, place], expected)
 
 

@@ -25,7 +25,7 @@ def loaded(file: Path, *overrides: str) -> recipes.ExperimentRecipe:
 
 
 def test_every_experiment_comes_in_two_sizes() -> None:
-    assert len(NAMES) == 8
+    assert len(NAMES) == 10
     full = {name for name in NAMES if not name.endswith("_reduced")}
     assert {f"{name}_reduced" for name in full} == set(NAMES) - full
 
@@ -74,3 +74,14 @@ def test_what_cannot_be_is_named(file: Path, override: str, words: str) -> None:
         recipes.load_any_recipe(file, [override])
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_model_of_the_release_copies(tmp_path: Path) -> None:
+    file = tmp_path / "keyword.yaml"
+    file.write_text(
+        "experiment: {task: keyword, conditions: {a: {}}}\nnetwork: {form: release}\n", encoding="utf-8"
+    )
+    with pytest.raises(
+        ValueError, match=r"network\.form: expected 'paper' for the task 'keyword', got 'release'"
+    ):
+        loaded(file)

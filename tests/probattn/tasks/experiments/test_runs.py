@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import suppress
 
 import pytest
 import torch
@@ -169,11 +170,33 @@ def test_heads_are_those_that_the_search_found(tmp_path):
     assert goods == {"bad": [0] * 5, "one_good": [1] * 5, "random": [0] * 5}
 
 
+def test_heads_of_several_trials_are_good_or_bad_in_each(tmp_path):
+    file, place = tmp_path / "heads.yaml", tmp_path / "run"
+    text = HEADS.replace("steps: 10}", "steps: 10, trials: 2, bad_below: 0.42}")
+    file.write_text(text.replace("{width: 8}", "{width: 8, form: release}"), encoding="utf-8")
+    recipe = load_any_recipe(file)
+    seeds = search_seeds(recipe, recipe.experiment.search)
+    assert len(set(seeds.heads)) == 24 and len(set(zip(seeds.heads, seeds.data, strict=True))) == 48
+    assert all(data % 10**6 == model for data, model in zip(seeds.data, seeds.models, strict=True))
+    with suppress(ValueError):  # heads may not suffice for the conditions
+        train(Experiments(recipe), place, resume=False, quiet=True)
+    accuracy = [record["accuracy"] for record in plain(place / "search" / "metrics.jsonl")]
+    good = [any(row[run] >= 0.45 for row in accuracy) for run in range(48)]
+    bad = [not learned and accuracy[-1][run] < 0.42 for run, learned in enumerate(good)]
+    expected = [
+        {seeds.heads[2 * head][0] for head in range(24) if states[2 * head] and states[2 * head + 1]}
+        for states in (good, bad)
+    ]
+    found = searched_heads(recipe, place)
+    assert [{head for pair in found.values() for head in pair[number]} for number in (0, 1)] == expected
+    assert 0 < len(expected[0]) + len(expected[1]) < 24
+
+
 def test_a_search_without_good_heads_is_refused(tmp_path):
     file = tmp_path / "heads.yaml"
     file.write_text(HEADS, encoding="utf-8")
     recipe = load_any_recipe(file)
-    found = pools(Seeds((0, 0, 1), (0, 1, 2), ((0,), (1,), (2,))), [True, False, True])
+    found = pools(Seeds((0, 0, 1), (0, 1, 2), ((0,), (1,), (2,))), [True, False, True], [False, True, False])
     message = r"a good head and 2 bad ones, got 1 good and 1 bad, 1 good and 0 bad; try more"
     with pytest.raises(ValueError, match=message):
         draw_heads(recipe, recipe.experiment.conditions["bad"], found)
