@@ -1,6 +1,7 @@
-"""GraphWriter: texts about knowledge graphs (Koncel-Kedziorski et al., NAACL 2019).
+"""GraphWriter: a network that writes texts about knowledge graphs (Koncel-Kedziorski et al., NAACL 2019).
 
-Importing it makes the networks known to transformers' Auto classes, which find them by a folder's configuration.
+Importing this module registers the networks with transformers' Auto classes. Shapes on this page: B rows, S words of a
+title, K entities, M relations, N = K + 2 M + 1 vertices, T tokens of a text, V words of the vocabulary, H heads.
 """
 
 from probattn.models.graphwriter.graph import GraphWriterConfig, adjacency

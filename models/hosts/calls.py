@@ -12,8 +12,6 @@ from typing import Literal, get_args
 class AttentionCall:
     """One attention call of a forward pass.
 
-    The facts come from a short forward pass on made-up inputs, the dry run.
-
     Attributes:
         name: name of the call's Pyro site: the qualified name of the attention module, followed by ``#i`` if the module
             is called more than once in a forward pass.
@@ -32,7 +30,7 @@ class AttentionCall:
         num_key_value_heads: number of key heads, less than H in grouped-query attention.
         head_dim: size of a key head.
         windowed: whether the network splits each input into windows that become rows of the batch (Swin).
-        shape: windows per input, queries and keys in the dry run.
+        shape: windows per input, queries and keys in the dry run, a short forward pass that finds the calls.
         max_positions: maximum number of queries; None without a limit.
         query_source: module and index of the self-attention that precedes a cross-attention in its stack; the padding
             mask of that self-attention applies to the queries. None if there is none.

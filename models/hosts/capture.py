@@ -27,11 +27,9 @@ from probattn.sites.scores import repeat_heads
 class CapturedCall:
     """Tensors of one attention call, with B inputs, H query heads, G key heads, T queries and S keys.
 
-    In Swin, B is the number of all windows of the inputs.
-
     Attributes:
-        query: queries, ``[B, H, T, D]``.
-        key: keys, ``[B, H, S, D]``; grouped-query heads repeat them.
+        query: queries, ``[B, H, T, D]``; in Swin, B is the number of windows of all inputs.
+        key: keys, ``[B, H, S, D]``; keys that several query heads share are repeated.
         query_valid: bool ``[B, T]``, True for real tokens.
         key_valid: bool ``[B, S]``, True for keys that some real query may attend to.
         weights: attention weights, ``[B, H, T, S]``; at the posterior expectation if they are latent. None if the

@@ -1,8 +1,7 @@
-"""Saving networks whole: the host's plain weights, with the sites, their description and the sums of all beside them.
+"""Saving networks: plain weights, parameters that conversion added, their description, and the sums of all files.
 
-Everything that saves a converted network comes here: :func:`save`, and ``save_pretrained`` and ``push_to_hub`` of the
-network, so that ``transformers.Trainer`` and whoever else calls them is served too: the two methods of transformers'
-networks look for what :func:`give_exits` leaves with a converted one, and do as before for others.
+``save_pretrained`` and ``push_to_hub`` of transformers' networks, which ``transformers.Trainer`` calls, are wrapped:
+for a network that has what :func:`give_exits` leaves, they call the functions here.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from probattn.probes import BagOfWordsProxy, mean_agreement, random_agreement
 class RatedWords:
     """Ratings of input words by attention and by lexical probe, for each of W output words of a data set.
 
-    The ratings of all output words are concatenated, without padding; P is the sum of ``lengths``. A classifier has one
-    output word per example.
+    Ratings of all output words are concatenated; P is the sum of ``lengths``. Classifiers have one output per example.
 
     Attributes:
         attention: attention weights, ``[P]``.

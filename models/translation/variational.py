@@ -108,15 +108,14 @@ class VariationalTranslator(Translator):
         """Runs the network once: outside Pyro's handlers it predicts, under them it samples the sites.
 
         Args:
-            batch: inputs and labels as for :class:`probattn.models.Translator`.
+            batch: inputs and labels as for :class:`probattn.models.Translator`, with ``decoder_input_ids``.
 
         Returns:
             Outside handlers the logits ``[B, T, V]``; under them the alignments, positions in the source, int64
             ``[B, T]``, or ``[S, 1, 1]`` if Pyro enumerates them.
 
         Raises:
-            ValueError: neither decoder inputs nor labels, labels of another shape or outside 0..V-1, or a source
-                without real tokens.
+            ValueError: no decoder inputs, labels of another shape or outside 0..V-1, or a source without real tokens.
         """
         inputs = self.inputs(batch)
         source = inputs.get("attention_mask")
