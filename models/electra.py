@@ -142,9 +142,9 @@ class ElectraProgram(HeadProgram):
         [\hat x_t \neq x_t] \sim \mathrm{Bernoulli}\bigl(\sigma(D(\hat x, S)_t)\bigr)
 
     Under Pyro's handlers, a call with ``original_ids`` contains the plate ``"data"`` over texts, in it the attention
-    sites of the discriminator and the observed sites ``"masked"`` and ``"replaced"``. m, drawn at every call unless the
-    batch has ``masked``, and :math:`\hat x` are drawn without gradients and are not sites: as in the paper, the
-    objective is not an evidence lower bound (ELBO). Its likelihood terms are the mean over texts of
+    sites of the discriminator and the observed sites ``"masked"`` and ``"replaced"``. The set m (drawn at every call
+    unless the batch has ``masked``) and :math:`\hat x` are drawn without gradients and are not sites: as in the paper,
+    the objective is not an evidence lower bound (ELBO). Its likelihood terms are the mean over texts of
 
     .. math::
         \frac{1}{\bar m} \sum_{t \in m} -\log p_G(x_t \mid x^{\text{masked}}) +
@@ -259,7 +259,7 @@ class ElectraProgram(HeadProgram):
         return len(attention_mask_of(batch))
 
     def corrupted(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Corrupted:
-        """Returns the texts of a batch with masked tokens replaced; ``generator`` is a random generator."""
+        """Returns the texts of a batch with masked tokens replaced; ``generator`` is a ``torch.Generator``."""
         ids, real = batch["original_ids"], attention_mask_of(batch)
         size = self.generator.config.vocab_size
         check_classes(self, "original_ids", ids, real.shape, size)

@@ -178,8 +178,8 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
 
         Returns:
             ``last_hidden_state`` H ``[B, S, 2u]``, 0 at padding; ``pooler_output``, for single texts the flattened M,
-            ``[B, r * 2u]``, for pairs the product of gated matrices, ``[B, r * gate_size]``; ``attentions``, A
-            ``[B, r, 1, S]`` of each text, if requested.
+                ``[B, r * 2u]``, for pairs the product of gated matrices, ``[B, r * gate_size]``; ``attentions``, A
+                ``[B, r, 1, S]`` of each text, if requested.
 
         Raises:
             ValueError: both ``input_ids`` and ``inputs_embeds`` or neither, or a mask that is not ``[B, S]``.

@@ -81,7 +81,7 @@ class GraphAttention(MessagePassing):
         align: alignment factor of queries and keys; None for no alignment.
 
     Raises:
-        ValueError: a size below 1, a share outside [0, 1), or ``upward="positions"``.
+        ValueError: a size below 1, a rate outside [0, 1), or ``upward="positions"`` or ``width_scores="separate"`` of ``method``.
 
     Example:
         >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
@@ -135,7 +135,7 @@ class GraphAttention(MessagePassing):
             chain: shared upward chain, as in the constructor.
 
         Raises:
-            ValueError: ``upward="positions"``.
+            ValueError: ``upward="positions"`` or ``width_scores="separate"``.
         """
         self.latent = EdgeAttentionSite(method, SiteSpec(self.heads, self.out_features), chain)
 

@@ -1,7 +1,6 @@
 """GraphWriter: a network that writes texts about knowledge graphs (Koncel-Kedziorski et al., NAACL 2019).
 
-Importing this module registers the networks with transformers' Auto classes. Shapes on this page: B rows, S words of a
-title, K entities, M relations, N = K + 2 M + 1 vertices, T tokens of a text, V words of the vocabulary, H heads.
+Importing this module registers the networks with transformers' Auto classes.
 """
 
 from probattn.models.graphwriter.graph import GraphWriterConfig, adjacency

@@ -123,8 +123,8 @@ def adjacency(entities: Tensor, relations: Tensor) -> Tensor:
             -1 at padding.
 
     Returns:
-        bool ``[B, N, N]``, True at (i, j) if vertex i attends to vertex j. The N vertices are K entities, M forward
-        relations, M backward relations, and the global vertex. Padding attends to nothing and is attended to by none.
+        bool ``[B, N, N]``, N = K + 2 M + 1, True at (i, j) if vertex i attends to vertex j. Vertices are K entities, M
+            forward relations, M backward relations and the global one; rows and columns of padding are False.
 
     Example:
         >>> adjacency(torch.ones(1, 2, dtype=torch.bool), torch.tensor([[[0, 0, 1]]]))[0].int()

@@ -337,7 +337,7 @@ class Regressor(HeadProgram):
 
     @property
     def noise(self) -> ObservedNoise:
-        """Distribution of the difference between label and prediction, with the present scale, in units of y."""
+        """Distribution of the difference between label and prediction, with its present scale in units of y."""
         return self.scale.learned()
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -140,7 +140,7 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
     Returns:
         Floats ``[B]`` by name: ``nll`` (negative log-likelihood in nats, without label smoothing), ``tokens`` (number
-        of target tokens) and ``correct`` (number of them with the largest logit).
+            of target tokens) and ``correct`` (number of them with the largest logit).
 
     Raises:
         ValueError: shapes or labels that do not fit.

@@ -22,7 +22,7 @@ class TokenClassifier(HeadProgram):
     labelled tokens of a text.
 
     The library's training loops minimise a mean over texts, in nats per text. With ``mean_length`` all log densities
-    (likelihood, KL and factors) are divided by this number; if it is the mean number of labels of a training text, the
+    (likelihood, KL, factors of methods) are divided by this number; if it is the mean number of labels per text, the
     objective is in nats per label. The optimal posterior does not depend on ``mean_length``.
 
     Args:

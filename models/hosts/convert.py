@@ -90,7 +90,7 @@ def convert(
     nor its dropout. :class:`probattn.RepulsiveAttention` treats the attention heads' slices of query, key and value
     projections as particles and changes only their gradients in training.
     :class:`probattn.DisagreementAttention` adds a factor that penalises similar heads.
-    :class:`probattn.ParticleLayers` makes the parameters of layers particles.
+    :class:`probattn.ParticleLayers` gives layers several sets of parameters, the particles.
 
     Parameters of latent attention and of alignment are in a submodule ``probattn`` of each converted attention module,
     in float32 (float64 in a float64 network); state dicts, ``.to()``, copies and pickles include them. With
@@ -101,9 +101,9 @@ def convert(
     Args:
         net: a Hugging Face network.
         methods: attention methods, at most one of each class.
-        layers: which layers of each stack: "all", "first", "last", or their numbers from 0 (negative from the end). A
-            layer that is called several times (ALBERT) counts once per call. In an encoder-decoder also "encoder",
-            "decoder" (its self-attention) or "cross" (its cross-attention). A method's own ``layers`` takes precedence.
+        layers: which layers of each stack (encoder, decoder): "all", "first", "last", or their numbers from 0 (negative
+            from the end). A layer that is called several times (ALBERT) counts once per call. Also "encoder", "decoder"
+            (its self-attention) or "cross" of an encoder-decoder. A method's own ``layers`` takes precedence.
         attention: kind of the calls: "all", "self" or "cross". A method's own ``attention`` takes precedence.
 
     Returns:

@@ -99,7 +99,7 @@ def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = N
 
 
 def from_pretrained(auto_class: Any, folder: Path | str, **options: Any) -> Any:
-    """Loads a network with its attention methods; :func:`probattn.models.load` that refuses plain networks.
+    """Loads a network with its attention methods, as :func:`probattn.models.load`, but refuses networks without one.
 
     Args:
         auto_class: class that reads the network, such as ``AutoModelForSequenceClassification``.

@@ -1,7 +1,6 @@
 """MCAN, a modular co-attention network that answers questions about images (Yu et al., CVPR 2019).
 
-Importing this module registers the network with transformers' Auto classes. Shapes on this page: B questions, T words
-of a question, R regions of an image with F features, C answers, H attention heads.
+Importing this module registers the network with transformers' Auto classes.
 """
 
 from probattn.models.mcan.layers import McanConfig

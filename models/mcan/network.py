@@ -83,13 +83,13 @@ class McanOutput(ModelOutput):
 class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelForVisualQuestionAnswering]):
     r"""Deep modular co-attention network, which answers questions about images (Yu et al., CVPR 2019).
 
-    An LSTM reads the question. In the encoder words attend to words; in the decoder regions of the image attend to
-    regions and to words. An attentional reduction (a weighted mean) makes one vector of the words,
-    :math:`\tilde x`, and one of the regions, :math:`\tilde y`, and
+    An LSTM reads the T words of each of B questions. In the encoder words attend to words; in the decoder R regions of
+    the image, with F features each, attend to regions and to words, with H heads. An attentional reduction (a weighted
+    mean) makes one vector of the words, :math:`\tilde x`, and one of the regions, :math:`\tilde y`, and
 
     .. math:: z = \mathrm{LayerNorm}(W_x^\top \tilde x + W_y^\top \tilde y), \qquad p = \sigma(W_s^\top z)
 
-    (Eq. 9 to 11) with the probabilities p of the answers, which need not sum to 1: a question may have several right
+    (Eq. 9 to 11) with the probabilities p of C answers, which need not sum to 1: a question may have several right
     answers. The order of the regions has no effect.
 
     Args:

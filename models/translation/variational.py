@@ -112,7 +112,7 @@ class VariationalTranslator(Translator):
 
         Returns:
             Outside handlers the logits ``[B, T, V]``; under them the alignments, positions in the source, int64
-            ``[B, T]``, or ``[S, 1, 1]`` if Pyro enumerates them.
+                ``[B, T]``, or ``[S, 1, 1]`` if Pyro enumerates them.
 
         Raises:
             ValueError: no decoder inputs, labels of another shape or outside 0..V-1, or a source without real tokens.
@@ -188,8 +188,8 @@ class AlignmentGuide(PyroModule):
 
     .. math:: \mathcal L = \sum_t \mathrm E_{q(z_t \mid x, y)}[\log p(y_t \mid z_t)] - \mathrm{KL}(q_t \| \alpha_t)
 
-    is the objective, the evidence lower bound (ELBO; Deng et al. 2018), with the prior :math:`\alpha_t`. LSTMs of the
-    guide's own read source and target.
+    is the objective, the evidence lower bound (ELBO; Deng et al. 2018), with the prior :math:`\alpha_t`. The
+    guide has its own LSTMs, which read source and target.
 
     Args:
         model: the program; its parameters do not become parameters of the guide.

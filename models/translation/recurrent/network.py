@@ -101,7 +101,7 @@ class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
 
         Returns:
             Decoder states ``last_hidden_state`` ``[B, T, E]``, ``contexts`` ``[B, T, D]``, encoder states
-            ``encoder_last_hidden_state`` ``[B, S, D]``; if requested, weights ``[B, K, T, S]`` and the decoder's state.
+                ``encoder_last_hidden_state`` ``[B, S, D]``; if requested weights ``[B, K, T, S]`` and decoder state.
 
         Raises:
             ValueError: no target, no source, both ``input_ids`` and ``inputs_embeds``, or a mask of another shape.
@@ -207,7 +207,7 @@ class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoMode
 
         Returns:
             ``logits`` ``[B, T, V]`` (log-probabilities if ``latent_alignment`` is "mixture"), the outputs of
-            :class:`RecurrentModel` and, with labels, the mean cross-entropy per token ``loss``.
+                :class:`RecurrentModel` and, with labels, the mean cross-entropy per token ``loss``.
 
         Raises:
             ValueError: neither decoder inputs nor labels, or an error of :class:`RecurrentModel`.
