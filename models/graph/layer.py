@@ -81,7 +81,7 @@ class GraphAttention(MessagePassing):
         align: alignment factor of queries and keys; None for no alignment.
 
     Raises:
-        ValueError: a size below 1, a rate outside [0, 1), or ``upward="positions"`` or ``width_scores="separate"`` of ``method``.
+        ValueError: a size below 1, a rate outside [0, 1), ``upward="positions"`` or ``width_scores="separate"``.
 
     Example:
         >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
