@@ -1,7 +1,6 @@
-"""Hosts: networks and probabilistic programs whose attention goes through sites.
+"""Networks with attention sites, and their Pyro programs.
 
-The networks and programs of single papers are imported when one of their names is used first, or a folder with such a
-network is loaded. ``import probattn.models.sentence`` and the like make them known to transformers' Auto classes.
+Networks of single papers are imported, and registered with Auto classes, at the first use of a name or such a folder.
 """
 
 from importlib import import_module

@@ -49,26 +49,27 @@ PROBLEMS: Mapping[str, type[Program]] = {
 def program_for(
     net: nn.Module, *, labels: Tensor | None = None, num_data: int | None = None, **options: Any
 ) -> Program:
-    """The Pyro program of a network, chosen from the class of its head and ``config.problem_type``.
+    """Makes the Pyro program of a network; the network's class and ``config.problem_type`` decide which one.
 
-    A sequence or image classifier without ``problem_type`` becomes what transformers' own loss would make of it:
-    :class:`Regressor` for one label (``num_labels=1``), :class:`MultiLabelClassifier` where ``labels`` are floats, else
-    :class:`Classifier`. An encoder-decoder with a language modelling head becomes a :class:`Translator`. A class of
-    your own names its program in a class attribute ``program_class``, as
+    For a sequence or image classifier without ``problem_type``, the rule is that of transformers' own loss:
+    :class:`Regressor` if ``num_labels=1``, :class:`MultiLabelClassifier` if ``labels`` are floats, else
+    :class:`Classifier`. An encoder-decoder with a language modelling head becomes a :class:`Translator`. A network
+    class of your own can name its program in the class attribute ``program_class``, as
     :class:`probattn.models.McanForQuestionAnswering` does.
 
     Args:
-        net: a Hugging Face network with a head, converted or not, PEFT's wrapper of one, or a program.
-        labels: some labels of the data; they tell several classes from several labels.
-        num_data: size N of the training set. Default: the batch is the data.
+        net: a Hugging Face network with a head, converted or not, a PEFT wrapper of such a network, or a program.
+        labels: some labels of the data; floats mean several labels per input, whole numbers one class per input.
+        num_data: size N of the training set, to which likelihood and KL of a batch are scaled. Default: the batch size.
         **options: further options of the program's class, such as ``mean_length``.
 
     Returns:
-        The program.
+        The program; ``net`` itself if it is a program.
 
     Raises:
         TypeError: no program is known for the network's class, or the program has no such option.
-        ValueError: ``labels`` are floats, and not one for each class, or they look like soft labels of one class.
+        ValueError: ``labels`` are floats whose last dimension is not ``num_labels``, or fractions that sum to 1 per
+            input, which are soft labels of one class.
 
     Example:
         >>> from transformers import BertConfig, BertForTokenClassification

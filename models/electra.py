@@ -1,4 +1,4 @@
-"""ELECTRA: replaced token detection, its two networks as one program (Clark et al., ICLR 2020)."""
+"""ELECTRA's pre-training, masked language modelling and replaced token detection, as one Pyro program."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["Corrupted", "ElectraProgram", "corrupt", "draw_masked", "masked_numb
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Texts with replaced tokens, and what the generator said of those that were masked.
+    """B texts of T tokens in which the generator has replaced masked tokens, at most K per text.
 
     Attributes:
-        input_ids: tokens with those of the generator at the masked places, int64 ``[B, T]``.
-        replaced: bool ``[B, T]``, True where a token differs from the original one.
-        masked: bool ``[B, T]``, True where the generator chose the token.
-        logits: of the generator at the masked places of each row, in their order, ``[B, K, V]``.
-        targets: original tokens there, int64 ``[B, K]``, :data:`IGNORED` where a row has fewer.
+        input_ids: tokens, at masked positions those that the generator drew, int64 ``[B, T]``.
+        replaced: bool ``[B, T]``, True for tokens that differ from the original ones.
+        masked: bool ``[B, T]``, True at masked positions.
+        logits: the generator's logits at the masked positions of each text, from left to right, ``[B, K, V]``.
+        targets: original tokens at the same positions, int64 ``[B, K]``, -100 after the last one of a text.
     """
 
     input_ids: Tensor
@@ -41,7 +41,7 @@ class Corrupted:
 
 
 def masked_number(candidates: Tensor, share: float) -> Tensor:
-    r"""Number of masked tokens of texts with n candidates, :math:`\lceil \text{share} \cdot n \rceil`, float64.
+    r"""Computes how many of n candidates are masked, :math:`\lceil \text{share} \cdot n \rceil`, as float64.
 
     Example:
         >>> masked_number(torch.tensor([1, 20]), 0.15)
@@ -52,17 +52,17 @@ def masked_number(candidates: Tensor, share: float) -> Tensor:
 
 
 def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | None = None) -> Tensor:
-    r"""Chooses the tokens that are masked: :math:`\lceil \text{share} \cdot n \rceil` of the n candidates of each text.
+    r"""Draws the masked tokens: :math:`\lceil \text{share} \cdot n \rceil` of the n candidates of each text, uniformly.
 
-    Every choice of so many is as probable as any other (Clark et al. 2020, section 2).
+    The procedure is that of Clark et al. 2020, section 2.
 
     Args:
-        candidates: bool ``[B, T]``, True where a token may be masked.
-        share: in (0, 1).
-        generator: of the draws, on the device of ``candidates``; None for torch's own.
+        candidates: bool ``[B, T]``, True for tokens that may be masked.
+        share: share of the candidates that are masked, in (0, 1).
+        generator: random generator on the device of ``candidates``. Default: torch's own.
 
     Returns:
-        Bool ``[B, T]``.
+        Bool ``[B, T]``, True for masked tokens.
 
     Example:
         >>> draw_masked(torch.tensor([[False, True, True, True, False]]), 0.5).sum()
@@ -76,7 +76,7 @@ def draw_masked(candidates: Tensor, share: float, generator: torch.Generator | N
 
 
 def draw_tokens(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Categorical draws ``[...]`` from logits ``[..., V]``, on a CPU 20 times as fast as ``torch.multinomial``."""
+    """Draws categories, int64 ``[...]``, from logits ``[..., V]``; on a CPU faster than ``torch.multinomial``."""
     probabilities = logits.float().softmax(dim=-1)
     if logits.device.type != "cpu":
         return torch.multinomial(probabilities.flatten(0, -2), 1, generator=generator).view(logits.shape[:-1])
@@ -97,18 +97,18 @@ def corrupt(
 ) -> Corrupted:
     r"""Replaces masked tokens by draws from a generator, :math:`\hat x_t \sim p_G(x_t \mid x^{\text{masked}})`.
 
-    The draws have no gradient; the logits have one. Only the masked places go through the head over the vocabulary.
+    Gradients flow through the logits but not through the draws. Logits are computed only at masked positions.
 
     Args:
-        net: the generator.
-        original_ids: tokens, int64 ``[B, T]``.
-        attention_mask: 1 at tokens, 0 at padding, ``[B, T]``.
-        masked: bool ``[B, T]``, which tokens it sees as masked.
-        mask_id: the token that stands for a masked one.
-        generator: of the draws, on the device of the texts; None for torch's own.
+        net: the generator network.
+        original_ids: original tokens x, int64 ``[B, T]``.
+        attention_mask: ``[B, T]``, 1 at tokens, 0 at padding.
+        masked: bool ``[B, T]``, True for masked tokens.
+        mask_id: number of the mask token, [MASK].
+        generator: random generator on the device of the texts. Default: torch's own.
 
     Returns:
-        The texts, and the generator's logits.
+        The texts with replaced tokens, and the generator network's logits.
     """
     count = masked.sum(dim=1)
     width = max(int(count.max()), 1)
@@ -126,50 +126,50 @@ def corrupt(
 
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
-"""Embeddings that both networks read with, by their names in transformers."""
+"""Names in transformers of the embeddings that generator and discriminator share if they are tied."""
 
 
 class ElectraProgram(HeadProgram):
     r"""ELECTRA's pre-training (Clark et al. 2020): masked language modelling and replaced token detection.
 
-    Of the :math:`n'` tokens of a text x of n tokens that are no special ones, a set m of
-    :math:`\lceil 0.15\, n' \rceil` is masked, drawn again at every call unless the batch has it. The generator G fills
-    them in, and the discriminator D, with attention weights S, says of every token whether it is the original one:
+    In a text x of n tokens, of which :math:`n'` are not special tokens, a set m of :math:`\lceil 0.15\, n' \rceil` is
+    masked (0.15: ``mask_probability``). The generator G predicts the masked tokens; the discriminator D, with attention
+    weights S, gives the logit that a token is not the original one:
 
     .. math::
         x_t \sim \mathrm{Categorical}\bigl(p_G(\cdot \mid x^{\text{masked}})\bigr), \; t \in m, \qquad
         \hat x_t \sim p_G(\cdot \mid x^{\text{masked}}), \; t \in m, \qquad
         [\hat x_t \neq x_t] \sim \mathrm{Bernoulli}\bigl(\sigma(D(\hat x, S)_t)\bigr)
 
-    A batch of ``original_ids`` and ``attention_mask``, and ``masked`` where the masks are given, announces the plate
-    ``"data"``, the attention sites of the discriminator and the observed sites ``"masked"`` and ``"replaced"``, each
-    one event a text. Masks and :math:`\hat x` are draws without a gradient, no latent variables: as in the paper, the
-    objective is not an ELBO of one joint density. It is the mean over texts of
+    Under Pyro's handlers, a call with ``original_ids`` contains the plate ``"data"`` over texts, in it the attention
+    sites of the discriminator and the observed sites ``"masked"`` and ``"replaced"``. The set m (drawn at every call
+    unless the batch has ``masked``) and :math:`\hat x` are drawn without gradients and are not sites: as in the paper,
+    the objective is not an evidence lower bound (ELBO). Its likelihood terms are the mean over texts of
 
     .. math::
         \frac{1}{\bar m} \sum_{t \in m} -\log p_G(x_t \mid x^{\text{masked}}) +
         \frac{\text{weight}}{\bar n} \sum_{t \le n} -\log p_D([\hat x_t \neq x_t] \mid \hat x)
 
-    in nats per token, by the mean numbers ``mean_masked`` and ``mean_length`` of a text's tokens, without them those of
-    the batch; KL and factors of attention methods are divided by :math:`\bar n` too. A batch of ``input_ids`` and
-    ``attention_mask`` goes through the discriminator alone, which observes ``replaced`` where the batch has it.
+    in nats per token, with the mean numbers :math:`\bar m` (``mean_masked``) of masked tokens and :math:`\bar n`
+    (``mean_length``) of tokens; KL and factors of attention methods are divided by :math:`\bar n` too. A batch with
+    ``input_ids`` instead of ``original_ids`` runs the discriminator only.
 
     Args:
         net: the discriminator, converted or not.
-        generator: the generator, with a vocabulary and positions of the same size.
-        mask_id: the token that stands for a masked one.
-        special_ids: tokens that are never masked, such as [PAD], [CLS] and [SEP]; ``mask_id`` is one of them.
+        generator: the generator, with the same vocabulary size and number of positions.
+        mask_id: number of the mask token, [MASK].
+        special_ids: numbers of tokens that are never masked, such as [PAD], [CLS] and [SEP]; ``mask_id`` is added.
         mask_probability: share of the tokens that are masked, in (0, 1).
-        weight: of the discriminator's likelihood, > 0; 50 in the paper.
-        tied: whether both read with the same embeddings of tokens, positions and segments, and the generator writes
-            with that of tokens.
-        num_data: N, number of training texts. Default: the batch is the data.
-        mean_length: mean number of tokens of a training text, special ones included, > 0; None for the batch's.
-        mean_masked: mean number of masked tokens of a training text, > 0; None for the batch's.
+        weight: weight of the discriminator's log-likelihood, > 0; 50 in the paper.
+        tied: whether the networks share the embeddings of tokens, positions and segments, and the generator's output
+            layer the embeddings of tokens; see :func:`tie_embeddings`.
+        num_data: number N of training texts, to which log densities of a batch are scaled. Default: the batch size.
+        mean_length: mean number of tokens of a training text, special tokens included, > 0. Default: the batch's mean.
+        mean_masked: mean number of masked tokens of a training text, > 0. Default: the batch's mean.
 
     Raises:
-        ValueError: an argument outside its range, or networks that do not fit each other; of a call, a batch without
-            texts, tokens outside 0..V-1, or masks that are no bool ``[B, T]`` of its tokens.
+        ValueError: an argument outside its range, or networks that do not fit each other; in a call, a batch without
+            texts, tokens outside 0..V-1, or ``masked`` that is not bool ``[B, T]`` or is True at padding.
 
     Example:
         >>> from transformers import ElectraConfig
@@ -226,12 +226,12 @@ class ElectraProgram(HeadProgram):
         """Runs generator and discriminator once, or the discriminator alone.
 
         Args:
-            batch: ``original_ids`` int64 ``[B, T]`` with ``attention_mask`` ``[B, T]`` (1 at tokens, 0 at padding) for
-                both, optionally with bool ``masked`` ``[B, T]``; or ``input_ids`` with ``attention_mask`` for the
-                discriminator, optionally with bool ``replaced`` ``[B, T]``.
+            batch: for both networks ``original_ids`` int64 ``[B, T]``, optionally with bool ``masked`` ``[B, T]``; for
+                the discriminator alone ``input_ids`` int64 ``[B, T]``, optionally with labels ``replaced``, bool
+                ``[B, T]``. ``attention_mask`` ``[B, T]`` is 1 at tokens, 0 at padding; without it all tokens count.
 
         Returns:
-            Logits ``[B, T]`` of a token having been replaced.
+            Logits of replacement, ``[B, T]``.
         """
         check_batch(type(self).__name__, batch)
         if "original_ids" not in batch:
@@ -253,13 +253,13 @@ class ElectraProgram(HeadProgram):
         return prediction
 
     def observations(self, batch: Mapping[str, Tensor]) -> int:
-        """Number of texts, of which the objective is a mean: it is in nats per token as it stands."""
+        """Returns the number of texts in a batch, over which the objective is a mean; ``ValueError`` without labels."""
         if "original_ids" not in batch:
             super().observations(batch)  # refuses a batch without labels
         return len(attention_mask_of(batch))
 
     def corrupted(self, batch: Mapping[str, Tensor], generator: torch.Generator | None = None) -> Corrupted:
-        """Texts with tokens of the generator instead of masked ones; the draws are ``generator``'s, or torch's."""
+        """Returns the texts of a batch with masked tokens replaced; ``generator`` is a ``torch.Generator``."""
         ids, real = batch["original_ids"], attention_mask_of(batch)
         size = self.generator.config.vocab_size
         check_classes(self, "original_ids", ids, real.shape, size)
@@ -274,11 +274,11 @@ class ElectraProgram(HeadProgram):
         return corrupt(self.generator, ids, real, masked, self.mask_id, generator)
 
     def candidates(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Tokens of ``original_ids`` that may be masked, bool ``[B, T]``."""
+        """Returns bool ``[B, T]``, True for tokens of ``original_ids`` that may be masked."""
         return attention_mask_of(batch).bool() & ~torch.isin(batch["original_ids"], self.special)
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The site ``"replaced"``, one event a text."""
+        """Samples the site ``"replaced"`` with log density ``[B]``, observed if there are ``labels``."""
         real = valid_positions(inputs.get("attention_mask"), prediction)
         target = None if labels is None else labels["replaced"].to(prediction.dtype)
         tokens = dist.Bernoulli(logits=prediction.float()).mask(real).to_event(1)
@@ -290,16 +290,16 @@ class ElectraProgram(HeadProgram):
 
 
 def attention_mask_of(batch: Mapping[str, Tensor]) -> Tensor:
-    """The mask of a batch: 1 everywhere where it has none."""
+    """Returns the ``attention_mask`` of a batch, or ones of the shape of its first tensor if it has none."""
     mask = batch.get("attention_mask")
     return torch.ones_like(next(iter(batch.values())), dtype=torch.long) if mask is None else mask
 
 
 def tie_embeddings(net: ElectraForPreTraining, generator: ElectraForMaskedLM) -> None:
-    """Has the generator read with the discriminator's embeddings, and write with those of tokens.
+    """Makes the generator use the discriminator's embeddings, in place, those of tokens also in its output layer.
 
     Raises:
-        ValueError: embeddings of different size.
+        ValueError: the networks have different embedding sizes.
     """
     theirs, embeddings = net.electra.embeddings, generator.electra.embeddings
     if net.config.embedding_size != generator.config.embedding_size:

@@ -9,7 +9,7 @@ from probattn.options import Count, Dropout, NonNegative, Options
 
 @dataclass(frozen=True)
 class GATOptions(Options):
-    """Sizes and regularisation of the network (Velickovic et al. 2018, section 3.3, transductive learning).
+    """Sizes and dropout rates of the graph attention network (Velickovic et al. 2018, section 3.3, transductive).
 
     Args:
         heads: attention heads of the hidden layer, whose outputs are concatenated.

@@ -98,7 +98,7 @@ class PairPreTrainedModel(OwnPreTrainedModel):
 
     @abstractmethod
     def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
-        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
+        """Logits ``[B, C]`` and attention weights in both directions for embeddings ``[B, S, E]``."""
 
     def forward(
         self,
@@ -110,7 +110,7 @@ class PairPreTrainedModel(OwnPreTrainedModel):
         output_attentions: bool | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput:
-        """Logits ``[B, C]`` of two texts ``[B, S]``, told apart by ``token_type_ids``; None for a text and itself."""
+        """Returns logits ``[B, C]`` of pairs of texts and, with ``labels`` (int64 ``[B]``), the mean cross-entropy."""
         words = embed(self, input_ids, inputs_embeds)
         for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
             check_mask(type(self).__name__, name, tensor, words.shape[:2])
@@ -132,6 +132,9 @@ def hidden_layers(inputs: int, size: int, dropout: float, layers: int = 2) -> nn
 class DecomposableConfig(PairConfig):
     """Sizes of the decomposable attention model; the defaults are those of Parikh et al. (2016, section 5).
 
+    Keyword arguments are ``vocab_size`` (20,000 words), ``embedding_size`` (300), ``hidden_size`` (u, 200), ``dropout``
+    (0.2), ``freeze_embeddings`` (False: embeddings are trained) and options of ``PretrainedConfig``.
+
     Example:
         >>> DecomposableConfig(vocab_size=9).hidden_size
         200
@@ -144,25 +147,28 @@ class DecomposableConfig(PairConfig):
 
 
 class DecomposableForSequenceClassification(PairPreTrainedModel, auto=[AutoModelForSequenceClassification]):
-    r"""Attend, compare, aggregate: a classifier of pairs of texts without any order of words (Parikh et al. 2016).
+    r"""Classifier of pairs of texts by attention between them; it ignores word order (Parikh et al. 2016).
 
     .. math:: e_{ij} = F(\bar a_i)^\top F(\bar b_j), \quad v_{1,i} = G([\bar a_i, \beta_i]), \quad
         v_{2,j} = G([\bar b_j, \alpha_j]), \quad y = H\bigl(\bigl[\textstyle\sum_i v_{1,i}, \sum_j v_{2,j}\bigr]\bigr)
 
-    (section 3, Eq. 1 to 5, without intra-sentence attention). :math:`\bar a` are the words' vectors under a linear map;
-    F, G and H have two layers with ReLU; H ends in a linear map.
+    (section 3, Eq. 1 to 5, without intra-sentence attention). :math:`\bar a_i, \bar b_j` are linear maps of the word
+    embeddings of the two texts; :math:`\beta_i` is the mean of :math:`\bar b_j` with weights softmax(e) over j, and
+    :math:`\alpha_j` that of :math:`\bar a_i` over i. F, G and H have two ReLU layers; H ends in a linear map. A row of
+    ``input_ids`` ``[B, S]`` has both texts; ``token_type_ids`` ``[B, S]`` is 0 in the first and 1 in the second (None
+    compares a text with itself). ``attentions`` are the weights of both directions, ``[B, 1, S, S]`` each.
 
     Args:
-        config: sizes, and ``num_labels``.
+        config: sizes, and the number of classes, ``num_labels``.
 
     Attributes:
-        embed_tokens: vectors of words.
-        project: the linear map.
+        embed_tokens: embedding of words.
+        project: the linear map of the embeddings.
         transform: F.
         attention: the attention from each text to the other.
         compare: G.
-        aggregate: H without its last map.
-        classifier: the last map.
+        aggregate: H without its last linear map.
+        classifier: the last linear map of H.
 
     Example:
         >>> net = DecomposableForSequenceClassification(DecomposableConfig(vocab_size=9, num_labels=3)).eval()
@@ -186,7 +192,7 @@ class DecomposableForSequenceClassification(PairPreTrainedModel, auto=[AutoModel
         self.post_init()
 
     def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
-        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
+        """Returns logits ``[B, C]`` and attention weights in both directions for embeddings ``[B, S, E]``."""
         hidden = self.project(words)
         attended, maps = self.attention(self.transform(hidden), hidden, sides)
         compared = self.compare(torch.cat([hidden, attended], dim=-1))  # [B, S, u]
@@ -196,6 +202,9 @@ class DecomposableForSequenceClassification(PairPreTrainedModel, auto=[AutoModel
 
 class EsimConfig(PairConfig):
     """Sizes of the enhanced sequential inference model; the defaults are those of Chen et al. (2017, section 4).
+
+    ``hidden_size`` is the size u of the LSTMs' states in each direction; further keyword arguments are those of
+    :class:`DecomposableConfig`.
 
     Example:
         >>> EsimConfig(vocab_size=9).dropout
@@ -209,26 +218,29 @@ class EsimConfig(PairConfig):
 
 
 class EsimForSequenceClassification(PairPreTrainedModel, auto=[AutoModelForSequenceClassification]):
-    r"""A classifier of pairs of texts whose words are read by an LSTM before and after they attend (Chen et al. 2017).
+    r"""Classifier of pairs of texts with LSTMs before and after the attention between them (Chen et al. 2017).
 
     .. math:: \bar a = \mathrm{BiLSTM}(a), \quad e_{ij} = \bar a_i^\top \bar b_j, \quad
         m_a = [\bar a; \tilde a; \bar a - \tilde a; \bar a \odot \tilde a], \quad
         v_a = \mathrm{BiLSTM}(\mathrm{ReLU}(W m_a)), \quad
         y = \mathrm{MLP}([v_{a,\mathrm{ave}}; v_{a,\max}; v_{b,\mathrm{ave}}; v_{b,\max}])
 
-    (Eq. 1 and 2, 11 to 20, the sequential model). The perceptron has a hidden layer with tanh.
+    for embeddings a and b of the two texts, and b treated like a (Eq. 1 and 2, 11 to 20, the sequential model).
+    :math:`\tilde a_i` is the mean of :math:`\bar b_j` with weights softmax(e) over j; "ave" and "max" pool over words.
+    The multilayer perceptron (MLP) has one hidden layer with tanh. Inputs and outputs are those of
+    :class:`DecomposableForSequenceClassification`.
 
     Args:
-        config: sizes, and ``num_labels``.
+        config: sizes, and the number of classes, ``num_labels``.
 
     Attributes:
-        embed_tokens: vectors of words.
-        encode: the LSTM that reads words.
+        embed_tokens: embedding of words.
+        encode: the LSTM before attention.
         attention: the attention from each text to the other.
         project: W.
-        compose: the LSTM that reads what attention has found.
-        dense: the hidden layer.
-        classifier: the last map.
+        compose: the LSTM after attention.
+        dense: the hidden layer of the MLP.
+        classifier: the last linear map of the MLP.
 
     Example:
         >>> net = EsimForSequenceClassification(EsimConfig(vocab_size=9, hidden_size=4, num_labels=3)).eval()
@@ -252,7 +264,7 @@ class EsimForSequenceClassification(PairPreTrainedModel, auto=[AutoModelForSeque
         self.post_init()
 
     def classify(self, words: Tensor, sides: Sides) -> tuple[Tensor, list[Tensor | None]]:
-        """Logits ``[B, C]`` and the two maps of words ``[B, S, E]``."""
+        """Returns logits ``[B, C]`` and attention weights in both directions for embeddings ``[B, S, E]``."""
         read = _each(self.encode, self.dropout(words), sides)
         attended, maps = self.attention(read, read, sides)
         enhanced = torch.cat([read, attended, read - attended, read * attended], dim=-1)  # [B, S, 8u]

@@ -80,22 +80,8 @@ class Program(PyroModule):
 class HeadProgram(Program):
     r"""A network with a head as a Pyro program: :math:`y_i \sim p(y \mid f(x_i, S_i))`, with S the attention weights.
 
-    One call announces the plate ``"data"``, the host's attention sites (if it was converted) and the observed labels;
-    without labels in the batch they are values to predict. A ``PyroSample`` of the network's parts is a global
-    variable, drawn once a pass outside the plate. A subclass says how the network's output is read (:meth:`read`) and
-    what is observed of it (:meth:`observe`).
-
-    Args:
-        net: the network.
-        num_data: size N of the training set, to which likelihood and KL are scaled; None for the batch.
-        label_name: key of the labels in a batch.
-
-    Attributes:
-        label_names: keys of all that is observed.
-        link: what turns a prediction into probabilities.
-
-    Raises:
-        ValueError: ``num_data`` below 1.
+    A ``PyroSample`` of the network's parts is a global variable, drawn once per forward pass outside the plate
+    ``"data"``. A subclass defines how an output is read (:meth:`read`) and what is observed of it (:meth:`observe`).
     """
 
     link: ClassVar[Link] = "softmax"
@@ -120,18 +106,7 @@ class HeadProgram(Program):
         return (self.label_name,)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Runs the host once; outside Pyro's handlers it only answers, announcing nothing.
-
-        Args:
-            batch: inputs of the host by name, and the labels.
-
-        Returns:
-            The prediction, ``[B, ...]``.
-
-        Raises:
-            TypeError: the batch is no mapping of tensors.
-            ValueError: an output or labels of another shape than the program's, or labels out of their range.
-        """
+        """Runs the network once and returns the prediction ``[B, ...]``; under handlers also samples the labels."""
         check_batch(type(self).__name__, batch)
         inputs, labels = self.inputs(batch), self._labels(batch)
         if not is_handled():
@@ -176,11 +151,7 @@ class HeadProgram(Program):
         return prediction, labels
 
     def observations(self, batch: Mapping[str, Tensor]) -> int:
-        """Number of observed labels in a batch, of which transformers' losses are means.
-
-        Raises:
-            ValueError: a batch without labels.
-        """
+        """Number of observed labels in a batch, over which transformers' losses are means; ``ValueError`` without."""
         labels = self._labels(batch)
         if labels is None:
             raise ValueError(

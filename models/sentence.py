@@ -32,7 +32,7 @@ AttentionActivation = Literal["tanh", "relu"]
 
 
 class SelfAttentiveConfig(OwnConfig):
-    """Sizes of the self-attentive sentence classifier.
+    """Sizes of the self-attentive classifier of sentences or of pairs of sentences.
 
     The defaults are those of Lin et al. (2017, section 4.1), which An et al. (2020, appendix B.1) keep. The additive
     classifier of Snell et al. (2021, section 2.4, appendix A.8) has ``hidden_size=256, attention_size=256,
@@ -40,24 +40,24 @@ class SelfAttentiveConfig(OwnConfig):
 
     Args:
         vocab_size: number of words, >= 1.
-        embedding_size: of a word; 300 in An et al. (GloVe 840B).
-        hidden_size: u, of the LSTM in each direction.
-        num_hidden_layers: layers of the LSTM.
-        attention_size: d_a, rows of W and size of a key.
-        num_attention_heads: r, heads of the attention.
-        classifier_size: hidden units of the ReLU network on top; 0 for a single linear map.
-        embedding_dropout: share of a word's numbers that is dropped in training, in [0, 1).
-        hidden_dropout: the same between the LSTM's layers.
-        classifier_dropout: the same before and within the ReLU network, or before the linear map.
-        **kwargs: ``attention_activation`` is ``"tanh"``, the default, or ``"relu"``. ``uniform_attention=True`` has
-            every word attended to equally, without scores, whose parameters get gradients of 0. ``gate_size`` is the
-            number of values by which each head compares two texts (Lin et al. 2017, appendix B); 0, the default, is
-            for single texts. The rest is for ``PretrainedConfig``, such as ``num_labels``; ``pad_token_id``, 0 if left
-            out, is that of the padding word, whose embedding is 0 and learns nothing.
+        embedding_size: size of a word's embedding; 300 in An et al. (GloVe 840B).
+        hidden_size: size u of the LSTM's states in each direction.
+        num_hidden_layers: number of LSTM layers.
+        attention_size: size d_a of a query and of a key.
+        num_attention_heads: number r of attention heads.
+        classifier_size: hidden units of the ReLU network before the logits; 0 for a single linear map.
+        embedding_dropout: dropout rate of embeddings, in [0, 1).
+        hidden_dropout: dropout rate between the layers of the LSTM, in [0, 1).
+        classifier_dropout: dropout rate before and within the ReLU network, or before the linear map, in [0, 1).
+        **kwargs: ``attention_activation``, the function between the two maps of the scores, is "tanh" (default) or
+            "relu". With ``uniform_attention=True`` all words have equal weight; the parameters of the scores then get
+            gradients of 0. ``gate_size`` is the number of values with which each attention head compares two texts
+            (Lin et al. 2017, appendix B); 0, the default, is for single texts. All others, such as ``num_labels``, are
+            options of ``PretrainedConfig``; ``pad_token_id`` (default 0) has an embedding that stays 0.
 
     Raises:
-        ValueError: a size below 1 (``classifier_size``, ``gate_size``: 0), a dropout outside [0, 1), or another choice
-            than these.
+        ValueError: a size below 1 (``classifier_size``, ``gate_size``: below 0), a dropout rate outside [0, 1), or an
+            unknown ``attention_activation``.
 
     Example:
         >>> SelfAttentiveConfig(num_attention_heads=10).attention_size
@@ -126,12 +126,15 @@ class SelfAttentivePreTrainedModel(OwnPreTrainedModel):
 
 
 class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
-    """Words to a sentence matrix: embeddings, a bidirectional LSTM, and r heads of additive attention.
+    r"""Encoder of the self-attentive classifier: embeddings, bidirectional LSTM, additive attention (Lin et al. 2017).
 
-    Padding, on whichever side, takes no part: the LSTM reads each sentence's own words alone.
+    .. math:: A = \mathrm{softmax}(V^\top \tanh(W H^\top)), \qquad M = A H
+
+    with the LSTM's states H ``[S, 2u]`` of S words, W ``[d_a, 2u]`` and V ``[d_a, r]``; the r attention heads give the
+    sentence matrix M ``[r, 2u]``. Padding may be on either side and does not affect the result.
 
     Args:
-        config: sizes.
+        config: sizes u, r and others.
 
     Example:
         >>> net = SelfAttentiveModel(SelfAttentiveConfig(vocab_size=9, hidden_size=4, num_attention_heads=3)).eval()
@@ -151,7 +154,7 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The vectors of words."""
+        """Returns the embedding of words."""
         return self.embed_tokens
 
     def forward(
@@ -163,23 +166,23 @@ class SelfAttentiveModel(SelfAttentivePreTrainedModel, auto=[AutoModel]):
         token_type_ids: Tensor | None = None,
         **_: Any,
     ) -> BaseModelOutputWithPooling:
-        """Reads sentences, or pairs of them where there are gates.
+        """Encodes sentences, or pairs of sentences if ``config.gate_size`` > 0.
 
         Args:
             input_ids: numbers of words, int64 ``[B, S]``, S >= 1.
-            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
-            inputs_embeds: words as vectors ``[B, S, E]`` in place of their numbers.
-            output_attentions: whether to give the weights; None for the configuration's value.
-            token_type_ids: ``[B, S]``, 0 for the first text of a pair and 1 for the second, where there are gates; None
-                compares a text with itself. Without gates it is of no effect.
+            attention_mask: ``[B, S]``, 0 at padding; None without padding.
+            inputs_embeds: embeddings ``[B, S, embedding_size]`` instead of ``input_ids``.
+            output_attentions: whether to return A; None for the configuration's value.
+            token_type_ids: for pairs, ``[B, S]``: 0 in the first and 1 in the second text; None compares a text with
+                itself. No effect on single texts.
 
         Returns:
-            ``last_hidden_state`` H ``[B, S, 2u]``, 0 at padding; ``pooler_output``, the rows of M one after the other,
-            ``[B, r * 2u]``, or what the gates make of those of two texts, ``[B, r * g]``; ``attentions``, A ``[B, r, 1,
-            S]`` of each text, if requested.
+            ``last_hidden_state`` H ``[B, S, 2u]``, 0 at padding; ``pooler_output``, for single texts the flattened M,
+                ``[B, r * 2u]``, for pairs the product of gated matrices, ``[B, r * gate_size]``; ``attentions``, A
+                ``[B, r, 1, S]`` of each text, if requested.
 
         Raises:
-            ValueError: both kinds of words or neither, or a mask that is not ``[B, S]``.
+            ValueError: both ``input_ids`` and ``inputs_embeds`` or neither, or a mask that is not ``[B, S]``.
         """
         embedded = embed(self, input_ids, inputs_embeds)
         check_mask(type(self).__name__, "an attention_mask", attention_mask, embedded.shape[:2])
@@ -222,24 +225,25 @@ class Gate(nn.Module):
 class SelfAttentiveForSequenceClassification(
     SelfAttentivePreTrainedModel, auto=[AutoModelForSequenceClassification]
 ):
-    r"""The sentence matrix under a ReLU network with one hidden layer: class logits (Lin et al. 2017).
+    r"""Self-attentive classifier: :class:`SelfAttentiveModel` under a network with one hidden layer (Lin et al. 2017).
 
-    With ``classifier_size=0`` a linear map takes its place. With one head and ``attention_activation="relu"`` too
-    it is the classifier of Snell et al. (2021, Eq. 7, 8; for two classes they give one logit, the difference of ours):
+    With ``classifier_size=0`` the ReLU network is a linear map. If also ``num_attention_heads=1`` and
+    ``attention_activation="relu"``, it is the classifier of Snell et al. (2021, Eq. 7, 8), where h are states of the
+    LSTM, and U, b, v, Q parameters. For two classes the paper has a single logit, the difference of the two here.
 
     .. math:: p = \mathrm{softmax}\bigl(\textstyle\sum_l \alpha_l U h_l + b\bigr), \qquad
         \alpha = \mathrm{softmax}(a), \quad a_l = v^\top \mathrm{ReLU}(Q h_l)
 
-    With ``gate_size`` it classifies pairs: both texts are read by the same LSTM and heads, and head i compares its rows
-    of their matrices by :math:`(M_{1,i} W_{1,i}) \odot (M_{2,i} W_{2,i})` (Lin et al. 2017, appendix B).
+    With ``gate_size`` > 0 it classifies pairs: the same encoder reads both texts, and attention head i compares row i
+    of their sentence matrices by :math:`(M_{1,i} W_{1,i}) \odot (M_{2,i} W_{2,i})` (Lin et al. 2017, appendix B).
 
     Args:
-        config: sizes, and ``num_labels``.
+        config: sizes, and the number C of classes, ``num_labels``.
 
     Attributes:
-        sentence: the LSTM and its attention.
-        dense: the hidden layer; None where a linear map does.
-        classifier: the last map.
+        sentence: the :class:`SelfAttentiveModel`.
+        dense: the hidden layer; None if ``classifier_size`` is 0.
+        classifier: the linear map to logits.
 
     Example:
         >>> config = SelfAttentiveConfig(vocab_size=9, hidden_size=4, num_attention_heads=3, num_labels=6)
@@ -273,9 +277,9 @@ class SelfAttentiveForSequenceClassification(
         token_type_ids: Tensor | None = None,
         **_: Any,
     ) -> SequenceClassifierOutput:
-        """Classifies sentences, or pairs; other arguments are those of :class:`SelfAttentiveModel`.
+        """Returns logits ``[B, C]`` of sentences or pairs and, with ``labels`` (int64 ``[B]``), the mean cross-entropy.
 
-        With ``labels``, int64 ``[B]``, the output has the mean cross-entropy ``loss``. ``logits`` are ``[B, C]``.
+        The other arguments, and ``attentions`` in the output, are those of :class:`SelfAttentiveModel`.
         """
         read = self.sentence(input_ids, attention_mask, inputs_embeds, output_attentions, token_type_ids)
         hidden = self.dropout(read.pooler_output)

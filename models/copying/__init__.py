@@ -1,4 +1,7 @@
-"""Small LSTM models on synthetic tasks, many runs as one batched program (Snell et al. 2021)."""
+"""Small LSTM models on synthetic tasks, with many training runs in one batched module (Snell et al. 2021).
+
+Shapes on this page: R runs, B sentences, L input and T output words, V words in the vocabulary, K attention heads.
+"""
 
 from probattn.models.copying.measures import (
     KeywordMeasures,

@@ -14,14 +14,14 @@ from probattn.probes import lexical_probe
 
 
 def token_accuracy(logits: Tensor, target: Tensor) -> Tensor:
-    """Share of output words that are the first choice, run by run.
+    """Computes the share of output words that have the largest logit, for each run.
 
     Args:
-        logits: ``[R, B, T, V]``.
-        target: integers ``[R, B, T]``.
+        logits: scores of V words, ``[R, B, T, V]``.
+        target: right output words, integers ``[R, B, T]``.
 
     Returns:
-        ``[R]`` float32.
+        Accuracy of each run, float32 ``[R]``.
 
     Example:
         >>> token_accuracy(torch.eye(3)[None, None], torch.tensor([[[0, 1, 1]]]))
@@ -31,17 +31,16 @@ def token_accuracy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def share_at(ratings: Tensor, positions: Tensor) -> Tensor:
-    """Share of output words whose highest-rated input position is the one that they come from, run by run.
+    """Computes the share of output words whose highest-rated input position is their source position, for each run.
 
-    By chance it is 1 / L. Of several positions that share the maximum the first counts, so that equal ratings are right
-    where the word comes from the first position, and nowhere else.
+    Random ratings have the share 1 / L. In a tie the first of the positions counts.
 
     Args:
-        ratings: ``[R, B, T, L]``, such as attention weights or the lexical probe.
-        positions: integers ``[R, T]``.
+        ratings: ratings of L input positions, such as attention weights or the lexical probe, ``[R, B, T, L]``.
+        positions: source position of each output word, :attr:`CopyBatch.positions`, integers ``[R, T]``.
 
     Returns:
-        ``[R]`` float32.
+        Share of each run, float32 ``[R]``.
 
     Example:
         >>> ratings = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
@@ -55,17 +54,18 @@ def share_at(ratings: Tensor, positions: Tensor) -> Tensor:
 
 
 def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> Tensor:
-    r"""The logarithm of the lexical probe of every run (Snell et al. 2021, Eq. 4).
+    r"""Computes the logarithm of the lexical probe of every run (Snell et al. 2021, Eq. 4).
 
-    The context is that of all heads at position l, :math:`K h_l` (``form="paper"``).
+    The probe is the probability of output word :math:`y_t` if all K attention heads attended only to input position l;
+    the context, a sum over heads, is then :math:`K h_l` (``form="paper"``).
 
     Args:
         model: the runs.
-        output: theirs.
-        target: y, integers ``[R, B, T]``.
+        output: output of ``model`` for a batch.
+        target: right output words y of the batch, integers ``[R, B, T]``.
 
     Returns:
-        ``[R, B, T, L]``.
+        Log-probabilities ``[R, B, T, L]``.
     """
     states = model.context_at(output.states)
     inputs = zip(states, output.queries, target, strict=True)
@@ -74,14 +74,17 @@ def copying_probe(model: CopyingRuns, output: CopyingOutput, target: Tensor) -> 
 
 
 class KeywordMeasures(NamedTuple):
-    r"""Means of log-odds over the sentences with the keyword, ``[R]`` each (Snell et al. 2021, section 6.1).
+    r"""Measures of :func:`keyword_measures`, ``[R]`` each (Snell et al. 2021, section 6.1).
+
+    The log-odds :math:`\gamma` of :class:`KeywordRuns` are averaged over the sentences with the keyword, whose position
+    is :math:`l^*`.
 
     Attributes:
-        accuracy: share of all sentences that are classified rightly.
-        keyword: :math:`\gamma_{l^*}`, at the keyword.
-        next_word: :math:`\gamma_{l^*+1}`, one position later; over the sentences that have one.
-        mean: :math:`\bar\gamma`, of all positions.
-        last: :math:`\gamma_L`, at the last position.
+        accuracy: share of correctly classified sentences, with and without the keyword.
+        keyword: mean of :math:`\gamma_{l^*}`, the log-odds at the keyword.
+        next_word: mean of :math:`\gamma_{l^*+1}`, over the sentences whose last word is not the keyword.
+        mean: mean of :math:`\bar\gamma`, the average of :math:`\gamma_l` over all positions.
+        last: mean of :math:`\gamma_L`, the log-odds at the last position.
     """
 
     accuracy: Tensor
@@ -92,14 +95,14 @@ class KeywordMeasures(NamedTuple):
 
 
 def keyword_measures(output: KeywordOutput, batch: KeywordBatch) -> KeywordMeasures:
-    """Accuracy, and where the log-odds are.
+    """Computes the accuracy, and the mean log-odds at and around the keyword.
 
     Args:
-        output: of :class:`KeywordRuns`.
-        batch: what it was made of.
+        output: output of :class:`KeywordRuns` for ``batch``.
+        batch: sentences and labels.
 
     Returns:
-        ``[R]`` each; NaN where a run has no sentence to average over.
+        Measures ``[R]``; NaN for a run without a sentence to average over.
 
     Example:
         >>> output = KeywordOutput(torch.tensor([[1.0]]), torch.tensor([[[0.0, 2.0, 1.0]]]))

@@ -138,13 +138,13 @@ _BODY, _HEADS = 0, 1
 
 @dataclass(frozen=True)
 class CopyingOptions(Options):
-    """Size of the copying model.
+    """Sizes of the copying model :class:`CopyingRuns`.
 
     Args:
-        words: V, the vocabulary of input and output.
-        width: D, of embeddings, states and the hidden layer; 256 in the paper.
-        heads: K >= 1.
-        attention: "learned", or "uniform": 1 / L at every position, whatever the scores.
+        words: number V of words in the vocabulary of input and output.
+        width: size D of embeddings, states and the hidden layer; 256 in the paper.
+        heads: number K of attention heads, >= 1.
+        attention: "learned", or "uniform": weight 1 / L at every position.
         form: "paper", or "release", the model of the authors' code, see :class:`CopyingRuns`.
 
     Raises:
@@ -159,13 +159,13 @@ class CopyingOptions(Options):
 
 
 class CopyingOutput(NamedTuple):
-    """Output of the model for a batch.
+    """Output of :class:`CopyingRuns` for a batch.
 
     Attributes:
-        logits: of the output words, ``[R, B, T, V]``.
-        weights: of every head, ``[R, K, B, T, L]``.
-        states: h, ``[R, B, L, D]``.
-        queries: s, ``[R, B, T, D]``.
+        logits: logits of the output words, ``[R, B, T, V]``.
+        weights: attention weights, ``[R, K, B, T, L]``.
+        states: encoder states h, ``[R, B, L, D]``.
+        queries: decoder states s, ``[R, B, T, D]``.
     """
 
     logits: Tensor
@@ -175,35 +175,36 @@ class CopyingOutput(NamedTuple):
 
 
 class CopyingRuns(nn.Module):
-    r"""R runs of an LSTM encoder-decoder with dot attention, as one program.
+    r"""R independent runs of an LSTM encoder-decoder with dot attention, in one module.
 
-    One LSTM layer in one direction reads the input, another the output so far, from the encoder's last state on, and
+    A unidirectional LSTM layer reads the input; a second one, which starts from the last state of the first, reads the
+    previous output words. With the states h of the first and s of the second,
 
     .. math:: a^{(k)}_{t,l} = s_t^T W^{(k)} h_l, \quad \alpha^{(k)}_t = \mathrm{softmax}(a^{(k)}_t), \quad
         p_t = N\Bigl(\Bigl[\sum_k \sum_l \alpha^{(k)}_{t,l} h_l,\; s_t\Bigr]\Bigr)
 
-    (Snell et al. 2021, Eq. 1, 2, 20, 21), with N one hidden ReLU layer before the softmax, and no context fed back into
-    the decoder. The decoder reads the right words before t; in place of the first it reads a word of its own.
+    (Snell et al. 2021, Eq. 1, 2, 20, 21). N has one hidden ReLU layer and a softmax; contexts are not fed back into the
+    decoder. The decoder reads the right words before t (teacher forcing), for t = 1 a special start word.
 
-    With ``form="release"`` the model is that of the authors' code (SequenceCopying/multihead.py): GRUs in place of
-    LSTMs, tanh in place of ReLU, a bias :math:`b^{(k)}` added to :math:`s_t^T W^{(k)}`, and the context
+    With ``form="release"`` the model is that of the authors' code (SequenceCopying/multihead.py): GRUs instead of LSTMs,
+    tanh instead of ReLU, a bias :math:`b^{(k)}` added to :math:`s_t^T W^{(k)}`, and the context
     :math:`\frac1K \sum_k (V^{(k)} \sum_l \alpha^{(k)}_{t,l} h_l + c^{(k)})`.
 
-    All parameters have a leading axis of runs and no run sees another's, so that the gradient of the sum of all losses
-    is each run's own, and an optimiser that works entry by entry, such as Adam, trains R separate models.
+    All parameters have a leading dimension of runs, and runs do not interact. Minimising the sum of the runs' losses
+    with an element-wise optimiser, such as Adam, therefore trains R separate models.
 
     Args:
         options: sizes and attention.
-        seeds: of the initial values, one a run.
-        head_seeds: of W, and of b, V and c, ``[R][K]``, where heads are to be drawn apart from the rest; by default
-            they follow ``seeds``.
+        seeds: seeds of the initial values, one for each run.
+        head_seeds: seeds of W, and of b, V and c, K for each of R runs, to draw the heads independently of all else.
+            Default: derived from ``seeds``.
 
     Attributes:
         attention: W, ``[R, K, D, D]``.
         attention_bias, value, value_bias: b, V and c with form="release", else None.
 
     Raises:
-        ValueError: no seed, or head seeds that are not K to each run.
+        ValueError: no seed, or ``head_seeds`` that are not K for each run.
 
     Example:
         >>> model = CopyingRuns(CopyingOptions(words=6, width=8), seeds=[0, 1, 2])
@@ -249,15 +250,15 @@ class CopyingRuns(nn.Module):
 
     @property
     def num_runs(self) -> int:
-        """R."""
+        """Number R of runs."""
         return len(self.attention)
 
     def forward(self, source: Tensor, target: Tensor) -> CopyingOutput:
-        """Predicts every output word from the right ones before it; returns logits, attention weights and states.
+        """Predicts every output word given the right words before it.
 
         Args:
-            source: x, integers ``[R, B, L]``.
-            target: y, integers ``[R, B, T]``; its last word is not read.
+            source: input words x, integers ``[R, B, L]``.
+            target: right output words y, integers ``[R, B, T]``; the last word has no effect.
         """
         states, last = self.encoder(source)
         start = torch.full_like(target[..., :1], self.options.words)
@@ -285,12 +286,12 @@ class CopyingRuns(nn.Module):
         return mapped.mean(dim=1)
 
     def predict(self, context: Tensor, queries: Tensor) -> Tensor:
-        """N without its softmax: sums of contexts and decoder states ``[R, N, D]`` to logits ``[R, N, V]``."""
+        """Applies N without softmax to contexts and states ``[R, M, D]``: logits ``[R, M, V]``."""
         logits: Tensor = self.output(self._activation(self.hidden(torch.cat((context, queries), dim=-1))))
         return logits
 
     def predict_one(self, run: int, context: Tensor, queries: Tensor) -> Tensor:
-        """N of one run: contexts and decoder states ``[..., D]`` to logits ``[..., V]``."""
+        """Applies N of one run, without softmax, to contexts and states ``[..., D]``: logits ``[..., V]``."""
         first, last = self.hidden, self.output
         hidden = F.linear(torch.cat((context, queries), dim=-1), first.weight[run], first.bias[run])
         return F.linear(self._activation(hidden), last.weight[run], last.bias[run])
@@ -299,7 +300,7 @@ class CopyingRuns(nn.Module):
         return hidden.tanh() if self.options.form == "release" else hidden.relu()
 
     def losses(self, batch: CopyBatch) -> Tensor:
-        """Cross-entropy of every run, the mean over output words, ``[R]`` (Eq. 3 over the number of words)."""
+        """Computes the cross-entropy of every run, ``[R]``: mean over output words (Eq. 3 has their sum)."""
         logits = self(batch.source, batch.target).logits
         cross_entropy = F.cross_entropy(logits.flatten(0, 2), batch.target.flatten(), reduction="none")
         return cross_entropy.unflatten(0, (self.num_runs, -1)).mean(dim=-1)
@@ -318,11 +319,11 @@ class CopyingRuns(nn.Module):
 
 
 class KeywordOutput(NamedTuple):
-    """Output of the classifier for a batch.
+    """Output of :class:`KeywordRuns` for a batch.
 
     Attributes:
         logits: log-odds of the positive class under uniform attention, ``[R, B]``.
-        log_odds: those if it attended to one position alone, ``[R, B, L]``.
+        log_odds: log-odds of the positive class if attention were only on one position l, ``[R, B, L]``.
     """
 
     logits: Tensor
@@ -330,19 +331,20 @@ class KeywordOutput(NamedTuple):
 
 
 class KeywordRuns(nn.Module):
-    r"""R runs of an LSTM classifier that is trained under uniform attention, as one program.
+    r"""R independent runs of an LSTM classifier with uniform attention, in one module.
 
     .. math:: \gamma_l = w^T h_l, \qquad p = \sigma\Bigl(\frac1L \sum_l \gamma_l\Bigr)
 
-    (Snell et al. 2021, Eq. 8 and 22): the mean of the log-odds is that of the mean state, since the head is linear.
-    :math:`\gamma_l` is the lexical probe before its sigmoid.
+    (Snell et al. 2021, Eq. 8 and 22), with LSTM states h and the probability p of the positive class. Since the
+    classifier is linear, the mean of the log-odds :math:`\gamma_l` equals the log-odds of the mean state.
+    :math:`\sigma(\gamma_l)` is the lexical probe.
 
     Args:
-        words: V.
-        width: D, of embeddings and of a direction's states.
-        seeds: of the initial values, one a run.
-        bidirectional: whether a second LSTM reads the sentences from their ends, as the paper's classifiers do. The
-            paper does not say which of the two section 6.1 has.
+        words: number V of words in the vocabulary.
+        width: size D of embeddings and of the states in each direction.
+        seeds: seeds of the initial values, one for each run.
+        bidirectional: whether a second LSTM reads the sentences from their ends, as in the paper's other classifiers;
+            the paper does not say whether section 6.1 has it.
 
     Raises:
         ValueError: no seed.
@@ -367,11 +369,11 @@ class KeywordRuns(nn.Module):
 
     @property
     def num_runs(self) -> int:
-        """R."""
+        """Number R of runs."""
         return len(self.head)
 
     def forward(self, words: Tensor) -> KeywordOutput:
-        """Reads sentences, integers ``[R, B, L]``."""
+        """Classifies sentences, integers ``[R, B, L]``."""
         states, _ = self.forwards(words)
         if self.backwards is not None:
             reverse, _ = self.backwards(words.flip(-1))
@@ -380,7 +382,7 @@ class KeywordRuns(nn.Module):
         return KeywordOutput(log_odds.mean(dim=-1), log_odds)
 
     def losses(self, batch: KeywordBatch) -> Tensor:
-        """Cross-entropy of every run, the mean over sentences, ``[R]``."""
+        """Computes the binary cross-entropy of every run, mean over sentences, ``[R]``."""
         logits = self(batch.words).logits
         labels = batch.labels.to(logits.dtype)
         return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1)

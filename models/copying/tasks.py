@@ -21,12 +21,13 @@ _ORDER_STREAM = 2
 
 
 class CopyBatch(NamedTuple):
-    """Sentences and what they are to be turned into, of R runs.
+    """Input and output sentences of R runs.
 
     Attributes:
-        source: x, integers ``[R, B, L]`` in 0 .. V - 1.
-        target: y, integers ``[R, B, L]``.
-        positions: integers ``[R, L]``: y_t is the word at this place of x.
+        source: input words x, integers ``[R, B, L]`` in 0..V-1.
+        target: output words y, integers ``[R, B, L]``.
+        positions: source position of each output word, integers ``[R, L]``: output word t is input word
+            ``positions[t]``.
     """
 
     source: Tensor
@@ -36,23 +37,21 @@ class CopyBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class CopyTask(Options):
-    r"""Copying sentences of distinct words, or putting them in a fixed other order.
+    r"""Task of copying sentences of distinct words, or of permuting them in a fixed order.
 
-    A sentence is ``length`` of ``types`` words, drawn without replacement and in random order, out of one of ``sets``
-    disjoint vocabularies. With ``length == types`` every sentence is a permutation of the same words, and co-occurrence
-    does not show which output word goes with which input word (Snell et al. 2021, section 3.3); with two sets of
-    permutations it identifies the set alone (section A.3).
+    For each sentence one of ``sets`` disjoint vocabularies is drawn, and ``length`` of its ``types`` words without
+    replacement. With ``length == types`` every sentence is a permutation of the same words, so co-occurrence does not
+    show which output word belongs to which input word (Snell et al. 2021, section 3.3); with ``sets=2`` it only shows
+    which vocabulary the words are from (section A.3).
 
-    With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one :math:`\pi` for each run,
-    drawn from its seed. What can be known about single words is the same as for copying (section 6.2).
-
-    A draw depends on the run's seed, the step and the split alone, so that a resumed run sees the same sentences.
+    With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one permutation :math:`\pi` for
+    each run, drawn from the run's seed. Single words carry the same information as in copying (section 6.2).
 
     Args:
-        types: words of a vocabulary, >= ``length``.
-        length: L, words of a sentence.
+        types: number of words in a vocabulary, >= ``length``.
+        length: number L of words in a sentence.
         sets: number of vocabularies.
-        order: which order the output is in.
+        order: order of the output, "copy" or "permuted".
 
     Raises:
         ValueError: a size out of its range.
@@ -81,20 +80,20 @@ class CopyTask(Options):
 
     @property
     def vocabulary(self) -> int:
-        """V, the number of words of all sets."""
+        """Number V of words in all vocabularies together."""
         return self.types * self.sets
 
     def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> CopyBatch:
-        """Sentences of one step, of every run.
+        """Draws the sentences of one training step for every run; equal arguments give equal sentences.
 
         Args:
-            seeds: of the runs' data, >= 0 each.
-            step: >= 0.
-            batch_size: B.
-            split: training and test sentences come from streams of their own.
+            seeds: seed of each run's data, >= 0.
+            step: number of the training step, >= 0.
+            batch_size: number B of sentences per run.
+            split: "train" or "test", which have independent random streams.
 
         Returns:
-            Source and target ``[R, B, L]`` on the CPU, with the places that the targets come from.
+            Source and target ``[R, B, L]`` and source positions ``[R, L]``, on the CPU.
         """
         source = np.stack([self._sentences(_generator(seed, step, split), batch_size) for seed in seeds])
         positions = np.stack([self._positions(seed) for seed in seeds])
@@ -115,9 +114,9 @@ class KeywordBatch(NamedTuple):
     """Sentences with and without the keyword, of R runs.
 
     Attributes:
-        words: integers ``[R, B, L]`` in 0 .. V - 1; word 0 is the keyword.
-        labels: bool ``[R, B]``, True where the keyword occurs.
-        positions: integers ``[R, B]``: where it stands; 0 in sentences without it.
+        words: integers ``[R, B, L]`` in 0..V-1; word 0 is the keyword.
+        labels: bool ``[R, B]``, True for sentences with the keyword.
+        positions: position of the keyword, integers ``[R, B]``; 0 in sentences without the keyword.
     """
 
     words: Tensor
@@ -127,14 +126,14 @@ class KeywordBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class KeywordTask(Options):
-    """Detection of a keyword in a sentence of random words (Snell et al. 2021, section 6.1).
+    """Task of detecting a keyword in a sentence of random words (Snell et al. 2021, section 6.1).
 
-    Words are drawn with replacement. Half of the sentences, on average, have the keyword, at one place each; drawn
-    directly, they have the distribution that rejecting all others would give.
+    Words are drawn with replacement. A sentence has the keyword with probability 1/2, then exactly once, at a uniformly
+    drawn position.
 
     Args:
-        types: V >= 2, words of the vocabulary, the keyword among them.
-        length: L, words of a sentence.
+        types: number V of words in the vocabulary, keyword included, >= 2.
+        length: number L of words in a sentence.
 
     Raises:
         ValueError: a size out of its range.
@@ -149,7 +148,7 @@ class KeywordTask(Options):
     length: Count = 40
 
     def draw(self, seeds: Sequence[int], step: int, batch_size: int, split: Split = "train") -> KeywordBatch:
-        """Sentences of one step, of every run; arguments as for :meth:`CopyTask.draw`."""
+        """Draws the sentences of one training step for every run; the arguments are those of :meth:`CopyTask.draw`."""
         batches = [self._sentences(_generator(seed, step, split), batch_size) for seed in seeds]
         return KeywordBatch(*(torch.from_numpy(np.stack(arrays)) for arrays in zip(*batches, strict=True)))
 

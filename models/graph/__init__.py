@@ -1,6 +1,6 @@
-"""Graph attention on torch-geometric (the extra ``graph``): layer, network and Pyro program.
+"""Graph attention on torch-geometric (``pip install 'probattn[graph]'``): layer, network and Pyro program.
 
-It is not imported with :mod:`probattn.models`, so that nothing else needs torch-geometric.
+Import this module itself; :mod:`probattn.models` does not. Shapes: N nodes with F features, E edges, H attention heads.
 """
 
 from probattn.models.gat_options import GATOptions

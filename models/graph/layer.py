@@ -57,29 +57,31 @@ def matrix(index: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class GraphAttention(MessagePassing):
-    r"""A graph attention layer (Velickovic et al. 2018, section 2.1) on torch-geometric's message passing.
+    r"""Graph attention layer (Velickovic et al. 2018, section 2.1) on torch-geometric's message passing.
 
     .. math::
         \Phi_{ij} &= \mathrm{LeakyReLU}(a_{dst}^\top W h_i + a_{src}^\top W h_j), \quad j \to i \\
         h'_i &= \sum_{j \to i} w_{ij} W h_j + b, \qquad w = \mathrm{softmax}_{j \to i}(\Phi)
 
-    per head. With ``method`` the weights are latent, :math:`w = S / \sum S` with S of
-    :class:`probattn.sites.EdgeAttentionSite`, whose keys are :math:`a_{src} \odot W h_j`: what the source brings into
-    the score. With ``align`` the queries :math:`a_{dst} \odot W h_i` and the keys of all nodes are matched.
+    for each head and the edges :math:`j \to i` into node i, with features h. With ``method`` the weights are latent:
+    :math:`w = S / \sum S` with the S of :class:`probattn.sites.EdgeAttentionSite`. The features have the roles of
+    queries :math:`a_{dst} \odot W h_i` and keys :math:`a_{src} \odot W h_j`, whose sums over D are the two terms of
+    :math:`\Phi`; the prior of S depends on the keys, and ``align`` acts on queries and keys.
 
     Args:
-        in_features: F.
-        out_features: D, features of a head.
-        heads: H.
-        concat: concatenate the heads' outputs, ``[N, H * D]``, or average them, ``[N, D]``.
-        negative_slope: of the leaky ReLU.
-        dropout: share of weights that are dropped in training, latent ones too: it samples neighbourhoods.
+        in_features: number F of input features of a node.
+        out_features: number D of output features of an attention head.
+        heads: number H of attention heads.
+        concat: whether to concatenate the outputs of the heads, ``[N, H * D]``, or to average them, ``[N, D]``.
+        negative_slope: negative slope of the leaky ReLU.
+        dropout: dropout rate of attention weights, latent ones too: each node then sees a random subset of neighbours.
         method: options of latent attention; None for deterministic attention.
-        chain: upward chain shared with other layers of as many heads.
-        align: factor of the queries and keys; None for none.
+        chain: shared :class:`probattn.sites.UpwardChain`, through which the layer's posterior and those of other layers
+            with H heads depend on each other. Default: a new one.
+        align: alignment factor of queries and keys; None for no alignment.
 
     Raises:
-        ValueError: a size below 1, a share outside [0, 1), or ``upward="positions"``.
+        ValueError: a size below 1, a rate outside [0, 1), ``upward="positions"`` or ``width_scores="separate"``.
 
     Example:
         >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
@@ -119,51 +121,46 @@ class GraphAttention(MessagePassing):
             self.make_latent(method, chain)
 
     def reset_parameters(self) -> None:
-        """Draws weights as Glorot and Bengio 2010 do (uniform), biases 0; sites and factors keep their own."""
+        """Draws new weights (uniform, Glorot and Bengio 2010) and sets biases to 0, except in sites and factors."""
         super().reset_parameters()
         for parameter in (self.weight, self.attend_source, self.attend_target):
             nn.init.xavier_uniform_(parameter)
         nn.init.zeros_(self.bias)
 
     def make_latent(self, method: BayesianAttention, chain: UpwardChain | None = None) -> None:
-        """Makes the weights latent.
+        """Makes the attention weights latent.
 
         Args:
             method: options of latent attention.
-            chain: upward chain shared with other layers of as many heads.
+            chain: shared upward chain, as in the constructor.
 
         Raises:
-            ValueError: ``upward="positions"``.
+            ValueError: ``upward="positions"`` or ``width_scores="separate"``.
         """
         self.latent = EdgeAttentionSite(method, SiteSpec(self.heads, self.out_features), chain)
 
     def features(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Values, queries and keys of the nodes, each ``[N, H, D]``.
-
-        The values are :math:`W h`. The score has one feature, so a node's query is what it brings into a score as
-        target, :math:`a_{dst} \odot W h`, and its key what it brings as source, :math:`a_{src} \odot W h`: their sums
-        over D are the two terms of :math:`\Phi`.
-        """
+        r"""Computes values :math:`W h`, queries and keys of the nodes, each ``[N, H, D]``."""
         value = project(nodes, self.weight).view(len(nodes), self.heads, self.out_features)
         return value, self.attend_target * value, self.attend_source * value
 
     def forward(
         self, name: str, nodes: Tensor, edges: Edges, *, observations: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Attends.
+        """Computes the layer's output.
 
         Args:
-            name: name of the Pyro site, where weights are latent; that of a factor ends in ``.alignment``.
+            name: name of the Pyro site of latent weights; the alignment factor is ``name`` followed by ``.alignment``.
             nodes: features of the nodes, ``[N, F]``, dense or sparse (COO).
             edges: E edges between the N nodes.
-            observations: number of labels that the graph explains: the factor counts once for each, so that it keeps
-                its weight beside their mean; see also :class:`probattn.sites.EdgeAttentionSite`.
+            observations: number of labelled nodes, by which the alignment factor and an averaged KL are multiplied, so
+                that their weight relative to the mean log-likelihood does not depend on it.
 
         Returns:
-            Output ``[N, H * D]`` or ``[N, D]``, and weights ``[E, H]`` before dropout.
+            Output ``[N, H * D]`` or ``[N, D]``, and attention weights ``[E, H]`` before dropout.
 
         Raises:
-            RuntimeError: training latent weights or a factor without a driver.
+            RuntimeError: with latent weights or alignment, in training mode with gradients outside Pyro's handlers.
             ValueError: features of the wrong width or number.
         """
         if nodes.shape != (edges.num_nodes, self.in_features):
@@ -194,11 +191,11 @@ class GraphAttention(MessagePassing):
             align(name, query.transpose(0, 1)[None], key.transpose(0, 1)[None])
 
     def message(self, x_j: Tensor, weights: Tensor) -> Tensor:
-        """The sources' values, weighted: ``[E, H, D]``."""
+        """Multiplies the values of the edges' source nodes, ``[E, H, D]``, by the weights ``[E, H]``."""
         return x_j * weights.unsqueeze(-1)
 
     def extra_repr(self) -> str:
-        """Sizes, for ``print(network)``."""
+        """Returns the sizes that ``print(network)`` shows."""
         return f"{self.in_features}, {self.out_features}, heads={self.heads}, concat={self.concat}"
 
     def __repr__(self) -> str:

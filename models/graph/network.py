@@ -32,7 +32,7 @@ would not fit memory."""
 
 
 class LayerPass(NamedTuple):
-    """One layer's part in a pass: the site's name, what the layer was given ``[N, F]``, its weights ``[E, H]``."""
+    """One layer in a forward pass: name of its site, input features ``[N, F]`` and attention weights ``[E, H]``."""
 
     site: str
     inputs: Tensor
@@ -40,17 +40,17 @@ class LayerPass(NamedTuple):
 
 
 class GraphAttentionNetwork(nn.Module):
-    """Two graph attention layers with ELU between them: logits of every node.
+    """Two graph attention layers with an exponential linear unit (ELU) between them; returns logits of every node.
 
     Args:
-        in_features: F.
-        num_classes: C.
-        options: sizes and regularisation.
+        in_features: number F of features of a node.
+        num_classes: number C of classes.
+        options: sizes and dropout rates. Default: ``GATOptions()``.
         attention: options of latent attention; None for deterministic attention.
-        alignment: options of a divergence between the queries and the keys of the nodes; None for none. Its
-            ``max_tokens`` counts nodes; None takes 512.
-        layers: which layers are latent or aligned: "all", "first", "last", or numbers (0, 1; negative from the end);
-            ``alignment.layers`` is heard first.
+        alignment: options of alignment between queries and keys of the nodes; None for no alignment. Its
+            ``max_tokens`` counts nodes; None means 512.
+        layers: which layers are latent and aligned: "all", "first", "last", or numbers (0, 1; negative from the end);
+            ``alignment.layers``, if set, takes precedence for alignment.
 
     Raises:
         ValueError: a layer that does not exist, or options that do not suit a graph.
@@ -90,30 +90,30 @@ class GraphAttentionNetwork(nn.Module):
                 layer.make_latent(attention, self.chain if together else UpwardChain())
 
     def forward(self, features: Tensor, edges: Edges, *, observations: int = 1) -> Tensor:
-        """Logits of all nodes.
+        """Computes the logits of all nodes.
 
         Args:
-            features: ``[N, F]``, dense or coalesced sparse (COO).
-            edges: with a self loop at every node, if a node is to see itself.
-            observations: number of labels that the graph explains.
+            features: features of the nodes, ``[N, F]``, dense or coalesced sparse (COO).
+            edges: edges between the nodes. A node attends to itself only if it has a self-loop.
+            observations: number of labelled nodes; see :meth:`GraphAttention.forward`.
 
         Returns:
-            ``[N, C]``.
+            Logits ``[N, C]``.
 
         Raises:
-            RuntimeError: training latent or aligned attention without a driver.
-            ValueError: features of the wrong width.
+            RuntimeError: with latent or aligned attention, in training mode with gradients outside Pyro's handlers.
+            ValueError: features of the wrong width or number.
         """
         return self._run(features, edges, observations)[0]
 
     @torch.no_grad()
     def passes(self, features: Tensor, edges: Edges) -> list[LayerPass]:
-        """What each layer is given and how it attends, in evaluation mode; with posterior-mean weights if latent."""
+        """Returns inputs and weights of both layers in evaluation mode; latent weights are at their expectation."""
         with evaluating(self):
             return self._run(features, edges, 1)[1]
 
     def attention(self, features: Tensor, edges: Edges) -> dict[str, Tensor]:
-        """Attention weights ``[E, H]`` by site, as :meth:`passes` finds them."""
+        """Returns the attention weights ``[E, H]`` of :meth:`passes` by the name of the site."""
         return {layer.site: layer.weights for layer in self.passes(features, edges)}
 
     def _run(self, features: Tensor, edges: Edges, observations: int) -> tuple[Tensor, list[LayerPass]]:
@@ -156,15 +156,15 @@ def pick_layers(layers: Layers) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LayerMeasures:
-    """What one layer's attention looks like on a graph, means over heads and edges or nodes.
+    """Measures of one layer's attention on a graph.
 
     Attributes:
         site: name of the attention site.
-        from_uniform: mean of ``|weight * degree - 1|`` over edges and heads, degree the number of incoming edges of the
-            target: 0 for uniform attention.
-        query_norm: mean 2-norm of the nodes' queries.
-        key_norm: mean 2-norm of the nodes' keys.
-        value_norm: mean 2-norm of the nodes' values, the scale to see the other two at.
+        from_uniform: mean of ``|weight * degree - 1|`` over edges and heads, where degree is the number of incoming
+            edges of the target node: 0 for uniform attention.
+        query_norm: Euclidean norm of a query, mean over nodes and heads.
+        key_norm: Euclidean norm of a key, mean over nodes and heads.
+        value_norm: Euclidean norm of a value, mean over nodes and heads, to which the other norms can be compared.
     """
 
     site: str
@@ -175,14 +175,14 @@ class LayerMeasures:
 
 
 def distance_from_uniform(weights: Tensor, edges: Edges) -> Tensor:
-    """Mean of ``|weight * degree - 1|``.
+    """Computes the mean of ``|weight * degree - 1|`` over edges and heads; 0 for uniform attention.
 
     Args:
-        weights: ``[E, H]``.
-        edges: E edges.
+        weights: attention weights, ``[E, H]``.
+        edges: E edges; degree is the number of incoming edges of an edge's target node.
 
     Returns:
-        A number.
+        The mean, a tensor without dimensions.
 
     Example:
         >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
@@ -194,15 +194,15 @@ def distance_from_uniform(weights: Tensor, edges: Edges) -> Tensor:
 
 @torch.no_grad()
 def measure_attention(net: GraphAttentionNetwork, features: Tensor, edges: Edges) -> list[LayerMeasures]:
-    """Measures both layers in evaluation mode; latent weights at their posterior expectation.
+    """Measures the attention of both layers in evaluation mode; latent weights are at their posterior expectation.
 
     Args:
         net: the network.
-        features: ``[N, F]``, dense or sparse.
-        edges: between the N nodes.
+        features: features of the nodes, ``[N, F]``, dense or sparse (COO).
+        edges: edges between the N nodes.
 
     Returns:
-        One record a layer, the hidden one first.
+        The measures of the hidden layer and of the output layer.
     """
     records = []
     passes = net.passes(features, edges)
@@ -214,23 +214,23 @@ def measure_attention(net: GraphAttentionNetwork, features: Tensor, edges: Edges
 
 
 class NodeClassifier(Program):
-    r"""A graph network with observed labels of some nodes.
+    r"""Program of a graph network that classifies nodes, some of which have labels.
 
     .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(X, G, S)_i)), \quad i \in \text{labelled nodes}
 
-    The graph belongs to the program; a batch names nodes. One call runs the whole graph once, samples its attention
-    sites, which are one latent variable each for the whole graph and stand outside the plate ``"data"``, and the site
-    ``"label"`` of the nodes in the batch. Without labels in the batch they are values to predict. The objective is a
-    mean over labelled nodes.
+    with features X and edges G of the graph and attention weights S. The graph is a part of the program; a batch has
+    numbers of nodes. Every call runs the whole graph. Under Pyro's handlers it contains the attention sites, each one
+    latent variable of the whole graph outside the plate ``"data"``, and in the plate the site ``"label"`` of the nodes
+    in the batch, which is sampled if the batch has no labels. The objective is a mean over labelled nodes.
 
     Args:
         net: the network.
-        graph: with self loops, if a node is to see itself, and features as the network is to have them.
-        num_data: number of labelled nodes to learn from, if batches hold a part of them; None for the batch's.
+        graph: features and edges, preprocessed. A node attends to itself only if it has a self-loop.
+        num_data: number of nodes in the training set, if batches have only a part of them. Default: the batch size.
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1, or features of another width than the network's.
+        ValueError: ``num_data`` below 1, or the graph's number of features is not the network's.
 
     Example:
         >>> mask = torch.tensor([True, False])
@@ -245,7 +245,7 @@ class NodeClassifier(Program):
 
     link: ClassVar[Link] = "softmax"
     draws_per_pass = 1
-    """A draw is one of the whole graph, so draws cannot share a pass."""
+    """Posterior samples per forward pass: 1, since a sample is of the whole graph."""
 
     def __init__(
         self,
@@ -279,20 +279,20 @@ class NodeClassifier(Program):
 
     @property
     def features(self) -> Tensor:
-        """Features of the nodes, ``[N, F]``; sparse (COO) where few are not 0."""
+        """Features of the nodes, ``[N, F]``; sparse (COO) if less than 20% are not 0."""
         indices, values = self._feature_indices, self._feature_values
         return values if indices is None else matrix(indices, values, self._shape)
 
     @property
     def edges(self) -> Edges:
-        """The graph's edges, where the network is."""
+        """Edges of the graph, on the device of the program."""
         return Edges(self.edge_index, self._shape[0])
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Runs the graph once; outside Pyro's handlers it only answers, announcing nothing.
+        """Runs the network on the whole graph once.
 
         Args:
-            batch: int64 ``[B]`` node numbers under ``"nodes"``, and labels int64 ``[B]`` under ``label_name``.
+            batch: node numbers, int64 ``[B]``, under ``"nodes"``; optionally labels int64 ``[B]`` under ``label_name``.
 
         Returns:
             Logits ``[B, C]`` of the nodes in the batch.

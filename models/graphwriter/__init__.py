@@ -1,6 +1,6 @@
-"""GraphWriter: texts about knowledge graphs (Koncel-Kedziorski et al., NAACL 2019).
+"""GraphWriter: a network that writes texts about knowledge graphs (Koncel-Kedziorski et al., NAACL 2019).
 
-Importing it makes the networks known to transformers' Auto classes, which find them by a folder's configuration.
+Importing this module registers the networks with transformers' Auto classes.
 """
 
 from probattn.models.graphwriter.graph import GraphWriterConfig, adjacency

@@ -23,21 +23,21 @@ class GraphWriterConfig(OwnEncoderDecoderConfig):
     The defaults are those of Koncel-Kedziorski et al. (2019) and of their released settings.
 
     Args:
-        vocab_size: V, words of titles, entities and texts, special ones included.
-        num_relations: R, kinds of relations.
-        hidden_size: d, of words, vertices and the decoder's state, an even multiple of ``num_attention_heads``.
-        num_hidden_layers: blocks of the graph transformer.
-        num_attention_heads: of every attention call.
-        feed_forward_size: hidden units of a block; None for 4 d.
-        lstm_layers: of the bidirectional LSTMs that read titles and entities.
-        dropout: share of embeddings, of states that the output reads and of what a block's layers give that is dropped
-            in training, in [0, 1).
-        attention_dropout: the same of the attention weights between vertices; latent weights have none.
-        **kwargs: the rest is for ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 by default, and the
-            decoder starts with "begin".
+        vocab_size: number V of words in titles, entities and texts, special tokens included.
+        num_relations: number of types of relations.
+        hidden_size: size d of embeddings, vertices and decoder states, even and a multiple of ``num_attention_heads``.
+        num_hidden_layers: number of blocks of the graph transformer.
+        num_attention_heads: number H of heads of every attention call.
+        feed_forward_size: hidden units of a block's feed-forward layer; None for 4 d.
+        lstm_layers: number of layers of the bidirectional LSTMs that read titles and entities.
+        dropout: dropout rate of embeddings, between layers of LSTMs, after feed-forward layers and before the output
+            layer, in [0, 1).
+        attention_dropout: dropout rate of attention weights between vertices, in [0, 1); not applied to latent weights.
+        **kwargs: options of ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 by default; the decoder
+            starts with "begin".
 
     Raises:
-        ValueError: a size below 1, one that does not fit the heads, or a dropout outside [0, 1).
+        ValueError: a size below 1, a ``hidden_size`` that does not fit the heads, or a dropout rate outside [0, 1).
 
     Example:
         >>> GraphWriterConfig(hidden_size=64).feed_forward_size
@@ -111,19 +111,20 @@ NO_RELATION = -1
 
 
 def adjacency(entities: Tensor, relations: Tensor) -> Tensor:
-    r"""Which vertex attends to which (Koncel-Kedziorski et al. 2019, section 3).
+    r"""Returns which vertex attends to which (Koncel-Kedziorski et al. 2019, section 3).
 
-    A relation r from entity i to entity j becomes two vertices, one for each direction, so that no edge has a label:
-    :math:`i \to r \to j` and :math:`j \to r^{-1} \to i`. One more vertex, for the graph as a whole, is joined to every
-    entity both ways. A vertex attends to those that its edges lead to, and to itself.
+    A relation r from entity i to entity j becomes two vertices, one for each direction, and unlabelled edges:
+    :math:`i \to r \to j` and :math:`j \to r^{-1} \to i`. A global vertex has edges to and from every entity. A vertex
+    attends to itself and to the vertices to which its edges lead.
 
     Args:
-        entities: bool ``[B, K]``, True for real ones.
-        relations: int64 ``[B, M, 3]``, numbers of entity, relation and entity; -1 at padding.
+        entities: bool ``[B, K]``, False at padding.
+        relations: int64 ``[B, M, 3]``: number of the first entity, type of the relation, number of the second entity;
+            -1 at padding.
 
     Returns:
-        bool ``[B, N, N]``, ``N = K + 2 M + 1``: entities, relations forwards, relations backwards, the whole. Rows and
-        columns of padding are False.
+        bool ``[B, N, N]``, N = K + 2 M + 1, True at (i, j) if vertex i attends to vertex j. Vertices are K entities, M
+            forward relations, M backward relations and the global one; rows and columns of padding are False.
 
     Example:
         >>> adjacency(torch.ones(1, 2, dtype=torch.bool), torch.tensor([[[0, 0, 1]]]))[0].int()

@@ -31,22 +31,22 @@ from probattn.sites.handlers import announce
 
 
 class GraphTextProgram(Translator):
-    r"""A network that writes texts about graphs, with observed texts; see :class:`probattn.models.Translator`.
+    r"""Program of a network that writes texts about graphs: a :class:`probattn.models.Translator` from graphs to texts.
 
-    With ``coverage`` > 0 the log density has a further term, which keeps an entity from being copied again and again.
-    With :math:`c_{tj}` the probability of copying entity j at place t it is, in the form of See et al. (2017, Eq. 12),
+    With ``coverage`` > 0 the log density has a further term, which penalises copying an entity repeatedly. With the
+    probability :math:`c_{tj}` of copying entity j at position t it has the form of See et al. (2017, Eq. 12),
 
     .. math:: -\text{coverage} \sum_t \sum_j \min\Bigl(c_{tj}, \sum_{s<t} c_{sj}\Bigr)
 
-    It is a penalty alone: no score depends on what was copied before.
+    but, unlike in See et al., attention scores do not depend on previous copies.
 
     Args:
-        net: whose output has log-probabilities ``[B, T, V + K]``, such as
-            :class:`probattn.models.GraphWriterForGeneration`.
-        num_data: N, number of training texts. Default: the batch is the data.
-        mean_length: mean number of tokens of a training text, > 0, or None for nats per text.
-        coverage: weight of the term, >= 0.
-        label_name: key of the texts in a batch.
+        net: a network whose output ``logits`` are log-probabilities ``[B, T, V + K]`` of V words and K entities, such
+            as :class:`probattn.models.GraphWriterForGeneration`.
+        num_data: number of training texts, to which log densities of a batch are scaled. Default: the batch size.
+        mean_length: mean number of tokens of a training text, > 0; None for an objective in nats per text.
+        coverage: weight of the coverage term, >= 0.
+        label_name: key of the texts in a batch, int64 ``[B, T]``, -100 at padding; V + k is entity k of the row.
 
     Raises:
         ValueError: an argument outside its range.
@@ -73,7 +73,7 @@ class GraphTextProgram(Translator):
         self.coverage = coverage
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The site ``"target"``, one event a text, and the term of coverage where texts are observed."""
+        """Samples the site ``"target"``; with ``labels`` it is observed and the coverage term is added."""
         super().observe(prediction, labels, inputs)
         if labels is None or not self.coverage:
             return
@@ -86,10 +86,10 @@ class GraphTextProgram(Translator):
 
 
 def repeated_copies(copies: Tensor, real: Tensor) -> Tensor:
-    """How much is copied that was copied before, ``[B]``: the sum of :class:`GraphTextProgram`.
+    """Computes the double sum in the coverage term of :class:`GraphTextProgram`, ``[B]``; 0 without repeated copies.
 
     Args:
-        copies: probability of copying each entity, ``[B, T, K]``.
+        copies: probability of copying each of K entities at each of T positions, ``[B, T, K]``.
         real: bool ``[B, T]``, False at padding.
 
     Example:
@@ -104,14 +104,14 @@ def repeated_copies(copies: Tensor, real: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WritingOptions(Options):
-    r"""Options of the search for a text.
+    r"""Options of the beam search for a text.
 
     Args:
         num_beams: number of beams, >= 1; 1 is greedy search.
-        length_penalty: exponent a: finished texts are ranked by log-probability / length^a; 1, as in the released
-            GraphWriter, ranks by the mean per token.
+        length_penalty: exponent a: finished texts are ranked by log-probability / length^a. The released GraphWriter
+            has 1, the mean log-probability per token.
         max_length: maximum number of tokens of a text, >= 1.
-        batch_size: texts that are generated at once, >= 1.
+        batch_size: number of texts that are generated at once, >= 1.
 
     Raises:
         ValueError: a number out of its range.
@@ -130,17 +130,17 @@ def write_texts(
     *,
     suppress: Iterable[int] = (),
 ) -> Iterator[list[list[int]]]:
-    """Writes a text for each row by transformers' own beam search, at the posterior expectation of latent attention.
+    """Writes texts by transformers' beam search; latent attention weights are at their posterior expectation.
 
     Args:
-        model: a program whose ``net`` is a :class:`probattn.models.GraphWriterForGeneration`; it runs in evaluation
-            mode, and every part of it is left in the mode it was in.
-        batches: titles and graphs, as :class:`probattn.data.GraphTextCollate` makes them; texts are not looked at.
-        options: of the search.
-        suppress: tokens that no text has, beside padding, the unknown word and "begin".
+        model: a program whose ``net`` is a :class:`probattn.models.GraphWriterForGeneration`. It runs in evaluation
+            mode; its mode is restored afterwards.
+        batches: titles and graphs, as :class:`probattn.data.GraphTextCollate` makes them; texts in them are ignored.
+        options: options of the search. Default: ``WritingOptions()``; ``batch_size`` has no effect here.
+        suppress: tokens that are never written, in addition to padding, the unknown word and "begin".
 
     Yields:
-        For each batch the tokens of its texts, without their ends: words, and V + k for entity k.
+        For each batch the tokens of its texts without the end token: numbers of words, and V + k for entity k.
     """
     options = options or WritingOptions()
     net: Any = model.net
@@ -166,17 +166,17 @@ def _text(tokens: list[int]) -> list[int]:
 
 @cached_output
 class GraphWriterOutput(ModelOutput):
-    """Output of the network.
+    """Output of :class:`GraphWriterForGeneration`, or of :class:`GraphWriterModel` without loss and logits.
 
     Attributes:
-        loss: mean negative log-likelihood of the labels that are no padding; with labels.
-        logits: log-probabilities ``[B, T, V + K]`` of words and then of the row's entities.
-        cache: the decoder's state, by transformers' name: ``past_key_values`` before its version 5.24.
-        cross_attentions: weights to vertices ``[B, H, T, N]`` and to the title ``[B, H, T, S]``, if requested.
-        encoder_attentions: weights ``[B, H, N, N]`` of each block of the graph transformer, if requested.
-        encoder_last_hidden_state: vertices ``[B, N, d]``.
-        decoder_last_hidden_state: h ``[B, T, d]``.
-        contexts: c ``[B, T, 2d]``.
+        loss: mean negative log-likelihood per token in nats, padding excluded; None without labels.
+        logits: log-probabilities ``[B, T, V + K]`` of V words, then of the row's K entities.
+        cache: state of the decoder; before transformers 5.24 this attribute is ``past_key_values``.
+        cross_attentions: weights of vertices ``[B, H, T, N]`` and of the title's words ``[B, H, T, S]``, if requested.
+        encoder_attentions: attention weights ``[B, H, N, N]`` of each block of the graph transformer, if requested.
+        encoder_last_hidden_state: states of the vertices, ``[B, N, d]``.
+        decoder_last_hidden_state: decoder states, ``[B, T, d]``.
+        contexts: contexts from the graph and from the title, concatenated, ``[B, T, 2d]``.
     """
 
     loss: Tensor | None = None
@@ -195,7 +195,7 @@ class GraphWriterPreTrainedModel(OwnEncoderDecoder):
     config_class = GraphWriterConfig
 
     def dry_inputs(self) -> dict[str, Tensor]:
-        """Two short rows, the second padded, in which no two sequences have the same length."""
+        """Returns a small example batch: two rows, the second padded, with sequences of different lengths."""
         first = END + 1
         words = [first + index % max(1, self.config.vocab_size - first) for index in range(7)]
         relations = [[[0, 0, 1], [2, 0, 1]], [[1, 0, 0], [NO_RELATION] * 3]]
@@ -212,7 +212,7 @@ class GraphWriterPreTrainedModel(OwnEncoderDecoder):
 
 
 class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
-    """Encoder and decoder without the output.
+    """Encoder and decoder of :class:`GraphWriterForGeneration`, without the output layer.
 
     Args:
         config: sizes.
@@ -238,22 +238,23 @@ class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
         output_attentions: bool | None = None,
         **options: Any,
     ) -> GraphWriterOutput:
-        """Reads titles, graphs and the texts so far.
+        """Encodes titles and graphs and runs the decoder over the texts.
 
         Args:
             input_ids: words of the titles, int64 ``[B, S]``.
-            attention_mask: ``[B, S]``, 0 at padding; None for 0 where the word is padding.
-            entity_ids: words of the entities, int64 ``[B, K, W]``; an entity of padding alone is none.
-            entity_types: tokens of the entities' types, int64 ``[B, K]``, which stand for a copied entity as input.
-            relations: int64 ``[B, M, 3]``, numbers of entity, relation and entity, -1 at padding.
-            decoder_input_ids: the text shifted by one, int64 ``[B, T]``: a word, or V and the number of an entity.
-            decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
-            encoder_outputs: what the encoder gave, in place of title and graph.
-            output_attentions: whether to give the weights; None for the configuration's value.
-            **options: ``cache`` or ``past_key_values``, the decoder's state, from which ``decoder_input_ids`` go on.
+            attention_mask: ``[B, S]``, 0 at padding. Default: 0 at the padding token.
+            entity_ids: the W words of each entity, int64 ``[B, K, W]``; an entity with padding only is padding.
+            entity_types: token of each entity's type, int64 ``[B, K]``, whose embedding represents a copied entity.
+            relations: int64 ``[B, M, 3]``: number of the first entity, type of the relation, number of the second
+                entity; -1 at padding.
+            decoder_input_ids: the text shifted by one, int64 ``[B, T]``: numbers of words, or V + k for entity k.
+            decoder_attention_mask: ``[B, T]``, 0 at padding; None without padding.
+            encoder_outputs: outputs of the encoder instead of titles and graphs.
+            output_attentions: whether to return attention weights; None for the configuration's value.
+            **options: ``cache`` or ``past_key_values``: decoder state from which ``decoder_input_ids`` continue.
 
         Returns:
-            States and contexts, without logits.
+            Vertices, decoder states and contexts, without logits.
 
         Raises:
             ValueError: a missing input, or shapes or numbers that do not fit.
@@ -297,18 +298,21 @@ class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
 class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
     r"""Writes a text about a title and a knowledge graph (Koncel-Kedziorski et al., NAACL 2019).
 
-    A bidirectional LSTM reads the title, another each entity; a graph transformer lets entities, relations and a vertex
-    for the whole attend to their neighbours; an LSTM with input feeding attends to vertices and to the title's words,
-    and each of its tokens is a word of the vocabulary or a copied entity (:class:`CopyOutput`).
+    A bidirectional LSTM reads a title of S words, another one each of K entities. In the graph transformer,
+    N = K + 2 M + 1 vertices (entities, two for each of M relations, and a global one) attend to their neighbours; see
+    :func:`~probattn.models.graphwriter.adjacency`. The decoder, an LSTM with input feeding, attends to the vertices and
+    to the words of the title. Each of T output tokens is one of V words or a copied entity; a gate mixes the two
+    distributions.
 
-    Token V + k is entity k of the row. As input it stands for its type, so that nothing depends on entities' numbers.
+    Token V + k is entity k of the row. As an input token it has the embedding of the entity's type, so predictions do
+    not depend on the order of the entities.
 
     Args:
         config: sizes.
 
     Attributes:
         model: encoder and decoder.
-        output: the mixture of words and copies.
+        output: the output layer, a mixture of words and copied entities.
 
     Example:
         >>> config = GraphWriterConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
@@ -340,16 +344,16 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto
         encoder_outputs: GraphWriterEncoderOutput | None = None,
         **options: Any,
     ) -> GraphWriterOutput:
-        """Predicts each token of the text from title, graph and the tokens before it.
+        """Predicts each token of the text from title, graph and the previous tokens.
 
-        Arguments are those of :class:`GraphWriterModel`; without ``decoder_input_ids`` they are the labels shifted by
-        one. With ``labels``, int64 ``[B, T]``, -100 at padding, the loss is computed.
+        Arguments are those of :class:`GraphWriterModel` and ``labels``, int64 ``[B, T]``, -100 at padding. Labels
+        shifted by one replace missing ``decoder_input_ids``.
 
         Returns:
-            Log-probabilities, and what they were made of.
+            Log-probabilities ``logits`` and the outputs of :class:`GraphWriterModel`; with labels also ``loss``.
 
         Raises:
-            ValueError: neither decoder inputs nor labels, or what :class:`GraphWriterModel` refuses.
+            ValueError: neither decoder inputs nor labels, or an error of :class:`GraphWriterModel`.
         """
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -370,7 +374,7 @@ class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto
         return read
 
     def generate(self, *inputs: Any, **options: Any) -> Any:
-        """As transformers' networks do, over words and entities."""
+        """Generates texts of words and entities; arguments and result are those of ``generate`` in transformers."""
         read = options.get("encoder_outputs")
         entities = options.get("entity_ids") if read is None else read.entity_types
         # Beam search takes the number of words from the configuration before transformers 5.18.

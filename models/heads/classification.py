@@ -33,28 +33,29 @@ SOFT_TOLERANCE = 0.02
 
 
 class Classifier(HeadProgram):
-    r"""A host network with an observed label: :math:`y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(x_i, S_i)))`.
+    r"""A network with one class label: :math:`y_i \sim \mathrm{Categorical}(\mathrm{softmax}(f(x_i, S_i)))`.
 
-    A ``PyroModule``, so that ``pyro.infer.SVI`` finds the host's parameters too. One call announces the plate
-    ``"data"``, the host's attention sites (if it was converted) and the site ``"label"``; without labels in the
-    batch the label is a value to predict. Labels are int64 ``[B]`` in 0..C-1, -100 where there is none, or soft labels
-    ``[B, C]``: floats >= 0 that sum to 1 in a row (votes of annotators, a teacher's probabilities), NaN in a row
-    without. Predictions are logits ``[B, C]``.
+    f gives the logits and S are the attention weights. As a ``PyroModule``, the program makes the network's parameters
+    known to ``pyro.infer.SVI``. Under Pyro's handlers a call contains the plate ``"data"``, in it the attention sites
+    of a converted network and the site ``"label"``, which is observed if the batch has labels and else sampled. Labels
+    of B inputs are int64 ``[B]`` in 0..C-1, -100 for an unlabelled input, or soft labels ``[B, C]``: floats >= 0 that
+    sum to 1 for each input (votes of annotators, a teacher's probabilities), NaN for an unlabelled input.
 
     Args:
         net: a network whose output has ``logits`` ``[B, C]`` (any Hugging Face sequence or image classifier), or is
             that tensor.
-        num_data: size N of the training set, to which likelihood and KL are scaled; None for the batch.
+        num_data: size N of the training set, to which likelihood and KL of a batch are scaled. Default: the batch size.
         label_name: key of the labels in a batch.
-        label_smoothing: share of the label that goes to all classes alike, in [0, 1), while training; the likelihood
-            is then :class:`~probattn.distributions.SmoothedCategorical`, as it is with soft labels or weights.
-        class_weights: of the log-likelihood of each class while training, ``[C]``, >= 0. Weights with mean 1 over the
-            training labels, such as scikit-learn's ``compute_class_weight("balanced", ...)``, leave the balance of
-            likelihood and KL as it is. They trade calibration for rare classes.
+        label_smoothing: share of each label's probability that is spread evenly over all classes, in [0, 1), in
+            training mode; the likelihood is then :class:`~probattn.distributions.SmoothedCategorical`, as it is with
+            soft labels or class weights.
+        class_weights: weight of each class in the log-likelihood in training mode, ``[C]``, >= 0. Weights with mean 1
+            over the training labels, such as scikit-learn's ``compute_class_weight("balanced", ...)``, do not change
+            the balance of likelihood and KL. Larger weights of rare classes worsen calibration.
 
     Raises:
-        ValueError: ``num_data`` below 1, ``label_smoothing`` or ``class_weights`` out of range, or logits or labels
-            that do not fit.
+        ValueError: ``num_data`` below 1, ``label_smoothing`` or ``class_weights`` out of range; in a call, logits or
+            labels that do not fit.
 
     Example:
         >>> import torch
@@ -84,7 +85,7 @@ class Classifier(HeadProgram):
         self.register_buffer("class_weights", weights, persistent=False)
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, C]`` of two classes or more."""
+        """Returns the logits ``[B, C]`` in the network's output; ``ValueError`` for fewer than two classes."""
         logits = super().read(output, inputs)
         if logits.shape[1] < 2:
             raise ValueError(
@@ -94,7 +95,7 @@ class Classifier(HeadProgram):
         return logits
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The site ``"label"``."""
+        """Samples the site ``"label"``, observed if there are ``labels``."""
         label = None if labels is None else labels[self.label_name]
         logits = prediction.float()
         law: Any = dist.Categorical(logits=logits)
@@ -125,28 +126,28 @@ class Classifier(HeadProgram):
         return bool(missing.any())
 
     def is_observed(self, labels: Tensor) -> Tensor:
-        """True in rows with a class or a soft label, ``[B]``."""
+        """Returns bool ``[B]``, True for inputs with a class or a soft label."""
         observed = super().is_observed(labels)
         return observed.any(dim=1) if labels.is_floating_point() else observed
 
 
 class MultiLabelClassifier(HeadProgram):
-    r"""A host network with any number of labels: :math:`y_{ic} \sim \mathrm{Bernoulli}(\sigma(f(x_i, S_i)_c))`.
+    r"""A network with C independent labels: :math:`y_{ic} \sim \mathrm{Bernoulli}(\sigma(f(x_i, S_i)_c))`.
 
-    Labels are 0 or 1, ``[B, C]`` of any type, or floats between them (shares of votes); NaN, or -100 among whole
-    numbers, where there is none. Predictions are logits ``[B, C]``; the site ``"label"`` is one event a row, the sum
-    over its labels.
+    f gives the logits ``[B, C]`` and S are the attention weights. Labels of B inputs are ``[B, C]`` of any type, 0 or 1
+    or a fraction between them (share of votes); a missing label is NaN, or -100 among whole numbers. The log density
+    of the site ``"label"`` is ``[B]``, summed over the labels of an input.
 
     Args:
         net: a network whose output has ``logits`` ``[B, C]``, or is that tensor.
-        num_data: size N of the training set. Default: the batch is the data.
+        num_data: size N of the training set, to which likelihood and KL of a batch are scaled. Default: the batch size.
         label_name: key of the labels in a batch.
-        positive_weights: of the log-likelihood of each label that is there while training, ``[C]``, >= 0, as
-            ``pos_weight`` of ``torch.nn.BCEWithLogitsLoss``; more than 1 finds more of a rare label and trades its
-            calibration. None weighs all alike.
+        positive_weights: weights ``[C]``, >= 0, of the log-likelihood of each label's positive case in training mode,
+            as ``pos_weight`` of ``torch.nn.BCEWithLogitsLoss``; a weight above 1 raises the recall of a rare label and
+            worsens its calibration. None is 1 for all.
 
     Raises:
-        ValueError: ``num_data`` below 1, ``positive_weights`` out of range; of a call, logits or labels of another
+        ValueError: ``num_data`` below 1, ``positive_weights`` out of range; in a call, logits or labels of another
             shape, or labels outside 0 to 1.
 
     Example:
@@ -175,7 +176,7 @@ class MultiLabelClassifier(HeadProgram):
         self.register_buffer("positive_weights", weights, persistent=False)
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The site ``"label"``, one event a row."""
+        """Samples the site ``"label"`` with log density ``[B]``, observed if there are ``labels``."""
         label = None if labels is None else labels[self.label_name]
         law: Any = dist.Bernoulli(logits=prediction.float(), validate_args=False)
         if label is not None:
@@ -236,20 +237,21 @@ def _check_weights(name: str, weights: Tensor | None, classes: int) -> None:
 
 
 class MultipleChoice(Classifier):
-    r"""A host network that scores K choices.
+    r"""A network that scores K choices per question, of which one is right.
 
     .. math:: y_i \sim \mathrm{Categorical}(\mathrm{softmax}_k f(x_{ik}, S_{ik}))
 
-    Inputs are ``[B, K, ...]``, labels int64 ``[B]`` in 0..K-1, predictions logits ``[B, K]``. The network runs
-    ``B * K`` rows; its attention sites stand in a plate ``"choices"`` of that many, ``"label"`` in ``"data"``.
+    f gives the score of a choice and S are the attention weights. Inputs are ``[B, K, ...]``, labels int64 ``[B]`` in
+    0..K-1, predictions logits ``[B, K]``. The network runs on ``B * K`` rows; its attention sites are in a plate
+    ``"choices"`` of this size, the site ``"label"`` in the plate ``"data"`` of size B.
 
     Args:
         net: a network whose output has ``logits`` ``[B, K]`` (AutoModelForMultipleChoice), or is that tensor.
-        num_data: size N of the training set. Default: the batch is the data.
+        num_data: size N of the training set, to which likelihood and KL of a batch are scaled. Default: the batch size.
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, inputs, logits or labels that do not fit.
+        ValueError: ``num_data`` below 1; in a call, inputs, logits or labels that do not fit.
 
     Example:
         >>> import torch
@@ -261,7 +263,7 @@ class MultipleChoice(Classifier):
     """
 
     def attention_plate(self, data: Block, inputs: Batch) -> Block:
-        """The plate of all choices of all rows."""
+        """Returns the plate ``"choices"`` over the ``B * K`` rows of the network."""
         first = next(iter(inputs.values()))
         if first.dim() < 2:
             owner = type(self).__name__
@@ -270,27 +272,29 @@ class MultipleChoice(Classifier):
         return self.plate("choices", rows * choices, first.device, each=choices)
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, K]``."""
+        """Returns the logits ``[B, K]`` in the network's output."""
         shape = next(iter(inputs.values())).shape[:2]
         return read_logits(self, output, tuple(shape), "load it with AutoModelForMultipleChoice")
 
 
 class Regressor(HeadProgram):
-    r"""A host network with observed numbers: :math:`y_{id} = f(x_i, S_i)_d + \sigma_d \epsilon_{id}`.
+    r"""A network that predicts D numbers: :math:`y_{id} = f(x_i, S_i)_d + \sigma_d \epsilon_{id}`.
 
-    Labels are numbers ``[B, D]``, or ``[B]`` for D = 1, NaN where there is none; predictions are ``[B, D]`` in units of
-    y. The site ``"label"`` is one event a row, the sum over its labels. The scale :math:`\sigma` is learned with a
-    learning rate of its own (1e-2); it is a parameter of the network's submodule ``probattn``, which is saved and
-    loaded with the network's sites.
+    f gives the predictions ``[B, D]`` in units of y and S are the attention weights. Labels are numbers ``[B, D]``, or
+    ``[B]`` for D = 1; NaN marks a missing label. The log density of the site ``"label"`` is ``[B]``, summed over the
+    labels of an input. The scale :math:`\sigma` is learned, in the library's training loops with the learning rate
+    1e-2 by default; it is in the submodule ``net.probattn``, which is saved with the network.
 
     Args:
         net: a network whose output has ``logits`` ``[B, D]`` (``num_labels=D``), or is that tensor.
-        noise: law of :math:`\epsilon`, and the first scale. Default: the network's, or normal with scale 1.
-        num_data: size N of the training set. Default: the batch is the data.
+        noise: distribution of :math:`\epsilon` and initial scale. Default: those that the network already has, else
+            normal with scale 1.
+        num_data: size N of the training set, to which likelihood and KL of a batch are scaled. Default: the batch size.
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: ``num_data`` below 1; noise other than the network's; of a call, shapes or labels that do not fit.
+        ValueError: ``num_data`` below 1; ``noise`` differs from the noise that the network already has; in a call,
+            shapes or labels that do not fit.
 
     Example:
         >>> import torch
@@ -326,27 +330,27 @@ class Regressor(HeadProgram):
 
     @property
     def scale(self) -> ObservationScale:
-        """The learned scale, and the law of the noise."""
+        """The module with the learned scale and the distribution of the noise."""
         scale = scale_of(self.net)
         assert scale is not None
         return scale
 
     @property
     def noise(self) -> ObservedNoise:
-        """Law and present scale of an observed number around its prediction."""
+        """Distribution of the difference between label and prediction, with its present scale in units of y."""
         return self.scale.learned()
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Predictions ``[B, D]``."""
+        """Returns the predictions ``[B, D]`` in the network's output."""
         size = len(self.scale.log_scale)
         return read_logits(self, output, (rows_of(inputs), size), f"load it with num_labels={size}")
 
     def is_observed(self, labels: Tensor) -> Tensor:
-        """True where there is a number: not NaN."""
+        """Returns bool of the labels' shape, False at NaN."""
         return ~labels.isnan()
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The site ``"label"``, one event a row."""
+        """Samples the site ``"label"`` with log density ``[B]``, observed if there are ``labels``."""
         label = None if labels is None else labels[self.label_name]
         if label is not None:
             if label.dim() == 1:

@@ -17,34 +17,34 @@ from probattn.models.program import IGNORED, Batch, read_logits
 
 
 class Translator(TokenClassifier):
-    r"""An encoder-decoder with observed target tokens.
+    r"""An encoder-decoder as a model of target sentences.
 
-    With x the source, y the target of T tokens and S the attention weights,
+    With x the source, y the target of T tokens, f the logits over V tokens and S the attention weights,
 
     .. math:: y_t \sim \mathrm{Categorical}(\mathrm{softmax}(f(x, y_{<t}, S)_t)), \quad t = 1, \dots, T
 
-    A ``PyroModule``, so that ``pyro.infer.SVI`` finds the host's parameters too. One call announces the plate
-    ``"data"`` over sentence pairs, the host's attention sites (if it was converted) and the site ``"target"``, one
-    event a pair: the sum over its tokens, padding masked. With label smoothing the log density of a token is
-    :class:`probattn.distributions.SmoothedCategorical`'s.
+    As a ``PyroModule``, the program makes the network's parameters known to ``pyro.infer.SVI``. Under Pyro's handlers a
+    call contains the plate ``"data"`` over B sentence pairs, in it the attention sites of a converted network and the
+    site ``"target"``, whose log density ``[B]`` is summed over the real tokens of a pair. With label smoothing, the
+    distribution of a token is :class:`probattn.distributions.SmoothedCategorical`.
 
-    The objective of a driver is a mean over the rows of the plate: nats per sentence pair. Given ``mean_length``, the
-    whole program (likelihood, KL and factors alike) is divided by it, so that with the mean number of target tokens of
-    the training data the objective is in nats per token, the scale of the cross-entropy that others report, and the one
-    that clipping and the repulsion of heads are tuned for. The posterior is the same either way.
+    The library's training loops minimise a mean over sentence pairs, in nats per pair. With ``mean_length`` all log
+    densities (likelihood, KL and factors) are divided by this number; if it is the mean number of target tokens of a
+    training pair, the objective is in nats per token, like the usual cross-entropy, and the default settings of
+    gradient clipping and of repulsive heads fit. The optimal posterior does not depend on ``mean_length``.
 
     Args:
         net: a network whose output has ``logits`` ``[B, T, V]`` (any Hugging Face encoder-decoder with a language
             modelling head), or is that tensor.
-        num_data: N, number of training pairs; scales a batch's likelihood and KL to it. Default: the batch is the data.
+        num_data: number N of training pairs, to which likelihood and KL of a batch are scaled. Default: the batch size.
         label_smoothing: :math:`\epsilon` in [0, 1).
-        mean_length: mean number of target tokens of a training pair, > 0, or None for nats per pair.
-        label_name: key of the target tokens int64 ``[B, T]`` in a batch, :data:`IGNORED` at padding. Without
-            ``decoder_input_ids`` the network makes them of the labels, as transformers' encoder-decoders do.
+        mean_length: mean number of target tokens of a training pair, > 0; None for an objective in nats per pair.
+        label_name: key of the target tokens in a batch, int64 ``[B, T]``, -100 at padding. If the batch has no
+            ``decoder_input_ids``, they are the labels shifted by one, as in transformers' encoder-decoders.
 
     Raises:
-        ValueError: an argument outside its range; of a call, no decoder input, an output without logits ``[B, T, V]``,
-            or labels of another shape or outside 0..V-1.
+        ValueError: an argument outside its range; in a call, neither decoder inputs nor labels, an output without
+            logits ``[B, T, V]``, or labels of another shape or outside 0..V-1.
 
     Example:
         >>> from probattn.models.translation import TransformerSize, build_transformer
@@ -72,10 +72,10 @@ class Translator(TokenClassifier):
         self.label_smoothing = label_smoothing
 
     def inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Inputs of the host for a batch, ``decoder_input_ids`` among them.
+        """Returns the network's inputs in a batch by name, with ``decoder_input_ids``.
 
         Raises:
-            ValueError: no decoder input, or sources and targets that are empty or of different number.
+            ValueError: neither decoder inputs nor labels, no source or target tokens, or their batch sizes differ.
         """
         inputs = super().inputs(batch)
         shift = getattr(self.net, "prepare_decoder_input_ids_from_labels", None)
@@ -96,12 +96,12 @@ class Translator(TokenClassifier):
         return inputs
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, T, V]``."""
+        """Returns the logits ``[B, T, V]`` in the network's output."""
         shape = (*inputs["decoder_input_ids"].shape, None)
         return read_logits(self, output, shape, "use an encoder-decoder with a language modelling head")
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The site ``"target"``, one event a pair."""
+        """Samples the site ``"target"`` with log density ``[B]``, observed if there are ``labels``."""
         label = None if labels is None else labels[self.label_name]
         valid = valid_positions(inputs.get("decoder_attention_mask"), prediction)
         if label is not None:
@@ -129,17 +129,18 @@ def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
 
 
 def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    r"""Contribution of each sentence pair to perplexity and token accuracy, teacher-forced, without label smoothing.
+    r"""Sums per sentence pair from which perplexity and token accuracy follow, with teacher forcing.
 
-    Over a data set the perplexity is :math:`\exp(\sum_i \text{nll}_i / \sum_i \text{tokens}_i)` and the accuracy of
-    tokens :math:`\sum_i \text{correct}_i / \sum_i \text{tokens}_i`; ratios of means are the same.
+    Over a data set the perplexity is :math:`\exp(\sum_i \text{nll}_i / \sum_i \text{tokens}_i)` and the token accuracy
+    :math:`\sum_i \text{correct}_i / \sum_i \text{tokens}_i`; means over pairs instead of sums give the same ratios.
 
     Args:
-        logits: ``[B, T, V]``.
-        labels: int64 ``[B, T]``, :data:`IGNORED` at padding.
+        logits: scores of V tokens at each of T positions, ``[B, T, V]``.
+        labels: target tokens, int64 ``[B, T]``, -100 at padding.
 
     Returns:
-        Per pair, float ``[B]``: ``nll`` (negative log-likelihood, nats), ``tokens`` and ``correct`` (their numbers).
+        Floats ``[B]`` by name: ``nll`` (negative log-likelihood in nats, without label smoothing), ``tokens`` (number
+            of target tokens) and ``correct`` (number of them with the largest logit).
 
     Raises:
         ValueError: shapes or labels that do not fit.

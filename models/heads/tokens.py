@@ -15,23 +15,24 @@ from probattn.models.program import IGNORED, Batch, HeadProgram, check_classes, 
 
 
 class TokenClassifier(HeadProgram):
-    r"""A host network with a label a token: :math:`y_{it} \sim \mathrm{Categorical}(\mathrm{softmax}(f(x_i, S_i)_t))`.
+    r"""A network with one label per token: :math:`y_{it} \sim \mathrm{Categorical}(\mathrm{softmax}(f(x_i, S_i)_t))`.
 
-    Labels are int64 ``[B, T]``, -100 where there is none (padding, the later pieces of a word), predictions logits
-    ``[B, T, C]``. The site ``"label"`` is one event a row: the sum over its labelled tokens.
+    f gives the logits ``[B, T, C]`` and S are the attention weights. Labels are int64 ``[B, T]``, -100 for unlabelled
+    tokens (padding, the later pieces of a word). The log density of the site ``"label"`` is ``[B]``, summed over the
+    labelled tokens of a text.
 
-    The objective of a driver is a mean over the rows of the plate: nats per text. Given ``mean_length``, the whole
-    program (likelihood, KL and factors alike) is divided by it, so that with the mean number of labels of a training
-    text the objective is in nats per label. The posterior is the same either way.
+    The library's training loops minimise a mean over texts, in nats per text. With ``mean_length`` all log densities
+    (likelihood, KL, factors of methods) are divided by this number; if it is the mean number of labels per text, the
+    objective is in nats per label. The optimal posterior does not depend on ``mean_length``.
 
     Args:
         net: a network whose output has ``logits`` ``[B, T, C]``, or is that tensor.
-        num_data: size N of the training set. Default: the batch is the data.
-        mean_length: mean number of labels of a training text, > 0, or None for nats per text.
+        num_data: size N of the training set, to which likelihood and KL of a batch are scaled. Default: the batch size.
+        mean_length: mean number of labels of a training text, > 0; None for an objective in nats per text.
         label_name: key of the labels in a batch.
 
     Raises:
-        ValueError: an argument out of its range; of a call, logits or labels of another shape, or labels out of range.
+        ValueError: an argument out of its range; in a call, logits or labels of another shape, or labels out of range.
 
     Example:
         >>> from transformers import BertConfig, BertForTokenClassification
@@ -42,7 +43,7 @@ class TokenClassifier(HeadProgram):
     """
 
     shift: ClassVar[int] = 0
-    """Number of positions by which a label stands after the logits that predict it."""
+    """Number of positions between the logits and the later label that they predict; 1 in causal models."""
     dimensions: ClassVar[int] = 2
     advice: ClassVar[str] = "load it with AutoModelForTokenClassification"
 
@@ -60,13 +61,13 @@ class TokenClassifier(HeadProgram):
         self.mean_length = mean_length
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Runs the host once, as :meth:`HeadProgram.forward`, in nats per ``mean_length`` labels."""
+        """Runs the network once and returns its logits ``[B, T, C]``; log densities are divided by ``mean_length``."""
         with divided_by(self.mean_length):
             prediction: Tensor = super().forward(batch)
         return prediction
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The site ``"label"``, one event a row."""
+        """Samples the site ``"label"`` with log density ``[B]``, observed if there are ``labels``."""
         label = None if labels is None else labels[self.label_name]
         logits, valid = prediction, _real_tokens(prediction, inputs)
         if label is not None:
@@ -78,7 +79,7 @@ class TokenClassifier(HeadProgram):
         pyro.sample("label", law, obs=label, infer={"prediction": label is None})
 
     def aligned(self, prediction: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits ``[B, T, C]`` without the last and labels ``[B, T]`` without the first :attr:`shift` positions."""
+        """Returns logits without the last and labels without the first :attr:`shift` of T positions."""
         return prediction[:, : prediction.shape[1] - self.shift], labels[:, self.shift :]
 
     def _count(self, labels: Tensor) -> int:
@@ -86,21 +87,23 @@ class TokenClassifier(HeadProgram):
 
 
 class MaskedLanguageModel(TokenClassifier):
-    r"""A network that fills in masked tokens.
+    r"""A network that predicts masked tokens.
 
-    As :class:`TokenClassifier`, with its arguments and errors, over the vocabulary: logits are ``[B, T, V]``
-    (AutoModelForMaskedLM), labels the tokens that were masked, -100 elsewhere.
+    A :class:`TokenClassifier`, with the same arguments and errors, whose classes are the V tokens of the vocabulary:
+    logits are ``[B, T, V]`` (AutoModelForMaskedLM), labels are the original tokens at masked positions, else -100.
     """
 
     advice: ClassVar[str] = "load it with AutoModelForMaskedLM"
 
 
 class CausalLanguageModel(TokenClassifier):
-    r"""A network that goes on: :math:`y_{i,t+1} \sim \mathrm{Categorical}(\mathrm{softmax}(f(y_{i,\le t}, S_i)_t))`.
+    r"""A network that predicts the next token.
 
-    As :class:`TokenClassifier`, with its arguments and errors, over the vocabulary: logits are ``[B, T, V]``
-    (AutoModelForCausalLM), labels ``[B, T]`` the inputs, -100 at padding, which are compared with the logits one
-    position before them, as transformers does.
+    .. math:: y_{i,t+1} \sim \mathrm{Categorical}(\mathrm{softmax}(f(y_{i,\le t}, S_i)_t))
+
+    A :class:`TokenClassifier`, with the same arguments and errors, whose classes are the V tokens of the vocabulary:
+    logits are ``[B, T, V]`` (AutoModelForCausalLM). Labels ``[B, T]`` are the input tokens, -100 at padding; as in
+    transformers, each label is compared with the logits one position before.
     """
 
     shift: ClassVar[int] = 1
@@ -108,21 +111,21 @@ class CausalLanguageModel(TokenClassifier):
 
 
 class SpanExtractor(HeadProgram):
-    r"""A network that marks an answer in a text by its first and its last token.
+    r"""A network that marks an answer in a text by the positions a of its first and b of its last token.
 
     .. math:: a_i \sim \mathrm{Categorical}(\mathrm{softmax}_t f(x_i, S_i)_{1t}), \quad
         b_i \sim \mathrm{Categorical}(\mathrm{softmax}_t f(x_i, S_i)_{2t})
 
-    Labels are int64 ``[B]`` positions ``start_positions`` and ``end_positions``; both 0, the first token, where the
-    text holds no answer (Devlin et al. 2019, section 4.3). Predictions are logits ``[B, 2, T]`` of the two sites
-    ``"start"`` and ``"end"``.
+    f gives the logits ``[B, 2, T]`` of the sites ``"start"`` and ``"end"``; S are the attention weights. Labels are the
+    positions ``start_positions`` and ``end_positions``, int64 ``[B]``; both are 0, the first token, if the text does
+    not contain an answer (Devlin et al. 2019, section 4.3).
 
     Args:
         net: a network whose output has ``start_logits`` and ``end_logits`` ``[B, T]`` (AutoModelForQuestionAnswering).
-        num_data: size N of the training set. Default: the batch is the data.
+        num_data: size N of the training set, to which likelihood and KL of a batch are scaled. Default: the batch size.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, an output without these logits, or positions out of range.
+        ValueError: ``num_data`` below 1; in a call, an output without these logits, or positions out of range.
 
     Example:
         >>> from transformers import BertConfig, BertForQuestionAnswering
@@ -137,11 +140,11 @@ class SpanExtractor(HeadProgram):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Keys of the two positions in a batch."""
+        """Keys of the two positions in a batch: ``start_positions`` and ``end_positions``."""
         return ("start_positions", "end_positions")
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits ``[B, 2, T]``."""
+        """Returns the start and end logits in the network's output, ``[B, 2, T]``."""
         both = [getattr(output, name, None) for name in ("start_logits", "end_logits")]
         logits = [item for item in both if isinstance(item, Tensor) and item.dim() == 2]
         if len(logits) != 2 or logits[0].shape != logits[1].shape:
@@ -152,7 +155,7 @@ class SpanExtractor(HeadProgram):
         return torch.stack(logits, dim=1)
 
     def observe(self, prediction: Tensor, labels: Batch | None, inputs: Batch) -> None:
-        """The sites ``"start"`` and ``"end"``."""
+        """Samples the sites ``"start"`` and ``"end"``, observed if there are ``labels``."""
         for index, (site, name) in enumerate(zip(("start", "end"), self.label_names, strict=True)):
             label = None if labels is None else labels[name]
             if label is not None:

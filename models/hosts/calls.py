@@ -13,26 +13,27 @@ class AttentionCall:
     """One attention call of a forward pass.
 
     Attributes:
-        name: name of its Pyro site: the attention module's qualified name, with ``#i`` of repeated calls.
+        name: name of the call's Pyro site: the qualified name of the attention module, followed by ``#i`` if the module
+            is called more than once in a forward pass.
         module: qualified name of the attention module.
-        index: which of the module's calls this is, from 0.
-        kind: "self" where the queries are those of the keys' own tokens, else "cross": another's, or parameters.
-        causal: whether queries see no later keys.
-        window: how far a query sees, in families that limit it in some layers.
-        rows_alike: whether all queries of a datum see the same keys.
-        stack: the list of layers it belongs to, such as ``bert.encoder.layer``.
-        layer: its place among the calls of its stack and kind, from 0.
-        decoder: whether its stack works from left to right, so that no query may learn of a later one.
-        owner: qualified name of the module whose forward runs the whole stack, once in a pass.
-        num_heads: query heads H.
-        num_key_value_heads: key heads, fewer where they are grouped.
+        index: number of this call among the module's calls in a forward pass, from 0.
+        kind: "self" if queries and keys come from the same tokens; "cross" if the queries come from other tokens or are
+            parameters.
+        causal: whether no query attends to a later key.
+        window: sliding window of the call, in tokens; None without one.
+        rows_alike: whether all queries of an input attend to the same keys.
+        stack: name of the list of layers that the call belongs to, such as ``bert.encoder.layer``.
+        layer: number of the call among those of its stack and kind, from 0.
+        decoder: whether the stack is a decoder, in which no query may depend on later tokens.
+        owner: qualified name of the module whose ``forward`` runs the whole stack once per forward pass.
+        num_heads: number H of query heads.
+        num_key_value_heads: number of key heads, less than H in grouped-query attention.
         head_dim: size of a key head.
-        windowed: whether the host attends within windows of a datum, which it folds into the batch; its site sees them
-            next to the heads.
-        shape: windows per datum, queries and keys of the dry run.
-        max_positions: longest query length of the network, or None where there is no limit.
-        query_source: module and index of the self attention before a cross attention in its stack, whose mask tells
-            which queries are real; None where there is none.
+        windowed: whether the network splits each input into windows that become rows of the batch (Swin).
+        shape: windows per input, queries and keys in the dry run, a short forward pass that finds the calls.
+        max_positions: maximum number of queries; None without a limit.
+        query_source: module and index of the self-attention that precedes a cross-attention in its stack; the padding
+            mask of that self-attention applies to the queries. None if there is none.
     """
 
     name: str
@@ -56,14 +57,15 @@ class AttentionCall:
 
     @property
     def pools(self) -> bool:
-        """True if each head reads the keys with a single query, so that its weights are over the keys alone."""
+        """True if each attention head has a single query, as in attention pooling."""
         return self.shape[1] == 1
 
     @property
     def chain(self) -> tuple[object, ...]:
-        """Calls with the same key share one upward chain: their maps always have the same shape.
+        """Key of an upward path, the learned maps that pass states between calls: calls with equal keys share one.
 
-        With a cache, sliding layers keep fewer keys than full ones; a windowed network's stages differ.
+        Their scores always have the same shape: layers with a sliding window in a decoder and each stage of Swin have a
+        path of their own.
         """
         window = self.window if self.decoder else None
         stage = self.module.rpartition(".")[0].rstrip("0123456789") if self.windowed else ""
@@ -71,7 +73,7 @@ class AttentionCall:
 
 
 class AttentionCalls(tuple[AttentionCall, ...]):
-    """The calls of a network in the order of a forward pass; prints as a table.
+    """The attention calls of a network in the order of a forward pass; ``print`` shows them as a table.
 
     Example:
         >>> print(AttentionCalls())

@@ -25,16 +25,17 @@ from probattn.sites.scores import repeat_heads
 
 @dataclass(frozen=True, eq=False)
 class CapturedCall:
-    """One attention call of a forward pass.
+    """Tensors of one attention call, with B inputs, H query heads, G key heads, T queries and S keys.
 
     Attributes:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``, grouped heads repeated.
+        query: queries, ``[B, H, T, D]``; in Swin, B is the number of windows of all inputs.
+        key: keys, ``[B, H, S, D]``; keys that several query heads share are repeated.
         query_valid: bool ``[B, T]``, True for real tokens.
         key_valid: bool ``[B, S]``, True for keys that some real query may attend to.
-        weights: ``[B, H, T, S]``; of a latent call those of the posterior expectation. None where the network has none.
-        value: ``[B, G, S, E]``, heads that share values once.
-        output: the heads' outputs before the output projection, ``[B, H, T, E]``.
+        weights: attention weights, ``[B, H, T, S]``; at the posterior expectation if they are latent. None if the
+            network does not compute them.
+        value: values, ``[B, G, S, E]``.
+        output: outputs of the attention heads before the output projection, ``[B, H, T, E]``.
     """
 
     query: Tensor
@@ -49,20 +50,20 @@ class CapturedCall:
 def capture(
     net: PreTrainedModel, batch: Mapping[str, Tensor], calls: AttentionCalls | None = None
 ) -> dict[str, CapturedCall]:
-    """Runs a network once in evaluation mode and keeps its attention calls; the network stays as it was.
+    """Runs a network once in evaluation mode, without gradients, and returns the tensors of its attention calls.
 
     Args:
-        net: a Hugging Face network, converted or not.
+        net: a Hugging Face network, converted or not; it is not changed.
         batch: keyword arguments of its forward pass.
-        calls: which calls to keep, as :func:`~probattn.models.inspect` lists them; all by default, which two extra
-            passes over a short input find unless the network is converted.
+        calls: which calls to return, as :func:`~probattn.models.inspect` lists them. Default: all; in a network that is
+            not converted, two extra forward passes over a short input find them.
 
     Returns:
-        The calls by name, in the order of the pass. A host that folds windows into its batch has B times as many rows.
+        The tensors by the name of the call, in the order of the forward pass.
 
     Raises:
-        TypeError: the network's attention is not within reach, see :func:`~probattn.models.inspect`.
-        ValueError: a call that is wanted did not take place.
+        TypeError: the family's attention cannot be replaced; see :func:`~probattn.models.inspect`.
+        ValueError: one of ``calls`` did not take place in the forward pass.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -146,11 +147,11 @@ def _valid_keys(valid: Tensor | None, real: Tensor, key: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadRedundancy:
-    """A metric with all heads, and without each.
+    """A metric of a network with all attention heads, and without each of them.
 
     Attributes:
-        whole: with all heads.
-        masked: without head i, by attention call, one number a head.
+        whole: metric with all heads.
+        masked: by the name of the attention call, the metric without head i at index i.
     """
 
     whole: float
@@ -158,30 +159,30 @@ class HeadRedundancy:
 
     @property
     def drops(self) -> dict[str, tuple[float, ...]]:
-        """Drop of the metric without each head, by attention call; negative where it rises."""
+        """``whole`` minus ``masked``, by the name of the attention call: negative if the metric rises."""
         return {name: tuple(self.whole - value for value in values) for name, values in self.masked.items()}
 
 
 @contextmanager
 def masked_heads(net: PreTrainedModel, heads: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    """Sets the outputs of some heads to zero, before the output projection, as long as the context lasts.
+    """Context in which the outputs of some attention heads are zero before the output projection.
 
-    The bias of the output projection stays, and so does everything else: modes, gradients, Pyro's sites. A network of
-    another attention implementation computes with eager attention meanwhile. Weights, and what
-    :func:`~probattn.models.capture` keeps, are those of the whole network.
+    The projection's bias, training mode, gradients and Pyro's sites are not affected. Attention modules that are not
+    converted use eager attention in the context. The attention weights that the network returns include those of masked
+    heads; :func:`~probattn.models.capture` runs the network without the masks.
 
     Args:
         net: a Hugging Face network, converted or not.
-        heads: numbers of the heads that are taken out, by attention call, as :func:`~probattn.models.inspect` lists
-            the calls.
+        heads: numbers of the masked heads, from 0, by the name of the attention call as
+            :func:`~probattn.models.inspect` lists it.
 
     Yields:
-        Nothing.
+        None.
 
     Raises:
-        RuntimeError: inside another such context of the same network.
-        TypeError: the network's attention is not within reach.
-        ValueError: an unknown call, or a head that it does not have.
+        RuntimeError: the network is in such a context already.
+        TypeError: the family's attention cannot be replaced.
+        ValueError: an unknown call or head.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -200,19 +201,20 @@ def masked_heads(net: PreTrainedModel, heads: Mapping[str, Sequence[int]]) -> It
 def head_redundancy(
     net: PreTrainedModel, measure: Callable[[], float], calls: AttentionCalls | None = None
 ) -> HeadRedundancy:
-    """Drop of a metric when each head is masked, one at a time (An et al. 2020, Fig. 2; Michel et al. 2019).
+    """Measures a metric without each attention head, one at a time (An et al. 2020, Fig. 2; Michel et al. 2019).
 
     Args:
         net: a Hugging Face network, converted or not, in evaluation mode.
-        measure: evaluates the network on the data, all of it, and gives the metric; called once, and once a head.
-        calls: whose heads; all by default.
+        measure: function that evaluates the network on the whole data set and returns the metric. It is called once
+            with all heads and once for each head, which :func:`masked_heads` masks.
+        calls: attention calls whose heads are masked, as :func:`~probattn.models.inspect` lists them. Default: all.
 
     Returns:
-        The metric with all heads and without each. Masking is that of :func:`masked_heads`.
+        The metric with all heads, and without each.
 
     Raises:
-        RuntimeError: the network is in training mode, where dropout would drown the differences.
-        TypeError: the network's attention is not within reach.
+        RuntimeError: the network is in training mode, in which dropout makes the metric noisy.
+        TypeError: the family's attention cannot be replaced.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification

@@ -46,19 +46,19 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "all") -> AttentionCalls:
-    """Lists the attention calls that :func:`convert` would change, or has changed; the network stays as it is.
+    """Lists the attention calls that :func:`convert` would change, or has changed, without changing the network.
 
     Args:
         net: a Hugging Face network, converted or not.
         layers: which layers of each stack: "all", "first", "last", or their numbers from 0 (negative from the end). In
-            a converted network the words are about what it has changed; numbers are those of the network.
-        attention: "all", "self" or "cross".
+            a converted network, "first" and "last" count converted layers only; numbers count all layers.
+        attention: kind of the calls: "all", "self" (self-attention) or "cross" (cross-attention).
 
     Returns:
-        The calls in order; print them for a table.
+        The calls in the order of a forward pass; ``print`` shows them as a table.
 
     Raises:
-        TypeError: the network's attention cannot be made latent.
+        TypeError: the family's attention cannot be replaced.
         ValueError: the selection is empty or a layer does not exist.
 
     Example:
@@ -83,34 +83,35 @@ def inspect(net: PreTrainedModel, *, layers: Layers = "all", attention: Kind = "
 def convert(
     net: Network, *methods: Method, layers: Layers | Part = "all", attention: Kind = "all"
 ) -> Network:
-    """Gives the attention of a pretrained network a method, or several, in place; its weights stay.
+    """Adds one or more attention methods to a pretrained network, in place; its pretrained weights do not change.
 
-    :class:`probattn.BayesianAttention` makes attention weights latent; :class:`probattn.AlignmentAttention` adds a
-    factor that draws queries and keys together, and leaves attention as it is, its dropout included. Both together are
-    latent attention with aligned queries and keys. :class:`probattn.RepulsiveAttention` makes the heads of query, key
-    and value projections particles; it changes what training does with their gradients and nothing else.
-    :class:`probattn.DisagreementAttention` adds a factor by which heads are penalised for similarity.
+    :class:`probattn.BayesianAttention` makes attention weights latent. :class:`probattn.AlignmentAttention` adds a
+    factor that pulls the distributions of queries and keys together and changes neither the computation of attention
+    nor its dropout. :class:`probattn.RepulsiveAttention` treats the attention heads' slices of query, key and value
+    projections as particles and changes only their gradients in training.
+    :class:`probattn.DisagreementAttention` adds a factor that penalises similar heads.
+    :class:`probattn.ParticleLayers` gives layers several sets of parameters, the particles.
 
-    Every chosen attention module gets a submodule ``probattn`` with the parameters of its site and its factor, which
-    state dicts, ``.to()``, copies and pickles carry along, in float32 (float64 in a float64 network). Until it is
-    trained, a network converted with sigma 0 answers as before, up to rounding; the host's attention dropout is not
-    applied to latent weights. The network gets copies of its configurations, which other networks may share; an
-    attention implementation that is set later is that of passes outside a driver, and the sites stay.
+    Parameters of latent attention and of alignment are in a submodule ``probattn`` of each converted attention module,
+    in float32 (float64 in a float64 network); state dicts, ``.to()``, copies and pickles include them. With
+    ``BayesianAttention(sigma=0)``, the default, predictions are unchanged until training, up to rounding. Attention
+    dropout is not applied to latent weights. The network gets its own copies of its configurations. An attention
+    implementation that you set later is used only in forward passes outside Pyro's handlers.
 
     Args:
         net: a Hugging Face network.
-        methods: attention methods, at most one of each kind.
-        layers: which layers of each stack: "all", "first", "last", or their numbers from 0 (negative from the end). A
-            layer shared by several calls (ALBERT) counts once per call; or the calls of the "encoder", of the "decoder"
-            (its self-attention) or the "cross" attention. A method with ``layers`` of its own has these.
-        attention: "all", "self" or "cross", likewise.
+        methods: attention methods, at most one of each class.
+        layers: which layers of each stack (encoder, decoder): "all", "first", "last", or their numbers from 0 (negative
+            from the end). A layer that is called several times (ALBERT) counts once per call. Also "encoder", "decoder"
+            (its self-attention) or "cross" of an encoder-decoder. A method's own ``layers`` takes precedence.
+        attention: kind of the calls: "all", "self" or "cross". A method's own ``attention`` takes precedence.
 
     Returns:
-        The network.
+        The same network.
 
     Raises:
-        TypeError: the network's attention cannot be made latent, or a method is none.
-        ValueError: the network is converted already, the selection is empty, or the options do not suit it.
+        TypeError: the family's attention cannot be replaced, a method is of another type, or two are of one class.
+        ValueError: the network is converted already, the selection is empty, or the options do not suit the network.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -191,16 +192,16 @@ def _attach(
 
 
 def revert(net: Network) -> Network:
-    """Undoes :func:`convert`: the network is deterministic again, with its current weights.
+    """Undoes :func:`convert`: removes the methods and their parameters; other weights keep their trained values.
 
     Args:
         net: a converted network.
 
     Returns:
-        The network.
+        The same network; if its layers were particles, with the weights of the first particle.
 
     Raises:
-        ValueError: it is not converted.
+        ValueError: the network is not converted.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -240,18 +241,18 @@ def _detach(inner: PreTrainedModel, record: Conversion) -> None:
 
 
 def particle(net: Network, index: int) -> Network:
-    """One particle of a network whose layers are particles, as a copy of the network without them.
+    """Copies a network whose layers are particles, with the parameters of one particle.
 
     Args:
         net: a network converted with :class:`probattn.ParticleLayers`.
-        index: of the particle.
+        index: number of the particle, from 0; negative numbers count from the end.
 
     Returns:
-        The network of this particle, with the other methods that the network was converted with.
+        A copy without particles, with the other methods that the network was converted with.
 
     Raises:
         IndexError: there is no such particle.
-        ValueError: the network's layers are no particles.
+        ValueError: the network was not converted with :class:`probattn.ParticleLayers`.
     """
     copied = copy.deepcopy(net)
     inner, record = host_of(copied), conversion(copied)

@@ -234,16 +234,16 @@ def describe(
     metrics: Mapping[str, float] | None = None,
     base_model: str | None = None,
 ) -> Network:
-    """Says what the model card of a converted network shall tell, however the network is saved.
+    """Sets what the model card (``README.md``) of a converted network states whenever the network is saved.
 
     Args:
-        net: a converted network; what an earlier call said of it stays unless it is given again.
-        data: what it was trained on, such as "SST-2".
+        net: a converted network. Entries of an earlier call stay unless they are set again.
+        data: name of the training data, such as "SST-2".
         metrics: measured values by name, such as the accuracy and the expected calibration error.
-        base_model: what it was before training, a name on the hub. Default: where it was loaded from.
+        base_model: name on the hub of the network before training. Default: where the network was loaded from.
 
     Returns:
-        The network.
+        The same network.
 
     Example:
         >>> from transformers import BertConfig, BertModel

@@ -59,11 +59,7 @@ class AttendedCall:
 
 
 class CallFactor(nn.Module, ABC):
-    """Submodule that adds a factor to a Pyro model for each call that has attended.
-
-    Args:
-        calls: the module's calls that it concerns, by index.
-    """
+    """Submodule that adds a factor to a Pyro model for each of the module's calls whose index is in ``calls``."""
 
     def __init__(self, calls: tuple[int, ...]) -> None:
         super().__init__()
@@ -71,11 +67,7 @@ class CallFactor(nn.Module, ABC):
 
     @abstractmethod
     def announce(self, attended: AttendedCall) -> None:
-        """Announces the factor of a call.
-
-        Raises:
-            RuntimeError: training without a driver.
-        """
+        """Adds the factor of a call; ``RuntimeError`` in training mode with gradients outside Pyro's handlers."""
 
 
 class CallFactors(CallFactor):

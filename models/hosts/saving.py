@@ -1,8 +1,7 @@
-"""Saving networks whole: the host's plain weights, with the sites, their description and the sums of all beside them.
+"""Saving networks: plain weights, parameters that conversion added, their description, and the sums of all files.
 
-Everything that saves a converted network comes here: :func:`save`, and ``save_pretrained`` and ``push_to_hub`` of the
-network, so that ``transformers.Trainer`` and whoever else calls them is served too: the two methods of transformers'
-networks look for what :func:`give_exits` leaves with a converted one, and do as before for others.
+``save_pretrained`` and ``push_to_hub`` of transformers' networks, which ``transformers.Trainer`` calls, are wrapped:
+for a network that has what :func:`give_exits` leaves, they call the functions here.
 """
 
 from __future__ import annotations
@@ -73,24 +72,24 @@ def take_exits(net: PreTrainedModel) -> None:
 
 
 def save(net: PreTrainedModel, folder: Path | str, *, beside: Callable[[Path], object] | None = None) -> Path:
-    """Saves a network, converted or not, in Hugging Face's format, and ``probattn.json``.
+    """Saves a network, converted or not, in Hugging Face's format, with the description ``probattn.json``.
 
-    The sites' weights stand in a file of their own, ``probattn.safetensors``; ``manifest.json`` has the size and the
-    SHA-256 sum of every file but the model card, ``README.md``. The folder appears whole or not at all.
-    ``net.save_pretrained`` of a converted network writes the same files, also over those of an earlier save.
+    Parameters that conversion added are in ``probattn.safetensors``; ``manifest.json`` has the size and the SHA-256 sum
+    of every file except the model card, ``README.md``. An error leaves no incomplete folder behind.
+    ``net.save_pretrained`` of a converted network writes the same files and also replaces those of an earlier save.
 
     Args:
-        net: the network; one that the PEFT library has wrapped is saved as its adapters, with the sites beside them.
+        net: the network. If the PEFT library wraps it, only adapters and the parameters of conversion are saved.
         folder: a folder that does not exist yet, or is empty.
-        beside: writes further files into the folder that it is given, such as a tokenizer's ``save_pretrained``; they
-            are among those with a sum.
+        beside: function that writes further files into the folder that it gets, such as a tokenizer's
+            ``save_pretrained``; the manifest includes these files.
 
     Returns:
         The folder.
 
     Raises:
         FileExistsError: the folder holds files.
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
     target = Path(folder)
     if target.exists() and any(target.iterdir()):

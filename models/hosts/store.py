@@ -48,25 +48,27 @@ LAYERS_PER_WEIGHT = 100
 
 
 def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = None, **options: Any) -> Any:
-    """Loads what :func:`save` wrote, or ``save_pretrained`` of a converted network: converted as it was, every weight.
+    """Loads a network that :func:`save` or ``save_pretrained`` of a converted network wrote, with its methods.
 
-    Files are compared with the sums that were saved with them; a folder without ``manifest.json``, which an earlier
-    version wrote, is loaded without. Code in the folder is not run. Where the folder has the adapters of a network
-    that the PEFT library wrapped, the result is wrapped again; ``folder`` names its base network.
+    Files are compared with the SHA-256 sums in ``manifest.json``; a folder without this file, which an earlier version
+    wrote, is loaded unchecked. Code in the folder is not run. If the folder holds adapters of the PEFT library, their
+    base network is loaded by the name in ``adapter_config.json`` and wrapped again.
 
     Args:
         folder: the folder, or a name on the hub.
-        auto_class: class whose ``from_pretrained`` reads the host, for networks that are not transformers' own.
+        auto_class: class whose ``from_pretrained`` reads the network, for classes that are not in transformers.
         revision: branch, tag or commit on the hub.
-        **options: for ``from_pretrained``, such as ``dtype``; of these ``token``, ``cache_dir``, ``local_files_only``
-            and ``force_download`` are about the hub. With ``ignore_mismatched_sizes=True`` the host may have another
-            head than the saved one: what the folder lacks is random, as transformers reports; sites must fit.
+        **options: options of ``from_pretrained``, such as ``dtype``; ``token``, ``cache_dir``, ``local_files_only`` and
+            ``force_download`` apply to the download. With ``ignore_mismatched_sizes=True`` the classification head may
+            have another size than the saved one; weights that the folder lacks are then initialised at random, as
+            transformers reports. Parameters of attention sites must fit.
 
     Returns:
-        The network in evaluation mode; with ``output_loading_info=True`` a pair, with the report of transformers.
+        The network in evaluation mode; with ``output_loading_info=True`` a pair of network and transformers' report.
 
     Raises:
-        StoredNetworkError: folder, description or weights are missing, corrupt or do not fit, or the hub has no such.
+        StoredNetworkError: the folder, its description or its weights are missing, damaged or do not fit each other, or
+            the hub has no such network.
 
     Example:
         >>> import tempfile
@@ -97,20 +99,18 @@ def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = N
 
 
 def from_pretrained(auto_class: Any, folder: Path | str, **options: Any) -> Any:
-    """Loads a network with probabilistic attention: ``from_pretrained`` of a class of transformers, and the posterior.
-
-    It is :func:`probattn.models.load` for a network that must be probabilistic; a plain one is refused.
+    """Loads a network with its attention methods, as :func:`probattn.models.load`, but refuses networks without one.
 
     Args:
-        auto_class: the class, such as ``AutoModelForSequenceClassification``.
+        auto_class: class that reads the network, such as ``AutoModelForSequenceClassification``.
         folder: a folder, or a name on the hub.
-        **options: as of :func:`probattn.models.load`.
+        **options: options of :func:`probattn.models.load`.
 
     Returns:
-        The network in evaluation mode.
+        The network in evaluation mode, or what ``output_loading_info=True`` of :func:`probattn.models.load` returns.
 
     Raises:
-        StoredNetworkError: as of :func:`probattn.models.load`, and for a network without an attention method.
+        StoredNetworkError: for the reasons of :func:`probattn.models.load`, or the network has no attention method.
 
     Example:
         >>> import tempfile, probattn

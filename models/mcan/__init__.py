@@ -1,6 +1,6 @@
-"""MCAN: questions about images (Yu et al., CVPR 2019).
+"""MCAN, a modular co-attention network that answers questions about images (Yu et al., CVPR 2019).
 
-Importing it makes the networks known to transformers' Auto classes, which find them by a folder's configuration.
+Importing this module registers the network with transformers' Auto classes.
 """
 
 from probattn.models.mcan.layers import McanConfig

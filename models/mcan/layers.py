@@ -28,29 +28,29 @@ PAPER_ANSWERS = 3129
 class McanConfig(OwnConfig):
     """Sizes of a network that answers a question about an image (Yu et al., CVPR 2019).
 
-    The defaults are those of the papers' network: four encoder-decoder layers (Zhang et al. 2021, appendix A.3).
+    The defaults are those of Zhang et al. (2021a, appendix A.3): four layers in encoder and decoder.
 
     Args:
-        vocab_size: words of questions, padding (number 0) included.
-        embedding_size: of a word; 300 is that of GloVe's vectors.
-        hidden_size: d, of words and regions, a multiple of ``num_attention_heads``.
-        num_hidden_layers: L, of the encoder and of the decoder.
-        num_attention_heads: of every attention call in these layers.
+        vocab_size: number of words of questions, padding (number 0) included.
+        embedding_size: size of a word's embedding; 300 fits GloVe's vectors.
+        hidden_size: size d of the states of words and regions, a multiple of ``num_attention_heads``.
+        num_hidden_layers: number of layers of the encoder and of the decoder.
+        num_attention_heads: number H of heads of every attention call in these layers.
         intermediate_size: hidden units of a feed-forward layer.
-        fused_size: of what question and image are fused to.
-        region_size: F, the feature dimension of a region.
-        dropout: share that is dropped in training, of attention weights, of the output of each layer and within
-            feed-forward layers, in [0, 1). Latent weights have none.
-        grid_channels: of the convolutions that make an image's regions from its pixels, each of which halves height
-            and width, the last with F channels; None for regions that are given.
-        image_size: height and width of an image in pixels, with ``grid_channels``.
-        glimpses: attention maps of each attentional reduction.
-        latent_reduction: whether the reductions go through attention methods too; in the papers the attention within
-            the layers does.
-        **kwargs: the rest is for ``PretrainedConfig``: ``num_labels``, C answers, is 3129 by default.
+        fused_size: size of the vector to which question and image are fused.
+        region_size: number F of features of a region.
+        dropout: dropout rate of attention weights, of the output of each layer and within feed-forward layers, in
+            [0, 1); not applied to latent weights.
+        grid_channels: channels of the convolutions that compute regions from pixels; each convolution halves height and
+            width, and the last has F channels. None if region features are the input.
+        image_size: height and width of an image in pixels; only used with ``grid_channels``.
+        glimpses: number g of weighted means that each attentional reduction computes.
+        latent_reduction: whether conversion also replaces the attention of the attentional reductions; in the papers it
+            only replaces the attention within layers.
+        **kwargs: options of ``PretrainedConfig``; ``num_labels``, the number C of answers, is 3129 by default.
 
     Raises:
-        ValueError: a size below 1, one that does not fit the heads or the grid, or a dropout outside [0, 1).
+        ValueError: a size below 1, a size that does not fit the heads or the grid, or a dropout rate outside [0, 1).
 
     Example:
         >>> config = McanConfig(region_size=128, grid_channels=(32, 64, 128), image_size=64)
@@ -86,7 +86,7 @@ class McanConfig(OwnConfig):
 
     @property
     def grid_size(self) -> int | None:
-        """Height and width of the grid that the convolutions make; None for regions that are given."""
+        """Height and width of the grid of regions that the convolutions compute; None without ``grid_channels``."""
         return None if self.grid_channels is None else self.image_size >> len(self.grid_channels)
 
     def _check_grid(self) -> None:

@@ -25,21 +25,22 @@ from probattn.models.program import Program
 
 
 class VisualQuestionProgram(MultiLabelClassifier):
-    r"""A network that answers questions about images, with an observed score of each answer.
+    r"""Program of a network that answers questions about images, trained on a score of each answer.
 
-    The score :math:`s_{ic} \in [0, 1]` of answer c to question i is the accuracy that it has with the annotators. The
-    log density is the mean of a Bernoulli law's over labels that are right with that probability (Yu et al. 2019,
-    section 3.3, after Teney et al. 2018):
+    The score :math:`s_{ic} \in [0, 1]` of answer c to question i is its accuracy among the annotators' answers. With
+    the logits f and the attention weights S, the log density is the expectation of a Bernoulli log density over a label
+    that is 1 with probability :math:`s_{ic}` (Yu et al. 2019, section 3.3, after Teney et al. 2018):
 
     .. math:: \log p(s_i \mid x_i, S_i) = \sum_c s_{ic} \log \sigma(f_c) + (1 - s_{ic}) \log(1 - \sigma(f_c))
 
     Args:
-        net: whose output has logits ``[B, C]``, such as :class:`probattn.models.McanForQuestionAnswering`.
-        num_data: N, number of training questions. Default: the batch is the data.
+        net: a network whose output has logits ``[B, C]``, such as :class:`probattn.models.McanForQuestionAnswering`.
+        num_data: number of training questions, to which log densities of a batch are scaled. Default: the batch size.
         label_name: key of the scores in a batch, ``[B, C]``.
+        positive_weights: as in :class:`probattn.models.MultiLabelClassifier`.
 
     Raises:
-        ValueError: ``num_data`` below 1; of a call, logits or scores of another shape, or scores outside [0, 1].
+        ValueError: ``num_data`` below 1; in a call, logits or scores of another shape, or scores outside [0, 1].
 
     Example:
         >>> from probattn.models import McanConfig, McanForQuestionAnswering
@@ -58,16 +59,16 @@ DRY_WORDS, DRY_REGIONS = 7, 5
 
 @dataclass
 class McanOutput(ModelOutput):
-    """Output of the network.
+    """Output of :class:`McanForQuestionAnswering`; attention weights are None unless requested.
 
     Attributes:
-        loss: binary cross entropy summed over answers, its mean over the batch; with labels.
-        logits: of each answer ``[B, C]``.
-        encoder_attentions: maps of words to words of each layer ``[B, H, T, T]``, if requested.
-        decoder_attentions: maps of regions to regions of each layer ``[B, H, R, R]``, if requested.
-        cross_attentions: maps of regions to words of each layer ``[B, H, R, T]``, if requested.
-        word_weights: of the reduction of the question ``[B, g, T]``, if requested.
-        region_weights: of the reduction of the image ``[B, g, R]``, if requested.
+        loss: binary cross-entropy in nats, summed over answers, mean over the batch; None without labels.
+        logits: logits of the answers, ``[B, C]``.
+        encoder_attentions: weights of words for words, for each layer ``[B, H, T, T]``.
+        decoder_attentions: weights of regions for regions, for each layer ``[B, H, R, R]``.
+        cross_attentions: weights of words for regions, for each layer ``[B, H, R, T]``.
+        word_weights: weights of words in the reduction of the question, ``[B, g, T]`` with g ``glimpses``.
+        region_weights: weights of regions in the reduction of the image, ``[B, g, R]``.
     """
 
     loss: Tensor | None = None
@@ -80,21 +81,22 @@ class McanOutput(ModelOutput):
 
 
 class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelForVisualQuestionAnswering]):
-    r"""Answers questions about images: deep modular co-attention (Yu et al., CVPR 2019).
+    r"""Deep modular co-attention network, which answers questions about images (Yu et al., CVPR 2019).
 
-    An LSTM reads the question's words; the encoder's layers let words attend to words, the decoder's let regions of the
-    image attend to regions and to words; an attentional reduction makes a vector of each side, and
+    An LSTM reads the T words of each of B questions. In the encoder words attend to words; in the decoder R regions of
+    the image, with F features each, attend to regions and to words, with H heads. An attentional reduction (a weighted
+    mean) makes one vector of the words, :math:`\tilde x`, and one of the regions, :math:`\tilde y`, and
 
     .. math:: z = \mathrm{LayerNorm}(W_x^\top \tilde x + W_y^\top \tilde y), \qquad p = \sigma(W_s^\top z)
 
-    (Eq. 9 to 11). Every answer has a probability of its own: a question may have several right answers. The order of
-    the regions is of no effect.
+    (Eq. 9 to 11) with the probabilities p of C answers, which need not sum to 1: a question may have several right
+    answers. The order of the regions has no effect.
 
     Args:
         config: sizes.
 
     Attributes:
-        grid: the convolutions that make regions of pixels; None where regions are given.
+        grid: the convolutions that compute regions from pixels; None if region features are the input.
 
     Example:
         >>> config = McanConfig(vocab_size=9, num_labels=3, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
@@ -121,7 +123,7 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         self.post_init()
 
     def dry_inputs(self) -> dict[str, Tensor]:
-        """Two short rows, the second padded, in which words and regions differ in number."""
+        """Returns a small example batch: two rows, the second padded, whose numbers of words and regions differ."""
         config = self.config
         grid = config.grid_size
         length = DRY_WORDS + (grid is not None and grid**2 == DRY_WORDS)
@@ -151,23 +153,23 @@ class McanForQuestionAnswering(OwnPreTrainedModel, auto=[AutoModel, AutoModelFor
         output_attentions: bool | None = None,
         **_: Any,
     ) -> McanOutput:
-        """Answers questions.
+        """Computes the logits of the answers.
 
         Args:
             input_ids: words of the questions, int64 ``[B, T]``.
-            attention_mask: ``[B, T]``, 0 at padding; None for 0 where the word is padding.
-            region_features: ``[B, R, F]``, of a network without a grid.
-            region_mask: ``[B, R]``, 0 at padding; None where there is none.
-            pixel_values: ``[B, 3, S, S]`` in [-1, 1], of a network with a grid, in place of the regions.
-            feature_noise: ``[B, R, F]``, what is added to the regions' features; None for nothing.
-            labels: score of each answer ``[B, C]`` in [0, 1]; with them the loss is computed.
-            output_attentions: whether to give the attention maps; None for the configuration's value.
+            attention_mask: ``[B, T]``, 0 at padding. Default: 0 at the padding token.
+            region_features: features of regions, ``[B, R, F]``; required unless the network has a grid.
+            region_mask: ``[B, R]``, 0 at padding; None without padding.
+            pixel_values: images, ``[B, 3, image_size, image_size]`` in [-1, 1]; required if the network has a grid.
+            feature_noise: noise ``[B, R, F]`` that is added to the features of regions; None for no noise.
+            labels: score of each answer, ``[B, C]`` in [0, 1], from which the loss is computed.
+            output_attentions: whether to return attention weights; None for the configuration's value.
 
         Returns:
-            Logits, and what was asked for.
+            Logits ``[B, C]`` and, if requested, loss and attention weights.
 
         Raises:
-            ValueError: a missing input, shapes that do not fit, or a mask with an empty row.
+            ValueError: a missing input, shapes that do not fit, or a mask that is 0 in a whole row.
         """
         maps = bool(self.config.output_attentions if output_attentions is None else output_attentions)
         if input_ids is None:

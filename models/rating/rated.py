@@ -22,14 +22,16 @@ from probattn.probes import BagOfWordsProxy, mean_agreement, random_agreement
 
 @dataclass(frozen=True, eq=False)
 class RatedWords:
-    """Ratings of the input words by a network's attention and by its probe, for every output word of some examples.
+    """Ratings of input words by attention and by lexical probe, for each of W output words of a data set.
+
+    Ratings of all output words are concatenated; P is the sum of ``lengths``. Classifiers have one output per example.
 
     Attributes:
-        attention: weights, one row after the other, ``[P]``, P the sum of ``lengths``.
+        attention: attention weights, ``[P]``.
         probe: logarithms of the lexical probe, ``[P]``.
-        lengths: input words of each output word, int64 ``[W]``.
-        example: the example of each output word, from 0, int64 ``[W]``.
-        correct: whether the network's first choice was right, bool ``[W]``.
+        lengths: number of input words for each output word, int64 ``[W]``.
+        example: number of the example of each output word, from 0, int64 ``[W]``.
+        correct: bool ``[W]``, True if the right output word has the network's largest logit.
     """
 
     attention: Tensor
@@ -40,13 +42,13 @@ class RatedWords:
 
     @classmethod
     def gather(cls, batches: Iterable[WordRatings]) -> RatedWords:
-        """Puts the ratings of batches together, in their order, without padding.
+        """Concatenates the ratings of batches, in their order, without padding.
 
         Args:
-            batches: of :func:`probattn.models.rate_words`.
+            batches: results of :func:`probattn.models.rate_words`.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no batch.
 
         Example:
             >>> ratings = WordRatings(
@@ -72,19 +74,19 @@ class RatedWords:
 
     @classmethod
     def flat(cls, batches: Iterable[Batch], rate: Callable[[Batch], Tensor]) -> Tensor:
-        """Other ratings ``[P]`` of the same examples, in the order of :meth:`gather`, as :meth:`agreement` takes them.
+        """Computes other ratings ``[P]`` of the same examples, in the order of :meth:`gather`, for :meth:`agreement`.
 
         Args:
             batches: the examples, with ``attention_mask`` and ``labels``.
-            rate: gives ``[B, T, S]`` of one batch, T = 1 where labels are classes.
+            rate: function from a batch to ratings ``[B, T, S]``, with T = 1 if labels are classes.
         """
         return cls.gather(_as_ratings(batch, rate(batch)) for batch in batches).attention
 
     def padded(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Values ``[P]`` row by row, ``[W, L]``, 0 behind a row's end, and where there are values, bool of that shape.
+        """Returns values ``[P]`` as a matrix ``[W, max(lengths)]``, padded with 0, and its mask (bool, True at values).
 
         Raises:
-            ValueError: as many values as there are pairs were expected.
+            ValueError: the number of values is not P.
         """
         if values.shape != self.attention.shape:
             raise ValueError(
@@ -96,43 +98,43 @@ class RatedWords:
         return torch.zeros(mask.shape).masked_scatter(mask, values.float()), mask
 
     def is_of_the_examples_of(self, other: RatedWords) -> bool:
-        """True if both have the same numbers of output words, and of input words for each."""
+        """Returns True if ``lengths`` and ``example`` are equal; words are not compared."""
         return torch.equal(self.lengths, other.lengths) and torch.equal(self.example, other.example)
 
     def agreement(self, u: Tensor | None = None, v: Tensor | None = None, top: float = 0.05) -> float:
-        r"""Mean agreement over output words (Snell et al. 2021, Eq. 10); :math:`A(\alpha, \beta)` by default.
+        r"""Computes the mean agreement A(u, v) over output words (Snell et al. 2021, Eq. 10).
 
         Args:
-            u: ``[P]``; the attention by default.
-            v: ``[P]``; the probe by default.
-            top: share of the positions that count as highest.
+            u: ratings ``[P]``. Default: ``attention``.
+            v: ratings ``[P]``. Default: ``probe``.
+            top: u agrees with v for an output word if the share of positions that v rates above u's best is below it.
         """
         first, mask = self.padded(self.attention if u is None else u)
         second, _ = self.padded(self.probe if v is None else v)
         return mean_agreement(first, second, top, mask).item()
 
     def chance(self, top: float = 0.05) -> float:
-        """Expected agreement of ratings that are independent of each other."""
+        """Computes the expected agreement of independent random ratings, with ``top`` as in :meth:`agreement`."""
         return random_agreement(self.lengths, top).nanmean().item()
 
     @property
     def accuracy(self) -> float:
-        """Share of output words that are the network's first choice."""
+        """Share of output words for which ``correct`` is True."""
         return self.correct.double().mean().item()
 
     def save(self, path: Path | str) -> None:
-        """Writes a file of safetensors; readers see the old file or the new one, never a part."""
+        """Writes the ratings to a file in the safetensors format; an existing file is replaced atomically."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, {field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def load(cls, path: Path | str) -> RatedWords:
-        """Reads what :meth:`save` wrote.
+        """Reads a file that :meth:`save` wrote.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it holds something else.
+            ValueError: the file is damaged or does not contain rated words.
         """
         try:
             tensors = load_file(path)
@@ -168,13 +170,15 @@ def _as_ratings(batch: Mapping[str, Tensor], rating: Tensor) -> WordRatings:
 
 
 class ProxyProgram(PyroModule):
-    r"""Bags of words that predict outputs (Snell et al. 2021, Eq. 5), for the drivers that train everything else.
+    r"""The bag-of-words proxy model (Snell et al. 2021, Eq. 5) as a Pyro program, for the library's training loops.
 
-    .. math:: y_t \sim \mathrm{Categorical}\Bigl(\sigma\Bigl(\frac1L \sum_l W e_{x_l}\Bigr)\Bigr)
+    .. math:: y_t \sim \mathrm{Categorical}\Bigl(\mathrm{softmax}\Bigl(\frac1L \sum_{l=1}^L W e_{x_l}\Bigr)\Bigr)
+
+    Every output word y of a text is predicted from the same mean over its L input words x.
 
     Args:
-        proxy: W and e.
-        num_data: size N of the training set.
+        proxy: module with the matrix W and the embeddings e.
+        num_data: size N of the training set, to which the likelihood of a batch is scaled.
 
     Example:
         >>> program = ProxyProgram(BagOfWordsProxy(9, 3, 4), num_data=100)
@@ -189,9 +193,10 @@ class ProxyProgram(PyroModule):
         self.num_data = num_data
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Announces the outputs of a batch: words ``[B, T]``, -100 at padding, or classes ``[B]``.
+        """Samples the observed site ``"output"`` and returns the logits ``[B, O]`` over O output words.
 
-        A batch has ``input_ids``, ``attention_mask`` and ``labels``. Returns logits ``[B, O]``.
+        A batch has ``input_ids``, ``attention_mask`` and ``labels`` (words ``[B, T]``, -100 at padding, or classes
+        ``[B]``).
         """
         source, labels = batch["input_ids"], batch["labels"]
         logits = self.proxy(source, batch["attention_mask"].bool())
@@ -203,7 +208,7 @@ class ProxyProgram(PyroModule):
         return logits
 
     def rate(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Logarithm of the lexical probe (Eq. 6) of a batch, ``[B, T, S]``; T = 1 for classes."""
+        """Returns the logarithm of the lexical probe (Eq. 6), ``[B, T, S]`` for S input words; T = 1 for classes."""
         labels = batch["labels"]
         target = (labels if labels.ndim == 2 else labels[:, None]).clamp(min=0)
         with torch.no_grad():

@@ -38,18 +38,18 @@ def kept_outputs(*modules: nn.Module) -> Iterator[dict[nn.Module, Any]]:
 
 
 def own_head(net: PreTrainedModel, states: Tensor) -> Tensor:
-    r"""Answer of a classifier if one state were all that its head reads.
+    r"""Applies a classifier's head to single hidden states, each as if it were the only word of a text.
 
-    The head is the network's own code: its base model is put aside for one call, and each state replaces a
-    text of one word. For the self-attentive classifier every head attends to that word: the state is repeated.
+    The network's own code runs with the base model's output replaced by the states (and by what the base model's
+    ``pooler`` makes of them). In the self-attentive classifier all attention heads attend to the one word.
 
     Args:
         net: a Hugging Face classifier in evaluation mode, or
             :class:`probattn.models.SelfAttentiveForSequenceClassification`.
-        states: ``[..., D]``.
+        states: last hidden states of the base model, ``[..., D]``.
 
     Returns:
-        Logits ``[..., C]``.
+        Logits of C classes, ``[..., C]``.
 
     Raises:
         TypeError: the network has no base model.
@@ -106,40 +106,43 @@ TOLERANCE = 1e-3
 
 
 class WordRatings(NamedTuple):
-    """Ratings of input words by a network, for each of its T outputs; one for a classifier."""
+    """Ratings of S input words for each of T output words, by attention and lexical probe; T = 1 for classifiers."""
 
     attention: Tensor
-    """Weights, the mean over heads; 0 at padding, ``[B, T, S]``."""
+    """Attention weights, mean over heads, ``[B, T, S]``; 0 at padding."""
     probe: Tensor
-    """Logarithm of the lexical probe, -inf at padding, ``[B, T, S]``."""
+    """Logarithm of the lexical probe, ``[B, T, S]``; -inf at padding."""
     mask: Tensor
-    """True for input words that count, bool ``[B, S]``."""
+    """Bool ``[B, S]``, False at padding of the input."""
     query_mask: Tensor
-    """True for outputs that count, bool ``[B, T]``."""
+    """Bool ``[B, T]``, False at padding of the output."""
     correct: Tensor
-    """True where the right output is the network's first choice, bool ``[B, T]``."""
+    """Bool ``[B, T]``, True where the label has the network's largest logit."""
 
 
 def rate_words(net: PreTrainedModel, batch: Mapping[str, Tensor]) -> WordRatings:
-    r"""Attention :math:`\alpha` and lexical probe :math:`\beta` of a batch (Snell et al. 2021, Eq. 1, 4, 7, 9).
+    r"""Computes attention :math:`\alpha` and lexical probe :math:`\beta` (Snell et al. 2021, Eq. 1, 4, 7, 9).
 
-    - For :class:`probattn.models.RecurrentForTranslation` :math:`\beta_{t,l} = N([h_l, s_t])_{y_t}`, with K heads of
-      :math:`K h_l`, their context if all attended to that word.
-    - For :class:`probattn.models.SelfAttentiveForSequenceClassification` :math:`\beta_l = N(h_l)_y`, every head at l.
-    - For other Hugging Face classifiers the same with their own head and their last layer: the attention is that of
-      the position that the head reads. States of a Transformer's last layer have seen all words, so that their probe
-      describes the position, not the knowledge of the word there.
+    The probe is the probability of the right output y if attention were only on input word l, with encoder state
+    :math:`h_l`, decoder state :math:`s_t` and the output network N including its softmax:
+
+    - :class:`probattn.models.RecurrentForTranslation`: :math:`\beta_{t,l} = N([K h_l, s_t])_{y_t}` with K heads, whose
+      contexts are summed.
+    - :class:`probattn.models.SelfAttentiveForSequenceClassification`: :math:`\beta_l = N(h_l)_y`, all heads at l.
+    - Other Hugging Face classifiers: :math:`\beta_l = N(h_l)_y` with their classification head and states of the last
+      layer; :math:`\alpha` is the last layer's attention at the position that the head reads. These states depend on
+      all words, so here the probe does not describe the word at l alone.
 
     Args:
-        net: one of these, converted or not; latent weights are those of the posterior expectation.
-        batch: arguments of its forward pass, with ``labels`` (int64 ``[B]``, or ``[B, T]`` and -100 at padding).
+        net: one of these networks, converted or not. Latent weights are replaced by their posterior expectation.
+        batch: arguments of the forward pass, with ``labels`` (int64 ``[B]``, or ``[B, T]`` and -100 at padding).
 
     Returns:
-        The ratings, without gradients; the network and its parts are in the modes they were in.
+        The ratings, without gradients; training or evaluation mode of the network is not changed.
 
     Raises:
         TypeError: the probe is not defined for the network.
-        ValueError: no labels, or a head that reads something else than one position.
+        ValueError: no labels, a network with one output, or a head that does not read the first or last word alone.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -215,19 +218,19 @@ def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tens
 
 
 def word_saliency(net: PreTrainedModel, batch: Batch, *, kind: SaliencyKind = "norm") -> Tensor:
-    r"""Gradient saliency :math:`\Delta` of every input word (Snell et al. 2021, section 5.1).
+    r"""Computes the gradient saliency :math:`\Delta` of every input word (Snell et al. 2021, section 5.1).
 
-    The score is the log-probability of the right output, the gradient that by the word's embedding; see
-    :func:`probattn.probes.gradient_saliency` for its kinds.
+    It is computed from the gradient of the log-probability of the right output with respect to the word's embedding;
+    see :func:`probattn.probes.gradient_saliency`.
 
     Args:
         net: a network that takes ``inputs_embeds`` and gives ``logits`` ``[B, C]`` or ``[B, T, V]``: a Hugging Face
             classifier, :class:`probattn.models.RecurrentForTranslation` or another encoder-decoder.
         batch: arguments of its forward pass, with ``labels`` (int64 ``[B]``, or ``[B, T]`` and -100 at padding).
-        kind: which of the three.
+        kind: how the gradient becomes a number; the kinds of :func:`probattn.probes.gradient_saliency`.
 
     Returns:
-        ``[B, T, S]``, T = 1 for a classifier; 0 at padding of the input; the network's modes stay.
+        Saliency ``[B, T, S]`` of S input words for T outputs (1 for a classifier); 0 at padding of the input.
 
     Raises:
         ValueError: no labels.

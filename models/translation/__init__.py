@@ -1,4 +1,4 @@
-"""Translation as a probabilistic program: a Transformer or LSTM encoder-decoder, its likelihood, and beam search."""
+"""Translation: Transformer and LSTM encoder-decoders, their Pyro programs, and beam search."""
 
 from probattn.models.heads.sequences import Translator, token_measures
 from probattn.models.translation.network import SearchOptions, TransformerSize, build_transformer, translate

@@ -22,17 +22,17 @@ MIN_POSITIONS = 16
 
 @dataclass(frozen=True)
 class TransformerSize(Options):
-    """Size and regularisation of an encoder-decoder.
+    """Size and dropout rates of an encoder-decoder Transformer.
 
     Args:
-        width: size of embeddings and hidden states, a multiple of ``heads`` and even.
-        layers: of the encoder, and of the decoder.
-        heads: of every attention call.
+        width: size of embeddings and hidden states, even and a multiple of ``heads``.
+        layers: number of layers of the encoder and of the decoder.
+        heads: number of heads of every attention layer.
         feed_forward: hidden width of the feed-forward layers.
-        dropout: of embeddings and of every sublayer's output, in [0, 1).
-        attention_dropout: of attention weights, in [0, 1); stochastic weights have none.
-        activation_dropout: inside the feed-forward layers, in [0, 1).
-        max_positions: longest source or target in tokens, >= 16.
+        dropout: dropout rate of embeddings and of every sublayer's output, in [0, 1).
+        attention_dropout: dropout rate of attention weights, in [0, 1); not applied to latent weights.
+        activation_dropout: dropout rate inside the feed-forward layers, in [0, 1).
+        max_positions: maximum number of tokens of a source or target, >= 16.
 
     Raises:
         ValueError: a number out of its range.
@@ -56,23 +56,23 @@ class TransformerSize(Options):
 
 
 def build_transformer(size: TransformerSize, vocabulary: int, *, seed: int = 0) -> MarianMTModel:
-    r"""An encoder-decoder Transformer with random weights (Vaswani et al. 2017); any method can be put on it.
+    r"""Builds an encoder-decoder Transformer with random weights (Vaswani et al. 2017), which can be converted.
 
-    It is transformers' ``MarianMTModel``: sinusoidal positions, layer norms after each sublayer, ReLU, and one
-    embedding matrix for source, target and output, scaled by the root of the width where it embeds. Weights are drawn
-    from a normal distribution of standard deviation :math:`1 / \sqrt{\text{width}}`. Tokens 0 to 3 are padding,
-    unknown, begin and end; the decoder starts with "begin".
+    It is transformers' ``MarianMTModel`` with sinusoidal positions, layer normalisation after each sublayer, ReLU, and
+    one embedding matrix for source, target and output; embeddings are multiplied by :math:`\sqrt{\text{width}}`.
+    Weights are drawn from a normal distribution with standard deviation :math:`1 / \sqrt{\text{width}}`. Tokens 0 to 3
+    are padding, unknown, begin and end; the decoder starts with "begin".
 
     Args:
-        size: of the network.
-        vocabulary: V, number of tokens of source and target together, special ones included.
-        seed: of the weights.
+        size: sizes and dropout rates.
+        vocabulary: number V of tokens of source and target together, special tokens included.
+        seed: seed of the weights.
 
     Returns:
         The network, in training mode.
 
     Raises:
-        ValueError: fewer than 5 tokens.
+        ValueError: a vocabulary of fewer than 5 tokens.
 
     Example:
         >>> net = build_transformer(TransformerSize(width=8, layers=1, heads=2, feed_forward=8), vocabulary=9)
@@ -118,15 +118,15 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class SearchOptions(Options):
-    r"""Options of the search for a translation.
+    r"""Options of the beam search for a translation.
 
     Args:
         num_beams: number of beams, >= 1; 1 is greedy search.
         length_penalty: exponent a: finished hypotheses are ranked by log-probability / length^a, so larger values
-            favour longer ones. Vaswani et al. 2017 divide by ((5 + length) / 6)^0.6.
-        extra_length: maximum tokens of a translation beyond its source's, >= 1; 50 in Vaswani et al. 2017. The
-            network's positions limit it too.
-        batch_size: sentences that are translated at once, >= 1.
+            favour longer ones. Vaswani et al. 2017 divide by ((5 + length) / 6)^0.6 instead.
+        extra_length: maximum number of tokens by which a translation is longer than its source, >= 1; 50 in Vaswani et
+            al. 2017. The network's number of positions is a further limit.
+        batch_size: number of sentences that are translated at once, >= 1.
 
     Raises:
         ValueError: a number out of its range.
@@ -146,26 +146,25 @@ def translate(
     *,
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> list[str]:
-    """Translates sentences by transformers' own beam search, with the posterior expectation of latent attention.
+    """Translates sentences by transformers' beam search; latent attention weights are at their posterior expectation.
 
-    What a converted network answers without a driver is deterministic, and so is the translation. Sentences of
-    similar length are searched for together, which changes no translation except by the limit of its length: that of
-    the longest source among them.
+    The translations are deterministic. Sentences of similar length are translated in one batch; the longest source of a
+    batch sets the maximum length of its translations.
 
     Args:
-        model: a :class:`Translator` of a network that has ``generate``; evaluated in evaluation mode, without
-            gradients, and every part of it left in the mode it was in.
-        sources: the sentences; a blank one stays blank.
-        vocabulary: turns sentences into tokens and back.
-        options: of the search.
-        progress: what the batches are gone through with, such as ``tqdm``.
+        model: a :class:`Translator` whose network has ``generate``. It runs in evaluation mode without gradients; its
+            mode is restored afterwards.
+        sources: the sentences; the translation of a blank sentence is empty.
+        vocabulary: converts sentences to tokens and back, such as :class:`probattn.data.Subwords`.
+        options: options of the search. Default: ``SearchOptions()``.
+        progress: function that wraps the sequence of batches to show progress, such as ``tqdm``.
 
     Returns:
-        A translation for each source, in their order.
+        One translation per source, in the order of ``sources``.
 
     Raises:
-        TypeError: one sentence in place of several.
-        ValueError: the network cannot generate, or a source is longer than its positions allow.
+        TypeError: ``sources`` is a string.
+        ValueError: the network has no ``generate``, or a source has more tokens than the network has positions.
     """
     if isinstance(sources, str):
         raise TypeError(

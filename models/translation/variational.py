@@ -39,31 +39,32 @@ MAX_PLATE_NESTING = 2
 
 
 class VariationalTranslator(Translator):
-    r"""An LSTM encoder-decoder whose target tokens each come from one latent source token.
+    r"""Program of an LSTM encoder-decoder in which a latent alignment assigns one source token to each target token.
 
     .. math::
 
         z_t \sim \mathrm{Categorical}(\alpha_t), \qquad
         y_t \sim \mathrm{Categorical}(\mathrm{softmax}(N([h_{z_t}, s_t])))
 
-    (Deng et al. 2018): the attention weights are the prior of an alignment, and a token sees the state of its own
-    source token, not a mean of states. One call announces the plates ``"data"`` over sentence pairs and ``"tokens"``
-    over target tokens and in them the sites ``"alignment"`` and ``"target"``, for :class:`AlignmentGuide`.
-
-    Outside Pyro's handlers it answers as its network does, and :func:`probattn.models.translate` translates with that:
-    by ``net.config.latent_alignment`` with the probability of a token over all alignments, or the mean context.
+    (Deng et al. 2018), with h, s and N of :class:`RecurrentForTranslation`: the attention weights
+    :math:`\alpha_t` ``[S]`` are the prior probabilities of the alignment :math:`z_t`, and a token depends on the state
+    of one source token instead of the mean of all. Under Pyro's handlers a call contains the plates ``"data"`` over
+    sentence pairs and ``"tokens"`` over target tokens, and in them the sites ``"alignment"`` and ``"target"``;
+    :class:`AlignmentGuide` is the guide.
 
     Args:
-        net: with one head of attention, not converted.
-        prediction: "mixture" or "soft"; written into the network's configuration.
-        **options: of :class:`probattn.models.Translator`, with the same meaning.
+        net: a :class:`RecurrentForTranslation` with one attention head, not converted.
+        prediction: how predictions outside Pyro's handlers, and :func:`probattn.models.translate`, compute the
+            probability of a token: "mixture" over all alignments, or "soft" from the mean context. It is stored as
+            ``net.config.latent_alignment``.
+        **options: options of :class:`probattn.models.Translator`.
 
     Attributes:
-        kl_weight: of the divergence between posterior and prior; 1 is the evidence lower bound.
+        kl_weight: weight of the KL divergence between posterior and prior; 1 is the evidence lower bound.
 
     Raises:
-        TypeError: another network.
-        ValueError: several heads, uniform attention, a converted network, or an unknown ``prediction``.
+        TypeError: ``net`` is not a :class:`RecurrentForTranslation`.
+        ValueError: several attention heads, uniform attention, a converted network, or an unknown ``prediction``.
 
     Example:
         >>> from pyro.infer import TraceEnum_ELBO
@@ -104,16 +105,17 @@ class VariationalTranslator(Translator):
         self.kl_weight = 1.0
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Runs the network once; outside Pyro's handlers it only answers.
+        """Runs the network once: outside Pyro's handlers it predicts, under them it samples the sites.
 
         Args:
-            batch: as for :class:`probattn.models.Translator`.
+            batch: inputs and labels as for :class:`probattn.models.Translator`, with ``decoder_input_ids``.
 
         Returns:
-            Logits ``[B, T, V]``; in a program places in the source, int64 ``[B, T]``, or ``[S, 1, 1]`` enumerated.
+            Outside handlers the logits ``[B, T, V]``; under them the alignments, positions in the source, int64
+                ``[B, T]``, or ``[S, 1, 1]`` if Pyro enumerates them.
 
         Raises:
-            ValueError: no decoder input, labels of another shape or outside 0..V-1, or a source of masked tokens.
+            ValueError: no decoder inputs, labels of another shape or outside 0..V-1, or a source without real tokens.
         """
         inputs = self.inputs(batch)
         source = inputs.get("attention_mask")
@@ -141,7 +143,7 @@ class VariationalTranslator(Translator):
 
     @contextmanager
     def plates(self, valid: Tensor) -> Iterator[None]:
-        """The plates over pairs and tokens (``valid``, bool ``[B, T]``) with their scale, for model and guide."""
+        """Context with the plates over pairs and tokens, their scale, and the mask ``valid`` (bool ``[B, T]``)."""
         rows, tokens = valid.shape
         subsample = None if self.num_data is None else torch.arange(rows, device=valid.device)
         with ExitStack() as stack:
@@ -152,7 +154,7 @@ class VariationalTranslator(Translator):
             yield
 
     def targets(self, batch: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor]:
-        """Target tokens ``[B, T]``, 0 at padding, and which are real; without labels None and the mask.
+        """Returns target tokens ``[B, T]``, 0 at padding (None without labels), and bool ``[B, T]``, False at padding.
 
         Raises:
             ValueError: labels of another shape or outside 0..V-1.
@@ -166,7 +168,7 @@ class VariationalTranslator(Translator):
 
     @torch.no_grad()
     def soft_log_likelihood(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Log-likelihood of each target token from the mean context, ``[B, T]``, 0 at padding."""
+        """Returns the log-likelihood of each target token given the mean context, ``[B, T]``, 0 at padding."""
         inputs = self.inputs(batch)
         labels, valid = self.targets(batch)
         assert labels is not None
@@ -182,24 +184,25 @@ class VariationalTranslator(Translator):
 
 
 class AlignmentGuide(PyroModule):
-    r"""Posterior of the alignments of a :class:`VariationalTranslator`, which has read the whole target.
+    r"""Guide of a :class:`VariationalTranslator`: posterior q of the alignments given source x and whole target y.
 
     .. math:: \mathcal L = \sum_t \mathrm E_{q(z_t \mid x, y)}[\log p(y_t \mid z_t)] - \mathrm{KL}(q_t \| \alpha_t)
 
-    With ``estimator="enumerate"`` the expectation is a sum over the source, for ``pyro.infer.TraceEnum_ELBO``, and
-    there is no noise in the objective; the output network runs for every pair of positions. With ``"sample"`` each
-    token has one alignment drawn, for :class:`probattn.inference.TraceGraphMeanFieldELBO`, which has the divergence in
-    closed form as Deng et al. do, or ``pyro.infer.TraceGraph_ELBO``, which draws it too. The score-function gradient
-    has as its baseline the log-likelihood from the mean context (section 4 there). It takes one pass more.
+    is the objective, the evidence lower bound (ELBO; Deng et al. 2018), with the prior :math:`\alpha_t`. The
+    guide has its own LSTMs, which read source and target.
 
     Args:
-        model: the program; the guide keeps it, but none of its parameters.
-        estimator: "enumerate" or "sample".
-        baseline: whether draws have the baseline.
+        model: the program; its parameters do not become parameters of the guide.
+        estimator: "enumerate" computes the expectation exactly, as a sum over source tokens, for
+            ``pyro.infer.TraceEnum_ELBO``; the output network then runs for every pair of source and target token.
+            "sample" draws one alignment per target token, for :class:`probattn.inference.TraceGraphMeanFieldELBO`, with
+            the KL in closed form as in the paper, or for ``pyro.infer.TraceGraph_ELBO``, with the KL of the draw.
+        baseline: with "sample", whether the score-function gradient uses the paper's baseline (section 4), the
+            log-likelihood given the mean context; it needs one more forward pass.
 
     Raises:
-        TypeError: another program.
-        ValueError: an unknown estimator.
+        TypeError: ``model`` is not a :class:`VariationalTranslator`.
+        ValueError: an unknown ``estimator``.
 
     Example:
         >>> from probattn.models import RecurrentTranslationConfig
@@ -228,7 +231,7 @@ class AlignmentGuide(PyroModule):
 
     @property
     def kl_weight(self) -> float:
-        """Weight of the divergence, of the program and its guide; a driver sets it at every step."""
+        """Weight of the KL, the same as the program's; the library's training loops set it at every step."""
         return self._program[0].kl_weight
 
     @kl_weight.setter
@@ -236,16 +239,16 @@ class AlignmentGuide(PyroModule):
         self._program[0].kl_weight = weight
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Draws or enumerates alignments.
+        """Draws or enumerates the alignments.
 
         Args:
-            batch: as for the program, with labels.
+            batch: inputs of the program, with ``input_ids`` and labels.
 
         Returns:
-            Places in the source, int64 ``[B, T]``, or ``[S, 1, 1]`` of an enumeration.
+            Positions in the source, int64 ``[B, T]``, or ``[S, 1, 1]`` if enumerated.
 
         Raises:
-            ValueError: no source tokens or labels, which are what the posterior reads, or a mask of another shape.
+            ValueError: no source tokens, no labels, or a mask of another shape.
         """
         model = self._program[0]
         inputs = model.inputs(batch)

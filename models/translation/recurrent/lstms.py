@@ -33,31 +33,30 @@ from probattn.sites.masks import MASKED_SCORE
 class RecurrentTranslationConfig(OwnEncoderDecoderConfig):
     """Sizes of an LSTM encoder-decoder with dot attention.
 
-    The defaults are those of Snell et al. (2021, appendix A.8): a bidirectional encoder of two layers, 256 everywhere.
-    Their copying tasks have ``bidirectional=False, num_hidden_layers=1``.
+    The defaults are those of Snell et al. (2021, appendix A.8): a bidirectional encoder of two layers, and size 256 for
+    embeddings, states and output network. Their copying tasks have ``bidirectional=False, num_hidden_layers=1``.
 
     Args:
-        vocab_size: V, tokens of source and target together, special ones included.
-        embedding_size: of a token, the same vectors for source and target.
-        hidden_size: u, of the encoder in each direction.
-        num_hidden_layers: layers of the encoder, and of the decoder.
-        bidirectional: whether the encoder reads from both ends.
-        decoder_hidden_size: size of the decoder's states; None for that of the encoder's, 2u or u. With another size a
-            linear map takes the encoder's last state to the decoder's first.
-        num_attention_heads: K, whose contexts are summed.
+        vocab_size: number V of tokens of source and target together, special tokens included.
+        embedding_size: size of a token's embedding, which source and target share.
+        hidden_size: size u of the encoder's states in each direction.
+        num_hidden_layers: number of LSTM layers of the encoder and of the decoder.
+        bidirectional: whether the encoder reads the source in both directions.
+        decoder_hidden_size: size of the decoder's states; None for the size of the encoder's states, 2u or u. If the
+            two sizes differ, a linear map makes the decoder's first state from the encoder's last.
+        num_attention_heads: number K of attention heads, whose contexts are summed.
         output_size: hidden units of the output network N; 0 for a single linear map.
-        dropout: share of the embeddings, of what N is given and of its hidden units that is dropped in training, in
-            [0, 1).
-        hidden_dropout: the same between the layers of the LSTMs.
-        **kwargs: ``uniform_attention=True`` has every token attended to equally, without scores, none of which gets
-            a gradient. ``latent_alignment`` says that a network of one head was trained by
-            :class:`probattn.models.VariationalTranslator`, and how it answers: ``"mixture"``, with the probability of
-            a token over all alignments, or ``"soft"``, from the mean context as any other. The rest is for
-            ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 by default, and the
+        dropout: dropout rate of embeddings, of the inputs of N and of its hidden units, in [0, 1).
+        hidden_dropout: dropout rate between the layers of the LSTMs, in [0, 1).
+        **kwargs: With ``uniform_attention=True`` all source tokens have equal weight. ``latent_alignment`` is the
+            prediction method of a network that :class:`probattn.models.VariationalTranslator` trained: "mixture"
+            (probability of a token over all alignments) or "soft" (from the mean context, as without alignments). All
+            others are options of ``PretrainedConfig``. Padding, begin and end are tokens 0, 2 and 3 by default; the
             decoder starts with "begin".
 
     Raises:
-        ValueError: a size below 1 (``output_size``: 0), a dropout outside [0, 1), or another choice than these.
+        ValueError: a size below 1 (``output_size``: below 0), a dropout rate outside [0, 1), or an invalid value of
+            ``uniform_attention`` or ``latent_alignment``.
 
     Example:
         >>> config = RecurrentTranslationConfig(hidden_size=128)
@@ -91,12 +90,12 @@ class RecurrentTranslationConfig(OwnEncoderDecoderConfig):
 
     @property
     def state_size(self) -> int:
-        """D, size of the encoder's states: both directions side by side."""
+        """Size D of the encoder's states: 2u, both directions concatenated, or u if ``bidirectional`` is False."""
         return self.hidden_size * (2 if self.bidirectional else 1)
 
     @property
     def decoder_state_size(self) -> int:
-        """E, size of the decoder's states."""
+        """Size E of the decoder's states."""
         return self.state_size if self.decoder_hidden_size is None else self.decoder_hidden_size
 
     def _check_alignment(self) -> None:

@@ -51,7 +51,7 @@ class RecurrentTranslationOutput(ModelOutput):
 
 
 class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
-    """LSTM encoder, LSTM decoder, and the attention between them.
+    """LSTM encoder, LSTM decoder and attention: :class:`RecurrentForTranslation` without its output network.
 
     Args:
         config: sizes.
@@ -86,24 +86,25 @@ class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
         output_attentions: bool | None = None,
         **options: Any,
     ) -> RecurrentModelOutput:
-        """Reads sources and targets.
+        """Runs both LSTMs and the attention.
 
         Args:
-            input_ids: int64 ``[B, S]``.
-            attention_mask: ``[B, S]``, 0 at padding; None where there is none.
-            decoder_input_ids: int64 ``[B, T]``, the target shifted by one.
-            decoder_attention_mask: ``[B, T]``, 0 at padding; None where there is none.
-            inputs_embeds: source tokens as vectors ``[B, S, E]`` in place of their numbers.
-            encoder_outputs: what the encoder gave, in place of a source.
-            use_cache: whether to return the decoder's state.
-            output_attentions: whether to give the weights; None for the configuration's value.
-            **options: ``cache`` or ``past_key_values``, the decoder's state; ``decoder_input_ids`` continue from it.
+            input_ids: source tokens, int64 ``[B, S]``.
+            attention_mask: ``[B, S]``, 0 at padding of the source; None without padding.
+            decoder_input_ids: target tokens shifted by one, int64 ``[B, T]``.
+            decoder_attention_mask: ``[B, T]``, 0 at padding of the target; None without padding.
+            inputs_embeds: embeddings of the source ``[B, S, embedding_size]`` instead of ``input_ids``.
+            encoder_outputs: outputs of the encoder instead of a source.
+            use_cache: whether to return the decoder's last state.
+            output_attentions: whether to return attention weights; None for the configuration's value.
+            **options: ``cache`` or ``past_key_values``: decoder state from which ``decoder_input_ids`` continue.
 
         Returns:
-            States, contexts and weights.
+            Decoder states ``last_hidden_state`` ``[B, T, E]``, ``contexts`` ``[B, T, D]``, encoder states
+                ``encoder_last_hidden_state`` ``[B, S, D]``; if requested weights ``[B, K, T, S]`` and decoder state.
 
         Raises:
-            ValueError: no target, no source or two, or a mask of another shape.
+            ValueError: no target, no source, both ``input_ids`` and ``inputs_embeds``, or a mask of another shape.
         """
         inputs = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
         others: dict[str, Any] = {"inputs_embeds": inputs_embeds, "encoder_outputs": encoder_outputs}
@@ -128,10 +129,10 @@ class RecurrentModel(OwnEncoderDecoder, auto=[AutoModel]):
         encoder_outputs: RecurrentEncoderOutput | None = None,
         cache: DecoderState | None = None,
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """The LSTMs alone, without attention; ``cache`` is the decoder's state, the rest is that of :meth:`forward`.
+        """Runs the LSTMs without attention; ``cache`` is a decoder state, other arguments are those of :meth:`forward`.
 
         Returns:
-            h ``[B, S, D]``, s ``[B, T, E]`` and the decoder's state.
+            Encoder states h ``[B, S, D]``, decoder states s ``[B, T, E]`` and the decoder's last state.
         """
         if decoder_input_ids is None:
             raise ValueError(f"{type(self).__name__}: expected decoder_input_ids, the target shifted by one")
@@ -155,16 +156,16 @@ class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoMode
         \alpha_{t,l}^k = \mathrm{softmax}_l(s_t^\top W^k h_l), \quad c_t = \sum_k \sum_l \alpha_{t,l}^k h_l, \quad
         p_t = \mathrm{softmax}(N([c_t, s_t]))
 
-    The decoder's LSTM sees the tokens before alone and no context (no input feeding), so that a whole target is one
-    call of the LSTM and one of attention. A search keeps the LSTM's state and the encoder's states, and computes one
-    token at a time.
+    with encoder states h ``[B, S, D]``, decoder states s ``[B, T, E]``, K attention heads and the output network N. The
+    decoder's LSTM reads the previous tokens but no contexts (no input feeding), so one call of LSTM and attention
+    computes a whole target. In beam search the decoder's state is cached.
 
     Args:
         config: sizes.
 
     Attributes:
         model: encoder, decoder and attention.
-        output: N, from contexts ``[..., D]`` and states ``[..., E]`` to logits ``[..., V]``; what
+        output: N, from contexts ``[..., D]`` and states ``[..., E]`` to logits ``[..., V]``, in the form that
             :func:`probattn.probes.lexical_probe` takes.
 
     Example:
@@ -199,16 +200,17 @@ class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoMode
         labels: Tensor | None = None,
         **options: Any,
     ) -> RecurrentTranslationOutput:
-        """Predicts each token of the target from the source and the tokens before it.
+        """Predicts each token of the target from the source and the previous tokens.
 
-        Arguments are those of :class:`RecurrentModel`; without ``decoder_input_ids`` they are the labels shifted by
-        one. With ``labels``, int64 ``[B, T]``, -100 at padding, the mean cross-entropy is computed.
+        Arguments are those of :class:`RecurrentModel` and ``labels``: target tokens, int64 ``[B, T]``, -100 at padding.
+        Labels shifted by one replace missing ``decoder_input_ids``.
 
         Returns:
-            Logits and everything they were made of.
+            ``logits`` ``[B, T, V]`` (log-probabilities if ``latent_alignment`` is "mixture"), the outputs of
+                :class:`RecurrentModel` and, with labels, the mean cross-entropy per token ``loss``.
 
         Raises:
-            ValueError: neither decoder inputs nor labels, or what :class:`RecurrentModel` refuses.
+            ValueError: neither decoder inputs nor labels, or an error of :class:`RecurrentModel`.
         """
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
