@@ -186,8 +186,8 @@ class CopyingRuns(nn.Module):
     (Snell et al. 2021, Eq. 1, 2, 20, 21). N has one hidden ReLU layer and a softmax; contexts are not fed back into the
     decoder. The decoder reads the right words before t (teacher forcing), for t = 1 a special start word.
 
-    With ``form="release"`` the model is that of the authors' code (SequenceCopying/multihead.py): GRUs instead of LSTMs,
-    tanh instead of ReLU, a bias :math:`b^{(k)}` added to :math:`s_t^T W^{(k)}`, and the context
+    With ``form="release"`` the model is that of the authors' code (SequenceCopying/multihead.py): GRUs, tanh instead of
+    ReLU, a bias :math:`b^{(k)}` added to :math:`s_t^T W^{(k)}`, and the context
     :math:`\frac1K \sum_k (V^{(k)} \sum_l \alpha^{(k)}_{t,l} h_l + c^{(k)})`.
 
     All parameters have a leading dimension of runs, and runs do not interact. Minimising the sum of the runs' losses

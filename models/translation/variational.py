@@ -108,7 +108,7 @@ class VariationalTranslator(Translator):
         """Runs the network once: outside Pyro's handlers it predicts, under them it samples the sites.
 
         Args:
-            batch: inputs and labels as for :class:`probattn.models.Translator`, with ``decoder_input_ids``.
+            batch: inputs and labels as for :class:`probattn.models.Translator`.
 
         Returns:
             Outside handlers the logits ``[B, T, V]``; under them the alignments, positions in the source, int64
@@ -159,9 +159,10 @@ class VariationalTranslator(Translator):
         Raises:
             ValueError: labels of another shape or outside 0..V-1.
         """
-        labels, decoder = batch.get(self.label_name), batch["decoder_input_ids"]
+        inputs, labels = self.inputs(batch), batch.get(self.label_name)
+        decoder = inputs["decoder_input_ids"]
         if labels is None:
-            return None, valid_positions(batch.get("decoder_attention_mask"), decoder)
+            return None, valid_positions(inputs.get("decoder_attention_mask"), decoder)
         check_labels(labels, decoder.shape, self._network.config.vocab_size)
         valid = labels != IGNORED
         return labels.where(valid, 0), valid

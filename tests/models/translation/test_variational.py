@@ -391,3 +391,15 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match=r"expected labels in 0\.\.11"):
         guide(batch() | {"labels": batch()["labels"] + 8})
     assert KLSchedule().weight(0, 10) == 0  # the default schedule begins where poutine.scale refuses
+
+
+def test_decoder_inputs_are_made_from_the_labels():
+    model, guide = program()
+    inputs = batch()
+    labels = inputs["labels"].masked_fill(inputs["labels"] == -100, model.net.config.pad_token_id)
+    start = torch.full_like(labels[:, :1], model.net.config.decoder_start_token_id)
+    whole = inputs | {"decoder_input_ids": torch.cat((start, labels[:, :-1]), dim=1)}
+    without = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
+    elbo = TraceEnum_ELBO(max_plate_nesting=2)
+    bounds = [elbo.differentiable_loss(model, guide, one) for one in (whole, without)]
+    torch.testing.assert_close(*bounds)
