@@ -8,7 +8,7 @@ from probattn.reproduce.evidence import VERDICTS, shown, shown_mean
 SOURCE = "probattn reproduce claims"
 ALL = "all"
 PARTS = (ALL, *papers())
-SIDES = {"higher": "", "lower": " (less is claimed)"}
+SIDES = {"higher": "", "lower": " (claimed: below 0)"}
 
 
 def load(part: str) -> str:
@@ -67,7 +67,7 @@ def _item(item: Evidence) -> str:
 
 
 def _side(item: Evidence) -> str:
-    return f" (at most {item.margin:g} is claimed)" if item.margin else SIDES[item.better]
+    return f" (claimed: at most {item.margin:g} either way)" if item.margin else SIDES[item.better]
 
 
 def _seeds(item: Evidence, mean: MeanInterval) -> str:
