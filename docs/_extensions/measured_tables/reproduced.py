@@ -130,4 +130,4 @@ def _reason(item: Table) -> str:
             cell.without or cell.missing for cell in item.cells() if cell.without or cell.missing
         )
         return f"{'; '.join(reasons) or 'not measured yet'}."
-    return f"`{item.command}` draws it."
+    return f"`{item.command}` produces it. {item.note}".strip()
