@@ -36,8 +36,9 @@ def tables(part: str) -> str:
 def _counts() -> str:
     all_claims = list(claims().values())
     rows = [
-        [f"[{name}]({name}.md)", *_numbers([claim for claim in all_claims if claim.paper == name])]
-        for name in papers()
+        [f"[{paper.paper.title}]({name}.md)", *_numbers(of_paper)]
+        for name, paper in papers().items()
+        if (of_paper := [claim for claim in all_claims if claim.paper == name])
     ]
     return table(["paper", *VERDICTS, "claims"], [*rows, ["all", *_numbers(all_claims)]])
 

@@ -32,12 +32,19 @@ def tables(part: str) -> str:
     sections, others = [], []
     for key, item in declared.items():
         record = measured(f"{paper}/{key}")
-        title = f"{key.replace('-', ' ')}: {item.title}"
+        name = _name(key)
         if record is not None and record.measured:
-            sections += [f"### {title[0].upper()}{title[1:]}", *_section(item, record)]
+            sections += [f"### {name}: {item.title}", *_section(item, record)]
         else:
-            others.append(f"- **{key.replace('-', ' ')}**, {item.title}: {_reason(item)}")
+            others.append(f"- **{name}** ({item.title}). {_reason(item)}")
     return "\n\n".join([*sections, "### Tables and figures without measurements", "\n".join(others)])
+
+
+def _name(key: str) -> str:
+    """As the paper names it: "Table 2a", "Section A.1", "Section B.1.2 (MMD)"."""
+    kind, number, *more = key.split("-")
+    number = number.upper() if kind == "section" else number
+    return f"{kind.capitalize()} {number}{''.join(f' ({word.upper()})' for word in more)}"
 
 
 def _section(item: Table, record: TableRecord) -> Iterator[str]:
@@ -125,9 +132,9 @@ def _gains(item: Table, record: TableRecord) -> str:
 def _reason(item: Table) -> str:
     if item.not_measured:
         return item.not_measured
-    if item.rows:
-        reasons = dict.fromkeys(
-            cell.without or cell.missing for cell in item.cells() if cell.without or cell.missing
-        )
-        return f"{'; '.join(reasons) or 'not measured yet'}."
-    return f"`{item.command}` produces it. {item.note}".strip()
+    if not item.rows:
+        return f"`{item.command}` produces it. {item.note}".strip()
+    reasons = [{*filter(None, (cell.without, cell.missing))} for cell in item.cells()]
+    runs = ["Not measured so far"] if not all(reasons) else []
+    single = (text for cell in item.cells() for text in (*cell.without.split("; "), cell.missing) if text)
+    return "".join(f"{text}. " for text in dict.fromkeys([*runs, *single])).strip()

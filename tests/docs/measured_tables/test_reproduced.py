@@ -65,6 +65,6 @@ def test_figures_of_other_sources_are_named(load):
     assert last["more/repulsion-trec"].startswith(
         f"{words}“{find_table('more/repulsion-trec').rows['plain'].title}” ("
     )
-    assert last["rma/table-8"].startswith(f"{words}“Seconds of an update” (mean")
+    assert last["rma/table-8"].startswith(f"{words}“Seconds per update” (mean")
     assert "; “Dist of heads”, “" in last["rma/table-8"] and "0.065" not in last["rma/table-8"]
     assert last["more/texts"].startswith(f"{words}all figures (")
