@@ -8,7 +8,7 @@ from measured_tables.markdown import table
 SOURCE = "python tests/benchmarks/launches.py --output docs/data/launches.json"
 TITLES = {
     "train": "training step: kernels per layer in excess of eager attention",
-    "compiled": "training step of a compiled two-layer network on a CPU: kernels per layer in excess of eager attention",
+    "compiled": "training step, compiled two-layer network on a CPU: kernels per layer in excess of eager attention",
     "draws": "20 samples: kernels, in multiples of an eager forward pass",
     "moments": "moments: kernels, in multiples of an eager forward pass",
     "expectation": "expectation: kernels, in multiples of an eager forward pass",
