@@ -27,10 +27,10 @@ def sheet(record: TableRecord) -> Sheet:
             if cell.reason:
                 reasons.setdefault(cell.reason, []).append(f"{row}/{column}")
     named = any(axis.reference for axis in table.rows.values())
-    gains = "the row that is named, or the first" if named else "the first row"
+    gains = "the named row, or the first row" if named else "the first row"
     notes = [
         f"{record.table}: {table.shows}",
-        f"Size: {record.size}. Gains are over {gains}, of the same seeds.",
+        f"Size: {record.size}. Gains are differences to {gains}, paired by seed.",
     ]
     notes += [table.note] if table.note and record.size == "small" else []
     notes += [f"Changed: {', '.join(record.set)}."] if record.set else []
@@ -93,7 +93,7 @@ def listing() -> Sheet:
         ]
         groups.append(Group(f"{paper.paper.title}, {paper.paper.authors}", tuple(rows)))
     note = "probattn reproduce TABLE runs one at the small size; --size paper has the paper's recipes."
-    return Sheet(("table", "about", "state", "minutes a run"), tuple(groups), words=3, notes=(note,))
+    return Sheet(("table", "about", "state", "minutes per run"), tuple(groups), words=3, notes=(note,))
 
 
 def _state(key: str, table: Table) -> tuple[str, str]:
