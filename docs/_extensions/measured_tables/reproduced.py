@@ -41,8 +41,11 @@ def tables(part: str) -> str:
 
 
 def _name(key: str) -> str:
-    """As the paper names it: "Table 2a", "Section A.1", "Section B.1.2 (MMD)"."""
-    kind, number, *more = key.split("-")
+    """The paper's name of a key: "Table 2a", "Section A.1", "Section B.1.2 (MMD)"; of other tables the key's words."""
+    kind, *words = key.split("-")
+    if kind not in ("table", "figure", "section"):
+        return key.replace("-", " ").capitalize()
+    number, *more = words
     number = number.upper() if kind == "section" else number
     return f"{kind.capitalize()} {number}{''.join(f' ({word.upper()})' for word in more)}"
 

@@ -68,3 +68,13 @@ def test_figures_of_other_sources_are_named(load):
     assert last["rma/table-8"].startswith(f"{words}“Seconds per update” (mean")
     assert "; “Dist of heads”, “" in last["rma/table-8"] and "0.065" not in last["rma/table-8"]
     assert last["more/texts"].startswith(f"{words}all figures (")
+
+
+def test_a_page_of_a_paper_names_its_tables_and_gives_reasons(load):
+    shown = load("measured_tables.reproduced").tables("aa")
+    assert "### Section B.1.2 (MMD): " in shown and "### Table 4: " in shown
+    reasons = {line.split(" (")[0]: line for line in shown.splitlines() if line.startswith("- **")}
+    assert reasons["- **Figure 2**"].endswith("The figure is a drawing; there is nothing to run.")
+    assert "). Not measured so far. This project has no copy of QQP. " in reasons["- **Table 1**"]
+    assert "). `python tests/benchmarks/attention.py` produces it. " in reasons["- **Table 6**"]
+    assert load("measured_tables.reproduced").tables("more").startswith("### Texts: ")
