@@ -105,7 +105,7 @@ def _state(key: str, table: Table) -> tuple[str, str]:
     record = measured(key)
     cells = {(cell.row, cell.column) for cell in table.cells() if not (cell.without or cell.missing)}
     if record is None:
-        return f"0 of {len(cells)} cells" if cells else "no data at hand", ""
+        return f"0 of {len(cells)} cells" if cells else "no copy of the data", ""
     cells |= {(row, column) for row, of in record.cells.items() for column, cell in of.items() if cell.values}
     minutes = record.minutes.values()
     spent = f"{sum(minutes) / len(minutes):.0f}" if minutes else ""
