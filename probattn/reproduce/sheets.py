@@ -27,10 +27,10 @@ def sheet(record: TableRecord) -> Sheet:
             if cell.reason:
                 reasons.setdefault(cell.reason, []).append(f"{row}/{column}")
     named = any(axis.reference for axis in table.rows.values())
-    gains = "the row that is named, or the first" if named else "the first row"
+    gains = "the named row, or the first row" if named else "the first row"
     notes = [
         f"{record.table}: {table.shows}",
-        f"Size: {record.size}. Gains are over {gains}, of the same seeds.",
+        f"Size: {record.size}. Gains are differences to {gains}, paired by seed.",
     ]
     notes += [table.note] if table.note and record.size == "small" else []
     notes += [f"Changed: {', '.join(record.set)}."] if record.set else []
@@ -93,7 +93,7 @@ def listing() -> Sheet:
         ]
         groups.append(Group(f"{paper.paper.title}, {paper.paper.authors}", tuple(rows)))
     note = "probattn reproduce TABLE runs one at the small size; --size paper has the paper's recipes."
-    return Sheet(("table", "about", "state", "minutes a run"), tuple(groups), words=3, notes=(note,))
+    return Sheet(("table", "about", "state", "minutes per run"), tuple(groups), words=3, notes=(note,))
 
 
 def _state(key: str, table: Table) -> tuple[str, str]:
@@ -105,7 +105,7 @@ def _state(key: str, table: Table) -> tuple[str, str]:
     record = measured(key)
     cells = {(cell.row, cell.column) for cell in table.cells() if not (cell.without or cell.missing)}
     if record is None:
-        return f"0 of {len(cells)} cells" if cells else "no data at hand", ""
+        return f"0 of {len(cells)} cells" if cells else "no copy of the data", ""
     cells |= {(row, column) for row, of in record.cells.items() for column, cell in of.items() if cell.values}
     minutes = record.minutes.values()
     spent = f"{sum(minutes) / len(minutes):.0f}" if minutes else ""

@@ -9,9 +9,9 @@ SOURCE = "make bench"
 TITLES = {
     "train": "Training step",
     "expectation": "Posterior expectation",
-    "undriven": "Plain forward pass of a network converted from sdpa, to that network's",
-    "draws": "20 samples, to one eager forward pass",
-    "moments": "Closed-form moments of two classes, to one eager forward pass",
+    "undriven": "Plain forward pass of a network that used sdpa, relative to this network before conversion",
+    "draws": "20 samples, relative to one eager forward pass",
+    "moments": "Closed-form moments of two classes, relative to one eager forward pass",
     "site-train": "Training step, one attention call",
     "site-expectation": "Expectation, one attention call",
 }
@@ -34,7 +34,7 @@ def setting(content: Mapping[str, Any]) -> str:
     return (
         f"{shape['layers']} layers of {shape['hidden']}, {shape['heads']} heads, batches of {shape['batch']} x "
         f"{shape['length']}; {content['rounds']} rounds on {machine['cores']} cores, {machine['device']}, torch "
-        f"{machine['torch']}, load {machine['load_before']:.2f} before."
+        f"{machine['torch']}; load average before the measurement: {machine['load_before']:.2f}."
     )
 
 

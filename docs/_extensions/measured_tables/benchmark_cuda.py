@@ -10,7 +10,7 @@ SOURCE = "make cuda"
 TITLES = {
     "train": "training step",
     "expectation": "expectation",
-    "undriven": "plain pass, to sdpa",
+    "undriven": "plain forward pass, relative to sdpa",
     "draws": "20 samples",
     "moments": "moments",
 }
@@ -30,4 +30,4 @@ def tables(content: Mapping[str, Any]) -> str:
         cells.insert(1, "" if trained is None else f"{trained['memory']:.2f}")
         rows.append([variant, *cells])
     first, *others = TITLES.values()
-    return f"{setting(content)}\n\n{table(['', first, 'its memory', *others], rows)}"
+    return f"{setting(content)}\n\n{table(['', first, 'memory of a training step', *others], rows)}"

@@ -8,7 +8,7 @@ from probattn.reproduce.evidence import VERDICTS, shown, shown_mean
 SOURCE = "probattn reproduce claims"
 ALL = "all"
 PARTS = (ALL, *papers())
-SIDES = {"higher": "", "lower": " (less is claimed)"}
+SIDES = {"higher": "", "lower": " (claimed: below 0)"}
 
 
 def load(part: str) -> str:
@@ -36,8 +36,9 @@ def tables(part: str) -> str:
 def _counts() -> str:
     all_claims = list(claims().values())
     rows = [
-        [f"[{name}]({name}.md)", *_numbers([claim for claim in all_claims if claim.paper == name])]
-        for name in papers()
+        [f"[{paper.paper.title}]({name}.md)", *_numbers(of_paper)]
+        for name, paper in papers().items()
+        if (of_paper := [claim for claim in all_claims if claim.paper == name])
     ]
     return table(["paper", *VERDICTS, "claims"], [*rows, ["all", *_numbers(all_claims)]])
 
@@ -67,7 +68,7 @@ def _item(item: Evidence) -> str:
 
 
 def _side(item: Evidence) -> str:
-    return f" (at most {item.margin:g} is claimed)" if item.margin else SIDES[item.better]
+    return f" (claimed: at most {item.margin:g} either way)" if item.margin else SIDES[item.better]
 
 
 def _seeds(item: Evidence, mean: MeanInterval) -> str:

@@ -35,17 +35,17 @@ def tables(content: tuple[str, Mapping[str, Sets]]) -> str:
             "seeds",
             "accuracy, %",
             "texts",
-            "words a text",
+            "words per text",
             "planted clauses",
-            "probability that they take",
+            "decrease of the probability by the clause",
         )
-        agreed = ("leading word of a side agrees, %", "of both sides, %")
+        agreed = ("sides with the same leading word, %", "texts with this on both sides, %")
         return table(["data", *columns, *agreed], networks(summary["deterministic"]))
     if part == "others":
         return table(["method", *OTHERS.values()], others(summary["deterministic"]))
     if part == "spreads":
         return table(["data", "score", *SPREADS.values()], spreads(summary["babn"]))
-    return table(["words that are listed", *COUNTS.values()], listed(summary))
+    return table(["data set, list", *COUNTS.values()], listed(summary))
 
 
 def form(value: Sequence[float] | None, digits: int = 2, scale: float = 1.0) -> str:

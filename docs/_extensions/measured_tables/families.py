@@ -9,10 +9,10 @@ from measured_tables.markdown import table
 
 SOURCE = "tests/benchmarks/every_family.py"
 VERDICTS = {
-    "equal": "converted equals original",
-    "refused": "refused by name, left as it was",
-    "wrong": "converted differs from original",
-    "not built": "no tiny network of it was built",
+    "equal": "the converted network equals the original",
+    "refused": "refused with an error; the network is unchanged",
+    "wrong": "the converted network differs from the original",
+    "not built": "no tiny network of the class could be built",
 }
 
 
@@ -30,7 +30,7 @@ def tables(content: Mapping[str, Any]) -> str:
     whole = f"{len(classes)} model classes of {len({each['family'] for each in classes})} families"
     parts = [
         f"transformers {content['transformers']}: {whole}.",
-        table(["verdict", "", "classes", "families with such classes"], counted),
+        table(["verdict", "meaning", "classes", "families with such classes"], counted),
     ]
     for verdict, meaning in VERDICTS.items():
         if counts[verdict]:

@@ -7,11 +7,11 @@ from measured_tables.markdown import table
 
 SOURCE = "python tests/benchmarks/launches.py --output docs/data/launches.json"
 TITLES = {
-    "train": "training step, kernels per layer beyond eager attention",
-    "compiled": "training step of a compiled network of two layers on a CPU, kernels per layer beyond eager attention",
-    "draws": "20 samples, in eager forward passes",
-    "moments": "moments, in eager forward passes",
-    "expectation": "expectation, in eager forward passes",
+    "train": "training step: kernels per layer in excess of eager attention",
+    "compiled": "training step, compiled two-layer network on a CPU: kernels per layer in excess of eager attention",
+    "draws": "20 samples: kernels, in multiples of an eager forward pass",
+    "moments": "moments: kernels, in multiples of an eager forward pass",
+    "expectation": "expectation: kernels, in multiples of an eager forward pass",
 }
 
 

@@ -13,8 +13,8 @@ def tables(content: Mapping[str, Any]) -> str:
     """A table for each kind of pass: a variant a row, a length and a type a column."""
     runs, machine = content["runs"], content["machine"]
     setting = (
-        f"Ratios (median over {content['rounds']} rounds), and peak MiB in brackets; {machine['cores']} cores, "
-        f"{machine['device']}, torch {machine['torch']}."
+        f"Ratios (median over {content['rounds']} rounds), and peak memory in MiB in parentheses; "
+        f"{machine['cores']} cores, {machine['device']}, torch {machine['torch']}."
     )
     heads = [f"{run['shape']['batch']} x {run['shape']['length']}, {run['shape']['dtype']}" for run in runs]
     cells: dict[str, dict[str, dict[str, str]]] = {}

@@ -3,7 +3,7 @@
 A part is a paper, a table, or `TABLE/gains`, which has the differences between the rows of a table.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from measured_tables.markdown import narrow as table
 from probattn.metrics.functional import mean_interval
@@ -21,7 +21,7 @@ def load(part: str) -> str:
 
 
 def tables(part: str) -> str:
-    """A section a table that was measured, then what was not, with reasons; of one table what was measured."""
+    """A section for each measured table, then the others with reasons; for a single table its figures."""
     paper, _, one = part.removesuffix("/gains").partition("/")
     declared = papers()[paper].tables
     record = measured(f"{paper}/{one}") if one else None
@@ -32,12 +32,22 @@ def tables(part: str) -> str:
     sections, others = [], []
     for key, item in declared.items():
         record = measured(f"{paper}/{key}")
-        title = f"{key.replace('-', ' ')}: {item.title}"
+        name = _name(key)
         if record is not None and record.measured:
-            sections += [f"### {title[0].upper()}{title[1:]}", *_section(item, record)]
+            sections += [f"### {name}: {item.title}", *_section(item, record)]
         else:
-            others.append(f"- **{key.replace('-', ' ')}**, {item.title}: {_reason(item)}")
-    return "\n\n".join([*sections, "### Others", "\n".join(others)])
+            others.append(f"- **{name}** ({item.title}). {_reason(item)}")
+    return "\n\n".join([*sections, "### Tables and figures without measurements", "\n".join(others)])
+
+
+def _name(key: str) -> str:
+    """The paper's name of a key: "Table 2a", "Section A.1", "Section B.1.2 (MMD)"; of other tables the key's words."""
+    kind, *words = key.split("-")
+    if kind not in ("table", "figure", "section"):
+        return key.replace("-", " ").capitalize()
+    number, *more = words
+    number = number.upper() if kind == "section" else number
+    return f"{kind.capitalize()} {number}{''.join(f' ({word.upper()})' for word in more)}"
 
 
 def _section(item: Table, record: TableRecord) -> Iterator[str]:
@@ -53,14 +63,41 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
         cell.recipe for row in record.cells.values() for cell in row.values() if cell.values
     )
     numbers = {len(cell.values) for row in record.cells.values() for cell in row.values() if cell.values}
-    seeds = "One seed" if numbers == {1} else f"{'Up to ' * (len(numbers) > 1)}{record.seeds} seeds"
+    if numbers == {1}:
+        cells = "one seed"
+    else:
+        seeds = f"{'up to ' * (len(numbers) > 1)}{record.seeds} seeds"
+        cells = f"mean over {seeds}; in square brackets its 95% interval (Student's t)"
+    if any(item.figure(row, column) is not None for row in record.cells for column in columns):
+        cells += "; in parentheses the paper's figure"
     names = ", ".join(f"`{recipe}`" for recipe in recipes)
-    paper = "In brackets the paper's figure. " if item.paper else ""
-    yield f"*{paper}{seeds}; {names}.*"
-    cells = (cell for row in record.cells.values() for cell in row.values())
-    sources = dict.fromkeys(cell.source.partition("; 95% interval")[0] for cell in cells if cell.source)
-    if sources:
-        yield f"*Some figures were made otherwise: {'; '.join(sources)}.*"
+    yield f"*Each figure: {cells}. Recipe{'s' * (len(recipes) > 1)}: {names}.*"
+    if sources := "; ".join(_sources(item, record)):
+        yield f"*Computed differently than by `probattn reproduce`: {sources}.*"
+
+
+def _sources(item: Table, record: TableRecord) -> Iterator[str]:
+    """Figures that were not computed by the declared runs, with their rows and columns, and how they were."""
+    cells = {
+        (row, column): cell.source.partition("; 95% interval")[0]
+        for row in item.rows
+        for column, cell in record.cells.get(row, {}).items()
+        if cell.values
+    }
+    for source in dict.fromkeys(filter(None, cells.values())):
+        of_source = [key for key, value in cells.items() if value == source]
+        rows, columns = {row for row, _ in of_source}, {column for _, column in of_source}
+        others = [key for key, value in cells.items() if value != source]
+        named = []
+        if any(column in columns for _, column in others):
+            named.append(_named(axis.title for row, axis in item.rows.items() if row in rows))
+        if others and (not named or any(row in rows for row, _ in others)):
+            named.append(_named(axis.title for key, axis in item.columns.items() if key in columns))
+        yield f"{': '.join(named) or 'all figures'} ({source})"
+
+
+def _named(titles: Iterable[str]) -> str:
+    return ", ".join(f"“{title}”" for title in titles)
 
 
 def _cell(item: Table, record: TableRecord, row: str, column: str) -> str:
@@ -75,7 +112,7 @@ def _cell(item: Table, record: TableRecord, row: str, column: str) -> str:
 
 
 def _gains(item: Table, record: TableRecord) -> str:
-    """Differences to the first row, or to that which a row names, of the same seeds, with their intervals."""
+    """Differences to the first row or to the row's `reference`, paired by seed, with their intervals."""
     cells, first = {}, next(iter(item.rows))
     for row, axis in item.rows.items():
         base = record.cells.get(axis.reference or first, {})
@@ -98,9 +135,9 @@ def _gains(item: Table, record: TableRecord) -> str:
 def _reason(item: Table) -> str:
     if item.not_measured:
         return item.not_measured
-    if item.rows:
-        reasons = dict.fromkeys(
-            cell.without or cell.missing for cell in item.cells() if cell.without or cell.missing
-        )
-        return "; ".join(reasons) or "not measured yet."
-    return f"by `{item.command}`."
+    if not item.rows:
+        return f"`{item.command}` produces it. {item.note}".strip()
+    reasons = [{*filter(None, (cell.without, cell.missing))} for cell in item.cells()]
+    runs = ["Not measured so far"] if not all(reasons) else []
+    single = (text for cell in item.cells() for text in (*cell.without.split("; "), cell.missing) if text)
+    return "".join(f"{text}. " for text in dict.fromkeys([*runs, *single])).strip()

@@ -9,7 +9,7 @@ SOURCE = "tests/benchmarks/study.py sentiment"
 BASELINE = "deterministic"
 MEASURES = {
     "rest.accuracy": "accuracy, point",
-    "test.accuracy": "accuracy, draws",
+    "test.accuracy": "accuracy, samples",
     "test.nll": "NLL",
     "test.ece": "ECE",
     "test.overconfidence": "overconfidence",
@@ -20,7 +20,7 @@ HEALTH = {
     "spread": ("std/mean of W", "{:.2f}"),
     "concentration": ("k", "{:.2f}"),
     "kl_nats": ("KL, nats", "{:,.0f}"),
-    "kl_reduced": ("KL, reduced", "{:.2f}"),
+    "kl_reduced": ("KL before its weight", "{:.2f}"),
 }
 
 

@@ -26,7 +26,14 @@ def load(_: str) -> Mapping[str, Any]:
 
 def tables(content: Mapping[str, Any]) -> str:
     """Mean differences from one pass over networks."""
-    head = ["data (networks)", "prediction", "NLL", "ECE, points", "coverage at 5%, points", "OOD AUROC"]
+    head = [
+        "data (networks)",
+        "prediction",
+        "NLL",
+        "ECE, points",
+        "coverage at 5% error, points",
+        "AUROC, out-of-domain texts",
+    ]
     return table(head, rows(content["runs"]))
 
 
@@ -40,7 +47,7 @@ def rows(runs: list[Mapping[str, Any]]) -> Iterator[list[str]]:
             format(scale * sum(item["one pass"][name] for item in found) / len(found), form)
             for name, (scale, form) in measures.items()
         ]
-        yield [f"{NAMES[data.removesuffix('_known')]} ({len(found)})", "one pass", *first, *missing]
+        yield [f"{NAMES[data.removesuffix('_known')]} ({len(found)})", "one forward pass", *first, *missing]
         for way in WAYS:
             gaps = [
                 mean_interval([item[way][name] - item["one pass"][name] for item in found])._asdict()

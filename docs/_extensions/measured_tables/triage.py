@@ -40,11 +40,11 @@ def tables(content: tuple[str, list[Run]]) -> str:
     """One of the tables."""
     part, runs = content
     first = [run for run in runs if run["seed"] == 0]
-    files = [f"files of {size} detected, %" for size in FILES]
+    files = [f"shift detected, % of files of {size}" for size in FILES]
     answered = "coverage, %"
     if part == "promises":
-        head = ["target, %", "held in, % of splits", "error rate, %", answered]
-        return table(["task (inputs, %)", *head, "exact test, %", "oracle, %"], promises(first))
+        head = ["target, %", "target held, % of splits", "error rate, %", answered]
+        return table(["data (inputs, % wrong)", *head, "exact test, %", "oracle, %"], promises(first))
     if part == "others":
         return table(["trained on", "inputs", answered, "error rate, %", *files], others(first))
     if part == "limits":

@@ -30,10 +30,10 @@ def tables(content: tuple[str, list[Run]]) -> str:
     """One of the tables."""
     part, runs = content
     if part == "intervals":
-        head = ["error of the intervals, %", "numbers inside, %, mean over splits", "width"]
+        head = ["target error of the intervals, %", "true numbers inside, %, mean over splits", "width"]
         return table(head, intervals(runs))
-    rates = ["held in, % of splits", "error rate, %", "coverage, %", "exact test, %", "oracle, %"]
-    return table(["head (inputs, %)", "target error rate, %", *rates], guarantees(runs))
+    rates = ["target held, % of splits", "error rate, %", "coverage, %", "exact test, %", "oracle, %"]
+    return table(["head, data (inputs, % wrong)", "target error rate, %", *rates], guarantees(runs))
 
 
 def guarantees(runs: Sequence[Run]) -> Iterator[list[str]]:

@@ -28,20 +28,20 @@ def test_classes_are_counted_and_listed_by_family(families):
     assert families.tables(CONTENT).split("\n\n") == [
         "transformers 5.23.0: 5 model classes of 3 families.",
         (
-            "| verdict |  | classes | families with such classes |\n| --- | --- | --- | --- |\n"
-            "| equal | converted equals original | 3 | 2 |\n"
-            "| refused | refused by name, left as it was | 1 | 1 |\n"
-            "| wrong | converted differs from original | 0 | 0 |\n"
-            "| not built | no tiny network of it was built | 1 | 1 |"
+            "| verdict | meaning | classes | families with such classes |\n| --- | --- | --- | --- |\n"
+            "| equal | the converted network equals the original | 3 | 2 |\n"
+            "| refused | refused with an error; the network is unchanged | 1 | 1 |\n"
+            "| wrong | the converted network differs from the original | 0 | 0 |\n"
+            "| not built | no tiny network of the class could be built | 1 | 1 |"
         ),
-        "**equal**: converted equals original.",
+        "**equal**: the converted network equals the original.",
         (
             "| family | classes | attention |\n| --- | --- | --- |\n"
             "| a | AModel, AForTask | causal, self |\n| b | BModel | self |"
         ),
-        "**refused**: refused by name, left as it was.",
+        "**refused**: refused with an error; the network is unchanged.",
         "| family | classes | reason |\n| --- | --- | --- |\n| b | BForTask | `it /is/ more` |",
-        "**not built**: no tiny network of it was built.",
+        "**not built**: no tiny network of the class could be built.",
         "| family | classes | reason |\n| --- | --- | --- |\n| c | CModel | `ImportError: timm` |",
     ]
 

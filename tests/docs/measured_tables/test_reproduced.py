@@ -31,7 +31,10 @@ def test_means_have_intervals_and_the_papers_figures(reproduced):
     shown = reproduced.tables("rma/table-2a")
     assert "| Transformer-small-MA | 21.00 [8.3, 33.7] (34.4) | 1.000 (1) | 8.250 [5.07, 11.43] |" in shown
     assert "| Transformer-small-RMA | 22.50 [3.4, 41.6] (35.2) | 1.200 (1.13) |" in shown
-    assert shown.endswith("*In brackets the paper's figure. Up to 2 seeds; `r`.*")
+    assert shown.endswith(
+        "*Each figure: mean over up to 2 seeds; in square brackets its 95% interval (Student's t); in parentheses the "
+        "paper's figure. Recipe: `r`.*"
+    )
 
 
 def test_differences_are_of_the_same_seeds_and_need_two(reproduced):
@@ -51,4 +54,27 @@ def test_differences_of_a_record(load):
 
 def test_a_table_without_figures_of_a_paper_does_not_speak_of_them(load):
     shown = load("measured_tables.reproduced").tables("more/translation")
-    assert shown.endswith("*3 seeds; `multi30k_lstm_reduced`.*")
+    assert "parentheses" not in shown
+    assert shown.endswith("(Student's t). Recipe: `multi30k_lstm_reduced`.*")
+
+
+def test_figures_of_other_sources_are_named(load):
+    shown = load("measured_tables.reproduced").tables
+    last = {key: shown(key).splitlines()[-1] for key in ("more/repulsion-trec", "rma/table-8", "more/texts")}
+    words = "*Computed differently than by `probattn reproduce`: "
+    assert last["more/repulsion-trec"].startswith(
+        f"{words}“{find_table('more/repulsion-trec').rows['plain'].title}” ("
+    )
+    assert last["rma/table-8"].startswith(f"{words}“Seconds per update” (mean")
+    assert "; “Dist of heads”, “" in last["rma/table-8"] and "0.065" not in last["rma/table-8"]
+    assert last["more/texts"].startswith(f"{words}all figures (")
+
+
+def test_a_page_of_a_paper_names_its_tables_and_gives_reasons(load):
+    shown = load("measured_tables.reproduced").tables("aa")
+    assert "### Section B.1.2 (MMD): " in shown and "### Table 4: " in shown
+    reasons = {line.split(" (")[0]: line for line in shown.splitlines() if line.startswith("- **")}
+    assert reasons["- **Figure 2**"].endswith("The figure is a drawing; there is nothing to run.")
+    assert "). Not measured so far. This project has no copy of QQP. " in reasons["- **Table 1**"]
+    assert "). `python tests/benchmarks/attention.py` produces it. " in reasons["- **Table 6**"]
+    assert load("measured_tables.reproduced").tables("more").startswith("### Texts: ")
