@@ -94,8 +94,8 @@ AnyRecipe = (
     | ExperimentRecipe
     | HeadRecipe
 )
-"""A recipe of any task: text classification, a graph, translation, texts about graphs, visual questions, pre-training, an
-experiment, or the fine-tuning of another task head."""
+"""A recipe of any task: text classification, a graph, translation, texts about graphs, visual questions, pre-training,
+an experiment, or the fine-tuning of another task head."""
 
 recipe_reference = partial(reference, Recipe)
 graph_recipe_reference = partial(reference, GraphRecipe)
