@@ -35,7 +35,8 @@ class AttackOptions(Options):
     """Options of an attack on the texts of a run.
 
     Args:
-        attack: replaces words by vectors (textfooler), words and characters, words by a language model, or characters.
+        attack: kind of change: words (textfooler), words and characters (textbugger), words by a language model (bae),
+            or characters (the others).
         prediction: attacked probabilities: posterior expectation (point), mean of draws, closed form (moments). Without
             latent attention, "point" is the only prediction.
         number: maximum number of texts, always the same random ones.
@@ -47,7 +48,7 @@ class AttackOptions(Options):
             effects.
         data: name of a built-in data set, such as textfooler_imdb; the run's test texts by default.
         vectors: file of counter-fitted vectors; that of attack-vectors by default.
-        similarity: least cosine of a word and its replacement (textfooler). 0.9 suits the vectors of
+        similarity: least cosine of a word and its replacement (textfooler). The default suits vectors of
             :func:`make_vectors`; TextFooler's program uses 0.5 with 300-dimensional ones.
         tagger: package that tags parts of speech. With "none" replacements may have other parts of speech.
         encoder: sentence encoder: minilm, a folder or a name on the hub; none to compare no meanings.

@@ -138,7 +138,7 @@ class Scores(Record):
 
 
 class Comparison(Record):
-    """A model's measure minus the deterministic baseline's, with an interval and p values.
+    """A model's measure minus the deterministic baseline's, with an interval and p-values.
 
     Attributes:
         model: the network or prediction method that is compared.

@@ -50,7 +50,7 @@ class Drawing(NamedTuple):
 
     @classmethod
     def of(cls, section: Any = None, options: DrawingOptions | None = None) -> Self:
-        """Combines options with a section of a recipe, whose values replace options that are None.
+        """Options of a prediction; those that are None take the values of a recipe's section.
 
         Args:
             section: object with some of the attributes; None for the defaults.

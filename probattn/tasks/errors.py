@@ -12,7 +12,7 @@ PLACE, PROBLEM = 140, 420
 
 
 class RunError(ValueError):
-    """A request about a run that cannot be fulfilled; the message states the expected, the actual and a remedy."""
+    """A request about a run that cannot be fulfilled; the message says what was expected, what was got, what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))
